@@ -77,14 +77,7 @@ def figure_8(axes: Axes) -> None:
 
 def figure_9(axes: Axes) -> None:
     """Draw data parallelism over 16 GPUs."""
-    steps = {
-        f"{size}\n{batch}": {
-            name: centauri.step(name, size, batch_per_replica=batch, data_parallel=16)
-            for name in ("ddp", "out-of-order", "zero-1", "zero-2", "coconet", "centauri")
-        }
-        for size in centauri.SIZES
-        for batch in centauri.BATCHES
-    }
+    steps = centauri.figure_9()
     throughput(axes, steps, base="ddp", published="the text gives no number", xlabel="model and sequences a GPU")
 
 

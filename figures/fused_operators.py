@@ -147,14 +147,14 @@ def bars(number: int, sweep: Callable[[], Sequence[fused.Bar]], title: str, xlab
 
 BARS = {
     8: (
-        lambda: fused.embedding(fused.SCALE_UP, fused.SCALE_UP_BATCHES),
+        lambda: fused.embedding(fused.SCALE_UP),
         "Embedding + all-to-all, four MI210",
         "global batch | tables a GPU",
     ),
     9: (fused.gemv, "GEMV + all-reduce, four MI210", "rows M of the matrix"),
     10: (fused.experts, "GEMM + all-to-all, four MI210", "tokens | width of the model"),
     12: (
-        lambda: fused.embedding(fused.SCALE_OUT, fused.SCALE_OUT_BATCHES),
+        lambda: fused.embedding(fused.SCALE_OUT),
         "Embedding + all-to-all, two nodes",
         "global batch | tables a node",
     ),

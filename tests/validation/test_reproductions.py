@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from scaleout.cli import scaleout
-from scaleout.config.yaml_files import read_yaml
+from scaleout.config.yaml_files import read_yaml, scaled
 from scaleout.errors import ConfigError
 from scaleout.program.operations import kernel
 from scaleout.schedule.fusion import plan_operator
@@ -17,36 +17,43 @@ from scaleout.schedule.fusion.fused import run
 from scaleout.validation import papers
 from scaleout.validation.papers import PAPERS, Published, aluminum, centauri, fused, page, published, reproduce, t3
 
-TARGETS = Path(__file__).parents[3] / "shared" / "targets" / "published.csv"
+TARGETS = Path(__file__).parents[3] / "shared" / "targets" / "published_90.csv"
 MODULES = dict(zip(PAPERS, (fused, t3, centauri, aluminum), strict=True))
 
 
-def claim(value, unit, metric="x"):
-    return Published("id", "t3", "Fig. 1", "", metric, value, unit)
+def claim(value, unit, tolerance):
+    return Published("id", "t3", "Fig. 1", "", "x", value, unit, tolerance)
 
 
 def test_the_copy_of_the_published_numbers_is_exact():
     if not TARGETS.is_file():
-        pytest.skip("../shared/targets/published.csv is not there")
+        pytest.skip("../shared/targets/published_90.csv is not there")
     with TARGETS.open(encoding="utf-8", newline="") as file:
         theirs = list(csv.DictReader(file))
     ours = published()
-    assert [(row["id"], float(row["published"]), row["unit"]) for row in theirs] == [
-        (each.id, each.value, each.unit) for each in ours
+    assert [(row["id"], float(row["published"]), row["unit"], row["tolerance"]) for row in theirs] == [
+        (each.id, each.value, each.unit, each.tolerance) for each in ours
     ]
 
 
 @pytest.mark.parametrize(
     ("row", "met", "missed"),
     [
-        (claim(21, "percent"), 25.9, 26.1),
-        (claim(21, "percent"), 16.1, 15.9),
-        (claim(2.0, "ratio"), 2.29, 2.31),
-        (claim(2.0, "ratio"), 1.71, 1.69),
-        (claim(32, "GPUs"), 64, 65),
-        (claim(32768, "parameters"), 16384, 16383),
-        (claim(1, "true"), 1, 0),
-        (claim(50, "percent", "communication share is above"), 90, 49),
+        (claim(21, "percent", "5 points"), 25.9, 26.1),
+        (claim(21, "percent", "5 points"), 16.1, 15.9),
+        (claim(3, "percent", "5 points"), 0.1, 0.0),
+        (claim(3, "percent", "a third of the number"), 3.9, 4.1),
+        (claim(3, "percent", "a third of the number"), 2.1, 1.9),
+        (claim(2.0, "ratio", "15%"), 2.29, 2.31),
+        (claim(2.0, "ratio", "15%"), 1.71, 1.69),
+        (claim(32, "GPUs", "factor 2"), 64, 65),
+        (claim(32768, "parameters", "factor 2"), 16384, 16383),
+        (claim(1, "true", "holds"), 1, 0),
+        (claim(50, "percent", "above"), 90, 49),
+        (claim(5, "percent", "below"), 4.9, 5.1),
+        (claim(5, "percent", "below"), 4.9, 0.0),
+        (claim(4, "ratio", "above, and at most twice"), 4.1, 3.9),
+        (claim(4, "ratio", "above, and at most twice"), 7.9, 8.1),
     ],
 )
 def test_tolerances(row, met, missed):
@@ -60,8 +67,10 @@ def test_every_claim_is_answered_by_its_own_paper():
         assert {name.split("-")[0] for name in ids} == set(module.FIGURES)
 
 
-def test_every_note_is_of_a_claim():
-    assert set(read_yaml(Path(papers.__file__).with_name("notes.yaml"))) <= {row.id for row in published()}
+def test_every_reading_is_of_a_claim_or_figure():
+    claims = {row.id for row in published()}
+    readings = read_yaml(Path(papers.__file__).with_name("readings.yaml"))
+    assert set(readings) <= claims | {each.split("-")[0] for each in claims}
 
 
 def test_each_figure_is_simulated_once_and_what_is_missing_is_missed(monkeypatch):
@@ -76,11 +85,13 @@ def test_each_figure_is_simulated_once_and_what_is_missing_is_missed(monkeypatch
     assert asked == [1]
     assert (rows["T4-train"].met, rows["T4-large-train"].met, rows["T20-op"].met) == (True, False, False)
     assert rows["T20-op"].note == "not reproduced yet"
-    cells = "| T4-large-train | Fig. 4 | largest share of communication | 46.0% | 99.0% | 5 points | missed | missed: "
+    cells = (
+        "| T4-large-train | Fig. 4 | largest share of communication | 46.0% | 99.0% | 5 points | missed | predicted | "
+    )
     assert cells in page(list(rows.values()))
 
 
-@pytest.mark.parametrize(("paper", "met"), [("fused", 14), ("t3", 36), ("aluminum", 16), ("centauri", 6)])
+@pytest.mark.parametrize(("paper", "met"), [("fused", 11), ("t3", 33), ("aluminum", 14), ("centauri", 4)])
 def test_as_many_claims_are_met_as_documented_and_every_miss_says_why(paper, met):
     """A change of kernels, networks or schedules that moves a paper's numbers has to be looked at, and written down."""
     rows = reproduce([paper])
@@ -152,3 +163,76 @@ def test_node_1_is_the_late_one_in_oblivious_order():
         first, second = each.done_s["oblivious"]
         assert first < second
         assert max(each.done_s["aware"]) < second
+
+
+# ---- Centauri: contention is a bracket, and the bound can fail
+
+
+@pytest.mark.parametrize("strategy", ["zero-3", "centauri"])
+def test_contention_on_a100_slows_steps_and_changes_nothing_else(strategy):
+    """The libraries of the bracket add no time to a collective that nothing is beside."""
+    steps = {name: centauri.fsdp("big", 2, strategy, on=("A", 2, name)) for name in centauri.CONTENTION}
+    assert steps["none"].step_s < steps["few channels"].step_s <= steps["many channels"].step_s
+    isolated = [centauri.figure_12()[1]["zero-3"].isolated_s]
+    for name in centauri.CONTENTION:
+        step = centauri.step(
+            "zero-3", "big", on=("A", 2, name), **centauri.FSDP, batch_per_replica=1, data_parallel=16, layers=1,
+            vocabulary=0,
+        )  # fmt: skip
+        isolated.append(step.isolated_s)
+    assert isolated == pytest.approx(isolated[:1] * 4)
+
+
+def test_the_bound_of_fsdp_can_fail_and_that_of_its_own_parts_cannot():
+    for steps in centauri.figure_12().values():
+        for step in steps.values():
+            speedup, bound = centauri.bound_of(step)
+            assert 1 <= speedup <= bound
+    gains = [(centauri.gain(*each.values()), centauri.bound_of(each["zero-3"])[1]) for each in
+             centauri.figure_12().values()]  # fmt: skip
+    assert {gained <= bound for gained, bound in gains} == {True, False}
+
+
+# ---- The constants that claims hang on
+
+
+def test_every_constant_is_a_number_of_the_files_that_are_named():
+    root = Path(__file__).parents[2]
+    constants = {row.reading.constant for row in published()} - {""}
+    for constant in constants:
+        files, key = constant.split()
+        with scaled(files, key, 1.3):  # refuses what no file has
+            for path in root.glob(files):
+                read_yaml(path)
+
+
+def test_a_claim_says_what_30_percent_of_its_constant_does(monkeypatch):
+    """Halving what the claim hangs on, as a whole figure does, and leaving nothing behind in the paper's caches."""
+    row = reproduce(["F14-oblivious"], vary=True)[0]
+    assert row.varied == tuple(
+        papers.with_constant(fused, fused.FIGURES["F14"], row.claim.reading.constant, factor)["F14-oblivious"]
+        for factor in (0.7, 1.3)
+    )
+    assert row.varied[0] != row.simulated != row.varied[1]
+    assert (row.plain()["at_minus_30"], row.plain()["at_plus_30"]) == row.varied
+    assert reproduce(["F14-oblivious"])[0].simulated == row.simulated
+    assert "at_minus_30" not in reproduce(["F14-oblivious"])[0].plain()
+
+
+def test_what_a_paper_remembers_is_forgotten_before_and_after_a_constant_is_scaled():
+    before = centauri.fsdp("small", 1, "zero-3").step_s
+    files, key = "topologies/a100-cluster-*.yaml", "dimensions.1.bandwidth"
+    with_less = papers.with_constant(
+        centauri, lambda: {"x": centauri.fsdp("small", 1, "zero-3").step_s}, f"{files} {key}", 0.7
+    )
+    assert with_less["x"] > 1.1 * before
+    assert centauri.fsdp("small", 1, "zero-3").step_s == before
+
+
+def test_the_page_counts_predictions_first_and_names_every_constant():
+    rows = reproduce(["F14-oblivious", "F14-aware"])
+    text = page(rows)
+    assert "| paper | predicted | calibrated | chosen | met |" in text
+    assert "| fused | 0 of 1 | 1 of 1 | - | 1 of 2 |" in text
+    assert text.index("## predicted: 0 of 1 met") < text.index("## calibrated: 1 of 1 met")
+    assert "| `work_groups.crowded_from` of `traces/mi210/device.yaml` | F14-oblivious, F14-aware |" in text

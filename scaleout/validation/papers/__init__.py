@@ -1,24 +1,35 @@
 """Published numbers of the papers, simulated: one module per paper, each figure simulated once.
 
-`published` reads the claims of `published.csv`, which names figure and setting of each number, and of `notes.yaml`,
-which says what was assumed, or why a claim is missed; `reproduce` simulates the figures that answer them. A claim that
-no figure answers counts as missed.
-
-Tolerances: 5 points for percentages, 15% for ratios, a factor of 2 for counts of GPUs and parameters. A trend must
-hold, and a share that a paper calls *above* some value must be above it.
+`published` returns the claims (see `claims`); `reproduce` simulates the figures that answer them, and, if asked, once
+more with 30% less and 30% more of the constant that each hangs on. A claim that no figure answers counts as missed.
 """
 
-import csv
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any
 
 from scaleout.config.reading import nearest
-from scaleout.config.yaml_files import read_yaml
-from scaleout.errors import ConfigError
+from scaleout.config.yaml_files import scaled
+from scaleout.errors import ConfigError, ScaleoutError
+from scaleout.validation.papers.claims import BASES, Published, Reading, published
+
+__all__ = [
+    "BASES",
+    "HEADER",
+    "PAPERS",
+    "Published",
+    "Reading",
+    "Reproduced",
+    "cells",
+    "chosen",
+    "counts",
+    "page",
+    "published",
+    "reproduce",
+    "with_constant",
+]
 
 PAPERS = ("fused", "t3", "centauri", "aluminum")
 """Modules of this package, imported when one of their claims is simulated.
@@ -27,76 +38,17 @@ Each has `FIGURES`, from the start of an id (`T16` of T16-t3-max) to the functio
 whose ids start so, in the claim's own unit: 21 for 21 percent; 1 for a trend that holds, else 0.
 """
 
-_FOLDER = Path(__file__).parent
-
-
-class _Unit(NamedTuple):
-    """The tolerance in words, whether a simulated and a published number agree so far, and how a number is written."""
-
-    tolerance: str
-    agree: Callable[[float, float], bool]
-    written: Callable[[float], str]
-
-
-def _within_factor_2(simulated: float, published: float) -> bool:
-    return published / 2 <= simulated <= published * 2
-
-
-_UNITS: Mapping[str, _Unit] = {
-    "percent": _Unit("5 points", lambda simulated, published: abs(simulated - published) <= 5.0, "{:.1f}%".format),
-    "ratio": _Unit("15%", lambda simulated, published: abs(simulated / published - 1) <= 0.15, "{:.2f}x".format),
-    "GPUs": _Unit("factor 2", _within_factor_2, "{:,.0f} GPUs".format),
-    "parameters": _Unit("factor 2", _within_factor_2, "{:,.0f} parameters".format),
-    "true": _Unit("must hold", operator.eq, lambda value: "yes" if value else "no"),
-}
-
-
-@dataclass(frozen=True)
-class Published:
-    """One claim of a paper; `value` is in `unit`, a key of `_UNITS`, and 1 for a trend; `note` is ours."""
-
-    id: str
-    paper: str
-    figure: str
-    setting: str
-    metric: str
-    value: float
-    unit: str
-    note: str = ""
-
-    @property
-    def is_floor(self) -> bool:
-        """Whether the paper says that its number is exceeded, rather than what it is."""
-        return self.metric.endswith("is above")
-
-    @property
-    def tolerance(self) -> str:
-        """The tolerance in words."""
-        return "above" if self.is_floor else _UNITS[self.unit].tolerance
-
-    def met_by(self, simulated: float) -> bool:
-        """Tell whether a simulated number, in the same unit, is within the tolerance.
-
-        >>> Published("x", "t3", "Fig. 1", "", "geomean speedup", 1.5, "ratio").met_by(1.7)
-        True
-        """
-        return simulated > self.value if self.is_floor else _UNITS[self.unit].agree(simulated, self.value)
-
-
-def published() -> tuple[Published, ...]:
-    """Return all claims, in the order of the file."""
-    notes = read_yaml(_FOLDER / "notes.yaml")
-    with (_FOLDER / "published.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    return tuple(Published(value=float(row.pop("published")), note=notes.get(row["id"], ""), **row) for row in rows)
+VARIED = (0.7, 1.3)
+"""Factors of the constant that a claim hangs on."""
 
 
 @dataclass(frozen=True)
 class Reproduced:
-    """One claim and its simulated value."""
+    """One claim and its simulated value, and its values with less and more of its constant, if it was varied."""
 
     claim: Published
     simulated: float | None
+    varied: tuple[float | None, ...] = ()
 
     @property
     def met(self) -> bool:
@@ -106,7 +58,7 @@ class Reproduced:
     @property
     def note(self) -> str:
         """What was assumed, or why the claim is missed."""
-        return self.claim.note or ("not reproduced yet" if self.simulated is None else "")
+        return self.claim.reading.note or ("not reproduced yet" if self.simulated is None else "")
 
     def plain(self) -> dict[str, Any]:
         """Return the row as `scaleout reproduce --json` prints it."""
@@ -120,6 +72,9 @@ class Reproduced:
             "simulated": self.simulated,
             "tolerance": self.claim.tolerance,
             "met": self.met,
+            "basis": self.claim.reading.basis,
+            "constant": self.claim.reading.constant,
+            **({"at_minus_30": self.varied[0], "at_plus_30": self.varied[1]} if self.varied else {}),
             "note": self.note,
         }
 
@@ -135,47 +90,136 @@ def chosen(names: Sequence[str]) -> list[Published]:
 
 
 def reproduce(
-    names: Sequence[str] = (), *, progress: Callable[[str], None] = lambda figure: None
+    names: Sequence[str] = (), *, vary: bool = False, progress: Callable[[str], None] = lambda figure: None
 ) -> tuple[Reproduced, ...]:
-    """Simulate the figures behind claims, as `chosen` takes them, each once; call `progress` with each before."""
+    """Simulate the figures behind claims, as `chosen` takes them, each once; call `progress` with each before.
+
+    With `vary` each figure is simulated twice more for each constant that its claims hang on, times `VARIED`.
+    """
     claims = chosen(names)
     values: dict[str, float] = {}
+    varied: dict[str, tuple[float | None, ...]] = {}
     for paper in sorted({claim.paper for claim in claims}, key=PAPERS.index):
         module = import_module(f"{__name__}.{paper}")
-        wanted = {claim.id.split("-")[0] for claim in claims if claim.paper == paper}
-        for simulate in dict.fromkeys(figure for start, figure in module.FIGURES.items() if start in wanted):
-            progress(f"{paper}: {', '.join(start for start, figure in module.FIGURES.items() if figure is simulate)}")
+        answered: dict[Callable[[], Mapping[str, float]], list[Published]] = {}
+        for claim in claims:
+            if claim.paper == paper and claim.start in module.FIGURES:
+                answered.setdefault(module.FIGURES[claim.start], []).append(claim)
+        for simulate, of_figure in answered.items():
+            progress(f"{paper}: {', '.join(dict.fromkeys(claim.start for claim in of_figure))}")
             values |= simulate()
-    return tuple(Reproduced(claim, values.get(claim.id)) for claim in claims)
+            if vary:
+                varied |= _vary(module, simulate, of_figure)
+    return tuple(Reproduced(claim, values.get(claim.id), varied.get(claim.id, ())) for claim in claims)
 
 
-HEADER = ("claim", "figure", "what", "published", "simulated", "tolerance", "", "note")
+def _vary(
+    module: ModuleType, simulate: Callable[[], Mapping[str, float]], claims: Iterable[Published]
+) -> dict[str, tuple[float | None, ...]]:
+    """Simulate a figure with each constant of its claims scaled; None where a claim then has no value."""
+    of_constant: dict[str, list[str]] = {}
+    for claim in claims:
+        if claim.reading.constant:
+            of_constant.setdefault(claim.reading.constant, []).append(claim.id)
+    found: dict[str, tuple[float | None, ...]] = {}
+    for constant, ids in of_constant.items():
+        values: list[Mapping[str, float]] = []
+        for factor in VARIED:
+            try:
+                values.append(with_constant(module, simulate, constant, factor))
+            except ScaleoutError:  # a share above 1
+                values.append({})
+        found |= {each: tuple(of.get(each) for of in values) for each in ids}
+    return found
+
+
+def with_constant(
+    module: ModuleType, simulate: Callable[[], Mapping[str, float]], constant: str, factor: float
+) -> Mapping[str, float]:
+    """Simulate a figure with a constant, "files key", times a factor, without what the module remembers."""
+    _forget(module)
+    files, key = constant.split()
+    try:
+        with scaled(files, key, factor):
+            return simulate()
+    finally:
+        _forget(module)
+
+
+def _forget(module: ModuleType) -> None:
+    for each in vars(module).values():
+        if hasattr(each, "cache_clear"):
+            each.cache_clear()
+
+
+# ---- Tables
+
+HEADER = ("claim", "figure", "what", "published", "simulated", "tolerance", "", "how", "-30% / +30%", "note")
 
 
 def cells(row: Reproduced) -> list[str]:
     """Return a claim as the cells of a table; see `HEADER`."""
-    claim, written = row.claim, _UNITS[row.claim.unit].written
+    claim = row.claim
     return [
         claim.id,
         claim.figure,
         claim.metric,
-        written(claim.value),
-        "-" if row.simulated is None else written(row.simulated),
+        claim.written(claim.value),
+        "-" if row.simulated is None else claim.written(row.simulated),
         claim.tolerance,
         "met" if row.met else "missed",
+        claim.reading.basis,
+        " / ".join("-" if value is None else claim.written(value) for value in row.varied),
         row.note,
     ]
 
 
+def counts(rows: Sequence[Reproduced]) -> list[list[str]]:
+    """Return claims met and claims, by paper and in all: predicted first, then calibrated, chosen, and together."""
+    papers = [paper for paper in PAPERS if any(row.claim.paper == paper for row in rows)]
+    groups = {paper: [row for row in rows if row.claim.paper == paper] for paper in papers}
+    if len(papers) > 1:
+        groups["all"] = list(rows)
+    return [[name, *(_met([row for row in of if row.claim.reading.basis == basis]) for basis in BASES), _met(of)]
+            for name, of in groups.items()]  # fmt: skip
+
+
+def _met(rows: Sequence[Reproduced]) -> str:
+    return f"{sum(row.met for row in rows)} of {len(rows)}" if rows else "-"
+
+
+_INTRODUCTION = """\
+# Published numbers, simulated
+
+Made by `scaleout reproduce --vary --output figures`. How a number is answered comes from the sources of the constants:
+
+- *predicted*: no constant was fitted to this number or to one that shares the constant, and no size or reading was
+  taken knowing it;
+- *calibrated*: a constant was fitted to this number, or to another of the same paper and serves this one too;
+- *chosen*: a size, a reading of the text or a definition was taken knowing the number.
+
+A number published as x% is met within five points, or within a third of it where it is small; a zero meets none.
+*-30% / +30%* is the number simulated with 30% less and 30% more of the constant of our own files that moves it most,
+named in the table after.
+"""
+
+
 def page(rows: Sequence[Reproduced]) -> str:
-    """Return a page: how many claims of each paper are met, then all of them, with a reason for each miss."""
-    lines = ["# Published numbers, simulated", "", "Made by `scaleout reproduce --output figures`.", ""]
-    for paper in PAPERS:
-        of_paper = [row for row in rows if row.claim.paper == paper]
-        if not of_paper:
-            continue
-        lines += [f"## {paper}: {sum(row.met for row in of_paper)} of {len(of_paper)} met", ""]
-        lines += [f"| {' | '.join(HEADER)} |", f"|{'---|' * len(HEADER)}"]
-        lines += [f"| {' | '.join(cell.replace('|', '/') for cell in cells(row))} |" for row in of_paper]
-        lines.append("")
-    return "\n".join(lines)
+    """Return a page: how many claims are met, predictions first; then all of them, with a reason for each miss."""
+    lines = [_INTRODUCTION, *_table(("paper", *BASES, "met"), counts(rows)), ""]
+    for basis in BASES:
+        of_basis = [row for row in rows if row.claim.reading.basis == basis]
+        if of_basis:
+            lines += [f"## {basis}: {_met(of_basis)} met", "", *_table(HEADER, map(cells, of_basis)), ""]
+    constants: dict[str, list[str]] = {}
+    for row in rows:
+        if row.claim.reading.constant:
+            constants.setdefault(row.claim.reading.constant, []).append(row.claim.id)
+    named = [[f"`{key}` of `{files}`", ", ".join(ids)] for (files, key), ids in
+             ((constant.split(), ids) for constant, ids in constants.items())]  # fmt: skip
+    return "\n".join([*lines, "## The constants that were varied", "", *_table(("constant", "claims"), named), ""])
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+    return lines + [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]

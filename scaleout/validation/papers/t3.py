@@ -8,6 +8,7 @@ Source: Pati et al., T3: Transparent Tracking & Triggering for Fine-grained Over
 2024; models: Table 2.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
@@ -15,6 +16,7 @@ from statistics import geometric_mean
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.schedule.t3.gemm import stage
+from scaleout.schedule.t3.memory import Traffic
 from scaleout.schedule.t3.sublayer import CONFIGURATIONS, Outcome, Sublayer, TrackSettings, sublayer_of
 from scaleout.study.comparison import compare
 
@@ -215,7 +217,25 @@ def _figure_16() -> Mapping[str, float]:
         "T16-t3-max": over("t3", max),
         "T16-mca-geomean": over("t3-mca", geometric_mean),
         "T16-mca-max": over("t3-mca", max),
+        "T16-mca-over-t3": _percent(geometric_mean(_over(each, "t3-mca", "t3") for each in rows)),
+        "T16-mca-over-t3-max": _percent(max(_over(each, "t3-mca", "t3") for each in rows)),
+        "T16-mca-below-ideal": over("ideal", geometric_mean) - over("t3-mca", geometric_mean),
+        "T16-nmc-extra": _percent(max(_over(each, "ideal-nmc", "ideal") for each in rows)),
+        "T16-fc1-worst": float(_bypassing_hurts(rows, "T-NLG", 16, "FC-1")),
     }
+
+
+def _over(row: Swept, configuration: str, other: str) -> float:
+    """Speed-up of one configuration over another."""
+    return row.speedup(configuration) / row.speedup(other)
+
+
+def _bypassing_hurts(rows: Sequence[Swept], *of: object) -> bool:
+    """Whether of all sub-layers one is the furthest below ideal under T3-MCA, as its GEMM takes longer than alone."""
+    worst = min(rows, key=lambda each: _over(each, "t3-mca", "ideal"))
+    outcomes = worst.outcomes
+    slower = outcomes["t3-mca"].gemm_s > outcomes["sequential"].gemm_s
+    return (worst.model, worst.degree, worst.name) == of and _over(worst, "t3-mca", "ideal") < 1 and slower
 
 
 def _figure_18() -> Mapping[str, float]:
@@ -223,19 +243,19 @@ def _figure_18() -> Mapping[str, float]:
     pairs = [(each.degree, each.outcomes["sequential"].traffic, each.outcomes["t3-mca"].traffic) for each in rows]
     saved = [100 * (1 - after.total / before.total) for _, before, after in pairs]
 
-    def scatter_reads(*degrees: int) -> float:
-        return geometric_mean(b.scatter_reads / a.scatter_reads for degree, b, a in pairs if degree in degrees)
+    def ratio(of: Callable[[Traffic], float], *degrees: int) -> float:
+        return geometric_mean(of(before) / of(after) for degree, before, after in pairs if degree in degrees)
 
+    def by_degree(claim: str, of: Callable[[Traffic], float]) -> dict[str, float]:
+        return {claim: ratio(of, 8, 16), f"{claim}-tp8": ratio(of, 8), f"{claim}-tp16": ratio(of, 16)}
+
+    writes = by_degree("T18-writes", lambda traffic: traffic.gemm_writes + traffic.scatter_writes)
     return {
         "T18-mean": sum(saved) / len(saved),
         "T18-max": max(saved),
-        "T18-rs-reads": scatter_reads(8, 16),
-        "T18-rs-reads-tp8": scatter_reads(8),
-        "T18-rs-reads-tp16": scatter_reads(16),
-        "T18-writes": _percent(
-            geometric_mean((b.gemm_writes + b.scatter_writes) / (a.gemm_writes + a.scatter_writes) for _, b, a in pairs)
-        ),
-        "T18-gemm-reads": geometric_mean(b.gemm_reads / a.gemm_reads for _, b, a in pairs),
+        **by_degree("T18-rs-reads", lambda traffic: traffic.scatter_reads),
+        **{claim: _percent(value) for claim, value in writes.items()},
+        **by_degree("T18-gemm-reads", lambda traffic: traffic.gemm_reads),
     }
 
 
@@ -273,11 +293,16 @@ def _dominates(row: Swept) -> bool:
 
 def _figure_20() -> Mapping[str, float]:
     def grows(name: str) -> float:
-        return geometric_mean(
-            then.speedup("t3-mca") / now.speedup("t3-mca") for now, then in future() if now.name == name
-        )
+        ratios = [then.speedup("t3-mca") / now.speedup("t3-mca") for now, then in future() if now.name == name]
+        return geometric_mean(ratios) if ratios else math.nan  # of which no trend holds
 
-    return {"T20-fc2": float(grows("FC-2") > 1), "T20-op": float(grows("OP") < 1)}
+    speedups = {(each.model, each.degree): each.speedup("t3-mca") for each in iterations(MODELS, "training")}
+    grown = [speedups[model.name, 16] > speedups[model.name, 8] for model in MODELS]
+    return {
+        "T20-fc2": float(grows("FC-2") > 1),
+        "T20-op": float(grows("OP") < 1),
+        "T20-large-train-range": float(all(grown)),
+    }
 
 
 FIGURES: Mapping[str, Callable[[], Mapping[str, float]]] = {
