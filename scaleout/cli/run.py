@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from scaleout.cli.options import SIMULATION, NamedJob, Output, job_options, output_options, simulation_options
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, ScaleoutError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,8 @@ def run(
 ) -> None:
     """Simulate a step of WORKLOAD, and print where the time goes.
 
-    WORKLOAD is a name (`scaleout list workloads`) or a file; it is simulated under each --schedule.
+    WORKLOAD is a name (`scaleout list workloads`) or a file; it is simulated under each --schedule. Where one of them
+    fails, the others are printed, then why it failed, and the exit code is not zero.
 
     Examples: scaleout run dlrm-128 --output results; scaleout run llama-3-8b --set tensor_parallel=8
     --set data_parallel=16 --topology dgx-h200-16; scaleout run dlrm-128 --break 3-4 --slow 5=1.3.
@@ -62,6 +63,8 @@ def run(
     from scaleout.report.files import write
 
     output.give(comparison.summary(), partial(print_comparison, comparison), partial(write, comparison))
+    if comparison.failures:
+        raise ScaleoutError("; ".join(map(str, comparison.failures)))
 
 
 def _compare_trace(path: str, job: NamedJob, schedules: "Sequence[str]", options: "SimulationOptions") -> "Comparison":

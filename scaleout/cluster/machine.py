@@ -14,11 +14,13 @@ from scaleout.errors import ConfigError
 
 @dataclass(frozen=True)
 class Machine:
-    """The device and the network of a program, and the algorithms of collectives that are named."""
+    """The device and the network of a program, and how the network is simulated: `SimulationOptions` of these names."""
 
     device: Device
     topology: Topology
     algorithms: Mapping[str, str] = field(default_factory=dict)
+    network: str = "alpha_beta"
+    injection_bytes_per_s: float | None = None
 
     def of(self, ranks: int) -> "Machine":
         """Return the part of the machine that so many of its first ranks are."""

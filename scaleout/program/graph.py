@@ -79,7 +79,8 @@ class ExecutionGraph:
     names: tuple[str, ...]  # (N,), as all node columns
     kind: Annotated[Ints, NodeKind.COMPUTE]  # of `NodeKind`
     kernel: Annotated[Ints, NONE]  # index into `kernels`
-    # of a compute node; NaN until timed, and for communication, which the network times
+    # of a compute node; NaN until timed, and for communication, which the network times. Of communication that kernels
+    # carry out themselves, without a library, how long each slice keeps the links beyond its bytes
     duration_s: Annotated[Floats, np.nan]
     time_source: Annotated[Ints, TimeSource.UNKNOWN]  # of `TimeSource`, or of `kernel_times.source_names`
     flops: Annotated[Ints, 0]  # of a compute node

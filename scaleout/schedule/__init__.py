@@ -5,9 +5,10 @@ puts nodes on streams or rewrites the graph; a rewrite alone stands on `baseline
 bytes and leave their input as it is. `SCHEDULES` is the one table; a pass is imported when it is first applied.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import combinations
 from typing import Any
 
 from scaleout.cluster.machine import Machine
@@ -30,7 +31,10 @@ class Schedule:
     home: str
     rewrites: bool = False  # it changes what the graphs hold, so that it stands on `baseline` where it comes first
     decides: bool = False  # it weighs costs and says what it decided; it needs a machine
+    places: bool = False  # it says of every node on which stream it runs, so that it undoes what came before
     exclusive: bool = False  # no other rewriting pass can be joined to it, as parts of a GEMM cannot be cut again
+    after: tuple[str, ...] = ()  # exclusive passes that it may follow, as it takes only what they left whole
+    variant_of: str = ""  # the pass that does the same in another way, so that one of the two is enough
     substitutes: bool = False  # it replaces all-reduces by other collectives
     in_order: bool = False  # a rank still runs its pipeline's actions one after another: bounds of a search rely on it
     needs: str = ""  # section of the device's file without which it fails; empty if it runs on any device, or on none
@@ -43,13 +47,14 @@ SCHEDULES: dict[str, Schedule] = {
     "baseline": Schedule(
         "bulk-synchronous: kernels and collectives one after another, nothing overlapped",
         "overlap:baseline",
+        places=True,
         in_order=True,
     ),
     "overlap": Schedule(
-        "collectives concurrent with kernels that do not wait for them", "overlap:overlap", in_order=True
+        "collectives concurrent with kernels that do not wait for them", "overlap:overlap", places=True, in_order=True
     ),
     "concurrent": Schedule(
-        "overlap, with several collectives of a group at a time", "overlap:concurrent", in_order=True
+        "overlap, with several collectives of a group at a time", "overlap:concurrent", places=True, in_order=True
     ),
     "blocking-tp": Schedule(
         "overlap, but kernels wait for the collectives of the tensor axis, as in PyTorch",
@@ -57,16 +62,19 @@ SCHEDULES: dict[str, Schedule] = {
         in_order=True,
     ),
     "fused": Schedule(
-        "a kernel and the collective next to it as one persistent kernel, the slices for other ranks first; "
-        "arXiv:2305.06942",
-        "fusion.passes:fuse",
+        "a kernel and the collective next to it as one persistent kernel, the slices for other ranks first, where a "
+        "step is shorter for it; arXiv:2305.06942",
+        "fusion.trials:plan",
         rewrites=True,
+        after=("centauri",),
         in_order=True,
     ),
     "fused-oblivious": Schedule(
-        "as `fused`, but with slices in the order of the ranks, not those for other ranks first",
+        "as `fused`, but with slices in the order of the ranks, not those for other ranks first, and wherever the "
+        "two are faster isolated",
         "fusion.passes:fuse_oblivious",
         rewrites=True,
+        variant_of="fused",
         in_order=True,
     ),
     "track-and-trigger": Schedule(
@@ -97,6 +105,14 @@ SCHEDULES: dict[str, Schedule] = {
         with_option="centauri.schedule:plan_of",
         prepares="centauri.model_tier:model_tier",
         prepares_for=("", "model", "gradients"),
+    ),
+    "chunked": Schedule(
+        "every all-to-all and the kernels next to it in two equal chunks, or with chunked:N in N, whether that pays or "
+        "not; centauri weighs it",
+        "centauri.partition.exchange:chunked",
+        rewrites=True,
+        in_order=True,
+        with_option="centauri.partition.exchange:chunked_with",
     ),
     "out-of-order": Schedule(
         "weight gradients of the first layers deferred (reverse first-k); Oh et al., EuroSys 2022",
@@ -133,7 +149,7 @@ def plan_schedule(program: Program, name: str, *, machine: Machine | None = None
     Raises
     ------
     ConfigError
-        If a pass is unknown, needs a machine and there is none, or is to track or cut what another pass has cut.
+        If a pass is unknown, contradicts another, or needs a machine and there is none.
     """
     passes = passes_of(name)
     if _schedule(name.split("+", maxsplit=1)[0])[0].rewrites:
@@ -164,14 +180,42 @@ def prepare(workload: ModelFamily, name: str, machine: Machine) -> tuple[ModelFa
 def passes_of(name: str) -> list[Pass]:
     """Return the passes that a schedule's name stands for, or raise ConfigError as `plan_schedule` does."""
     parts = name.split("+")
+    found = [_schedule(part)[0] for part in parts]
     passes = [_pass(part) for part in parts]
-    rewriting = [part for part in parts if _schedule(part)[0].rewrites or _schedule(part)[0].decides]
-    if len(rewriting) > 1 and any(_schedule(part)[0].exclusive for part in rewriting):
-        raise ConfigError(
-            f"schedule {name!r}: {' and '.join(rewriting)} replace the same operators, and parts of a GEMM "
-            f"cannot be tracked or cut again; give each as a schedule of its own"
-        )
+    _check_once(name, parts)
+    rewriting = [part for part, each in zip(parts, found, strict=True) if each.rewrites or each.decides]
+    for index, part in enumerate(parts[1:], 1):
+        before = parts[index - 1]
+        if found[index].places:
+            instead = "one of them" if found[0].places else f"{part} first"
+            raise ConfigError(
+                f"schedule {name!r}: {part} puts all kernels and collectives on streams, and so undoes what {before} "
+                f"did; give {instead}, or each as a schedule of its own"
+            )
+        if part not in rewriting and before in rewriting:
+            raise ConfigError(f"schedule {name!r}: {part} would move what {before} has rewritten; give it before that")
+    for one, other in combinations(rewriting, 2):
+        first, second = _schedule(one)[0], _schedule(other)[0]
+        follows = one.partition(":")[0] in second.after and not second.exclusive
+        if (first.exclusive or second.exclusive) and not follows:
+            raise ConfigError(
+                f"schedule {name!r}: {one} and {other} replace the same operators, and parts of a GEMM "
+                f"cannot be tracked or cut again; give each as a schedule of its own"
+            )
     return passes
+
+
+def _check_once(name: str, parts: Sequence[str]) -> None:
+    """Refuse a pass that is given twice, in the same way or in two."""
+    seen: dict[str, str] = {}
+    for part in parts:
+        base = part.partition(":")[0]
+        same = SCHEDULES[base].variant_of or base
+        if same in seen:
+            raise ConfigError(
+                f"schedule {name!r}: {seen[same]} and {part} are the same pass twice; leave one of them out"
+            )
+        seen[same] = part
 
 
 def in_order(name: str) -> bool:

@@ -53,7 +53,7 @@ def collective_counts(program: Program) -> Counter[tuple[int, str, int]]:
 class Planned:
     """A scheduled program and its decisions.
 
-    `result` is a simulated step on the machine that it was planned for, under alpha-beta, if one was simulated.
+    `result` is a simulated step on the machine that it was planned for, if one was simulated; it names its network.
     """
 
     program: Program

@@ -43,19 +43,22 @@ class Pair:
 def find_pairs(graph: ExecutionGraph, group_sizes: Sequence[int], slices: int) -> list[Pair]:
     """Find what can be fused; a kernel belongs to one pair at most, the first in program order.
 
-    `group_sizes` has a size for each process-group set; a collective is cut into at most so many `slices`.
+    `group_sizes` has a size for each process-group set; a collective is cut into at most so many `slices`. What another
+    pass has cut stays as it is.
     """
     taken: set[int] = set()
     pairs = []
-    for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
+    for node in np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & (graph.slices == 1)).tolist():
         kind = COLLECTIVES[graph.collective[node]]
-        makers = _makers(graph, graph.dependencies_of(node).tolist())
+        makers = _makers(graph, graph.dependencies_of(node).tolist()) if kind in PRODUCERS else []
         size = group_sizes[graph.group[node]]
         for kernels, produces, operations in (
             (makers, True, PRODUCERS.get(kind, ())),
             (graph.users[node] if len(graph.users[node]) == 1 else [], False, CONSUMERS.get(kind, ())),
         ):
-            fits = kernels and all(graph.operation(kernel) in operations for kernel in kernels)
+            fits = kernels and all(
+                graph.operation(kernel) in operations and _is_whole(graph, kernel) for kernel in kernels
+            )
             if not fits or taken.intersection(kernels):
                 continue
             # Each maker's slices are sent on their own, so there are at least as many slices as makers.
@@ -65,6 +68,12 @@ def find_pairs(graph: ExecutionGraph, group_sizes: Sequence[int], slices: int) -
             taken.update(kernels)
             break
     return pairs
+
+
+def _is_whole(graph: ExecutionGraph, node: int) -> bool:
+    """Whether a kernel does all the work of its call: no pass has cut it into parts."""
+    call = graph.kernels[graph.kernel[node]]
+    return bool(graph.flops[node] == call.flops and graph.bytes[node] == call.bytes)
 
 
 def keys_of(graphs: Sequence[ExecutionGraph]) -> list[dict[int, tuple[int, int]]]:
@@ -105,5 +114,5 @@ def _makers(graph: ExecutionGraph, dependencies: list[int]) -> list[int]:
     if len(dependencies) != 1 or graph.kind[dependencies[0]] != NodeKind.COMPUTE:
         return []
     if graph.kernel[dependencies[0]] == NONE and graph.duration_s[dependencies[0]] == 0:
-        return [int(node) for node in graph.dependencies_of(dependencies[0])]
+        return [int(node) for node in graph.dependencies_of(dependencies[0]).tolist()]
     return dependencies

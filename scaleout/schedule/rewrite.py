@@ -4,7 +4,7 @@ Slices of a kernel follow each other; those of a collective go onto its group's 
 data. FLOPs and bytes of the slices add up to those of the node exactly.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -25,6 +25,13 @@ _INHERITED = ("phase", "microbatch", "stage", "role", "layer")
 """Columns that it has from that one."""
 
 
+JOIN: Mapping[str, Any] = {
+    "kind": int(NodeKind.COMPUTE), "collective": NONE, "group": NONE, "kernel": NONE, "duration_s": 0.0, "flops": 0,
+    "bytes": 0, "time_source": int(TimeSource.GIVEN),
+}  # fmt: skip
+"""Columns of a node of no duration that comes after others."""
+
+
 @dataclass
 class Rewrite:
     """The new graph as it is written: where each node comes from, what it waits for, and what differs."""
@@ -38,7 +45,11 @@ class Rewrite:
     kept: list[int] = field(default_factory=list)  # new nodes that wait for what they did
     done: dict[int, int] = field(default_factory=dict)  # old node to the new one after which it is done
     sliced: dict[int, list[int]] = field(default_factory=dict)  # old node to its slices that are sent
-    holds: dict[int, int] = field(default_factory=dict)  # stream to the new node that holds it up
+    # stream to the new node that holds it up; messages have streams of their own
+    holds: dict[int, int] = field(default_factory=dict)
+
+    # nodes kept, from one new node to another, and what held their streams then
+    _held: list[tuple[int, int, dict[int, int]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         graph = self.graph
@@ -54,7 +65,8 @@ class Rewrite:
         new = list(range(len(self.origin), len(self.origin) + len(after)))
         self.origin += [node] * len(new)
         stream = changes["stream"][0] if "stream" in changes else int(self.graph.stream[node])
-        held = [self.holds[stream]] if stream in self.holds else []
+        kind = changes["kind"][0] if "kind" in changes else int(self.graph.kind[node])
+        held = [self.holds[stream]] if stream in self.holds and kind <= NodeKind.COLLECTIVE else []
         self.dependencies += [tuple(sorted({*needs, *held})) for needs in after]
         for name, values in changes.items():
             nodes, known = self.changed[name]
@@ -62,9 +74,23 @@ class Rewrite:
             known += values
         return new
 
+    def add_each(
+        self, nodes: Sequence[int], after: Iterable[Iterable[int]], changes: Mapping[str, tuple[list[int], list[Any]]]
+    ) -> None:
+        """Write nodes that each come from an old one; where columns change, and to what, is counted from the first."""
+        assert not self.holds, "nodes that hold up a stream are for those that are added one by one"
+        first = len(self.origin)
+        self.origin += nodes
+        self.dependencies += [tuple(sorted({*needs})) for needs in after]
+        for name, (at, values) in changes.items():
+            self.changed[name][0].extend(first + number for number in at)
+            self.changed[name][1].extend(values)
+
     def keep(self, begin: int, end: int) -> None:
         """Write the nodes from one to another as they are; what they wait for is looked up when the graph is built."""
         new = range(len(self.origin), len(self.origin) + end - begin)
+        if self.holds:
+            self._held.append((new.start, new.stop, dict(self.holds)))
         self.done.update(zip(range(begin, end), new, strict=True))
         self.kept += new
         self.dependencies += [()] * len(new)
@@ -129,10 +155,7 @@ class Rewrite:
 
     def join(self, node: int, after: Iterable[int]) -> int:
         """Write a node of no duration after others."""
-        return self.add(
-            node, after, name=f"{self.graph.names[node]}_done", kind=int(NodeKind.COMPUTE), collective=NONE, group=NONE,
-            kernel=NONE, duration_s=0.0, flops=0, bytes=0, time_source=int(TimeSource.GIVEN),
-        )  # fmt: skip
+        return self.add(node, after, name=f"{self.graph.names[node]}_done", **JOIN)
 
     def build(self) -> ExecutionGraph:
         """Freeze the new graph."""
@@ -153,16 +176,28 @@ class Rewrite:
         counts = np.fromiter(map(len, self.dependencies), np.int64, len(origin))
         kept = np.zeros(len(origin), bool)
         kept[self.kept] = True
-        counts[kept] = np.diff(old_offsets)[origin[kept]]
+        old_counts, holding = np.diff(old_offsets)[origin], self._holding(origin)
+        counts[kept] = (old_counts + (holding != NONE))[kept]
         offsets = np.concatenate(([0], np.cumsum(counts)))
         done = np.full(len(self.graph), NONE, np.int64)
         done[list(self.done)] = list(self.done.values())
         of_kept = np.repeat(kept, counts)
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
         flat = np.empty(offsets[-1], np.int64)
-        flat[of_kept] = done[self.graph.dependencies[(np.repeat(old_offsets[origin], counts) + within)[of_kept]]]
+        as_before = of_kept & (within < np.repeat(old_counts, counts))
+        flat[as_before] = done[self.graph.dependencies[(np.repeat(old_offsets[origin], counts) + within)[as_before]]]
+        flat[of_kept & ~as_before] = holding[kept & (holding != NONE)]
         flat[~of_kept] = [need for row in self.dependencies for need in row]
         return offsets, flat
+
+    def _holding(self, origin: Ints) -> Ints:
+        """Return the new node that holds the stream of each node that was kept, (N,); `NONE` for none."""
+        found = np.full(len(origin), NONE, np.int64)
+        for begin, end, holds in self._held:
+            stream, kind = (column[origin[begin:end]] for column in (self.graph.stream, self.graph.kind))
+            for held, node in holds.items():
+                found[begin:end][(stream == held) & (kind <= NodeKind.COLLECTIVE)] = node
+        return found
 
 
 def divided(total: int, edges: Sequence[float]) -> list[int]:

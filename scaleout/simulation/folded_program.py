@@ -4,6 +4,7 @@ Numbers the nodes of all classes as tasks, and matches collectives to instances:
 collective is and what it costs in isolation. Knows neither time nor what is in flight.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,9 +15,9 @@ import numpy as np
 
 from scaleout.cluster.topology.topology import Topology
 from scaleout.errors import GraphError, SimulationError
-from scaleout.network.alpha_beta.cost import CollectiveCost, collective_cost
+from scaleout.network.alpha_beta.cost import CollectiveCost, collective_cost, one_sided
 from scaleout.network.flow.demand import Group
-from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Ints, NodeKind
+from scaleout.program.graph import COLLECTIVES, FLOAT_COLUMNS, NONE, ExecutionGraph, Ints, NodeKind
 from scaleout.program.program import Program
 from scaleout.simulation.fold import FoldedFamily, Folding
 
@@ -98,6 +99,9 @@ class FoldedProgram:
     def kinds_of(self, instances: CollectiveInstances, *columns: str) -> tuple[Ints, Ints]:
         """Return the first of all instances that agree in their groups and some columns, and of which each is, (M,)."""
         values = [self.column(name)[instances.firsts] for name in columns]
+        for index, name in enumerate(columns):
+            if name in FLOAT_COLUMNS:
+                values[index] = np.unique(values[index], return_inverse=True)[1]
         keys = np.stack([instances.family, instances.group_class, *values])
         _, firsts, kinds = np.unique(keys, axis=1, return_index=True, return_inverse=True)
         return firsts, kinds.reshape(-1)
@@ -120,8 +124,18 @@ class FoldedProgram:
 
     def cost_of(self, instance: CollectiveInstance) -> CollectiveCost:
         """Cost of the whole transfer that an instance is a slice of, with the algorithm of the whole."""
-        kind, size_bytes, _ = self.request_of(instance)
-        return self.cost_among(self.folding.families[instance.family], instance.group_class, kind, size_bytes)
+        kind, size_bytes, slices = self.request_of(instance)
+        whole = self.cost_among(self.folding.families[instance.family], instance.group_class, kind, size_bytes)
+        return one_sided(whole, slices * self.gap_s(instance)) if self.is_one_sided(instance) else whole
+
+    def is_one_sided(self, instance: CollectiveInstance) -> bool:
+        """Whether the work-groups of kernels carry an instance out, not the communication library."""
+        return not math.isnan(self.gap_s(instance))
+
+    def gap_s(self, instance: CollectiveInstance) -> float:
+        """Return what an instance that is one-sided takes of the links beyond its bytes; NaN for others."""
+        number, node = self.locate(instance.tasks[0])
+        return float(self.graphs[number].duration_s[node])
 
     def cost_among(self, family: FoldedFamily, group_class: int, kind: str, size_bytes: float) -> CollectiveCost:
         """Cost of a collective of the groups of a class."""

@@ -17,7 +17,7 @@ import numpy as np
 from scaleout.cluster.topology.communication_library import ResourceUse
 from scaleout.cluster.topology.peers import check_peer, named_back, peer_of
 from scaleout.errors import GraphError, SimulationError
-from scaleout.network.alpha_beta.cost import CollectiveCost, send_cost
+from scaleout.network.alpha_beta.cost import CollectiveCost, one_sided, send_cost
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
 from scaleout.program.operations import Kernel
 from scaleout.simulation.columns import NOTHING_SHARED, Sharing, Tasks, offsets_of
@@ -126,7 +126,7 @@ def _turn(folded: FoldedProgram, message: Message, group: int, piece: int) -> tu
 def _share(
     folded: FoldedProgram, number: int, node: int, ends: tuple[int, int]
 ) -> tuple[CollectiveCost, tuple[int, ...]]:
-    """Cost of a put: of its collective's time, its share of what leaves a rank; and the collective's dimensions."""
+    """Cost of a put: of its collective's bytes, its share of what leaves a rank; and the collective's dimensions."""
     graph, group = folded.graphs[number], int(folded.graphs[number].group[node])
     members = len(folded.program.groups[group].of(ends[0]))
     if ends[0] == ends[1]:
@@ -135,7 +135,8 @@ def _share(
     group_class = int(family.class_of_group[family.group_of_rank[ends[0]]])
     whole = folded.cost_among(family, group_class, COLLECTIVES[graph.collective[node]], _whole_bytes(graph, node))
     share = members / (members - 1) / int(graph.slices[node])
-    return replace(whole, serialization_s=whole.serialization_s * share), family.dimensions_of_class[group_class]
+    put = replace(whole, serialization_s=whole.serialization_s * share)
+    return one_sided(put, float(graph.duration_s[node])), family.dimensions_of_class[group_class]
 
 
 def _whole_bytes(graph: ExecutionGraph, node: int) -> float:
@@ -220,7 +221,7 @@ class _Cost(NamedTuple):
 
 def _costs(folded: FoldedProgram, instances: CollectiveInstances, *, on_links: bool) -> tuple[list[_Cost], Ints]:
     """Cost the kinds of collectives that differ; return them, and which of them each instance is, (M,)."""
-    firsts, kinds = folded.kinds_of(instances, "collective", "bytes", "slices", "stream")
+    firsts, kinds = folded.kinds_of(instances, "collective", "bytes", "slices", "stream", "duration_s")
     return [_cost(folded, instances[index], on_links=on_links) for index in firsts.tolist()], kinds
 
 
@@ -232,11 +233,12 @@ def _cost(folded: FoldedProgram, instance: CollectiveInstance, *, on_links: bool
     lasts_s = cost.latency_s + serialization_s
     # On a stream of its group a collective may release the stream while its last bytes are in flight.
     number, node = folded.locate(instance.tasks[0])
-    early = slices > 1 or (cost.concurrent and folded.graphs[number].stream[node] != 0)
+    own = folded.is_one_sided(instance)
+    early = slices > 1 or own or (cost.concurrent and folded.graphs[number].stream[node] != 0)
     holds_s = serialization_s if early else lasts_s
     family = folded.folding.families[instance.family]
     members, along = family.members_of_class[instance.group_class], family.dimensions_of_class[instance.group_class]
-    is_sent, is_kernel = on_links and bool(cost.algorithm), lasts_s == holds_s and lasts_s > 0
+    is_sent, is_kernel = on_links and bool(cost.algorithm), not own and lasts_s == holds_s and lasts_s > 0
     if is_sent:
         lasts_s = holds_s = np.nan
         along = ()

@@ -11,7 +11,7 @@ from scaleout.cluster.topology.topology import Topology, load_topology
 from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
 from scaleout.simulation.result import Result
-from scaleout.study.job import Job, Outcome, run_all
+from scaleout.study.job import Failure, Job, Outcome, run_all
 from scaleout.workloads.config import LayeredModel, ModelFamily, load_workload
 
 DEFAULT_SCHEDULES = ("baseline", "overlap", "fused")
@@ -20,7 +20,10 @@ DEFAULT_SCHEDULES = ("baseline", "overlap", "fused")
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """A job on a cluster under several schedules; for a model of layers also whether the first fits into memory."""
+    """A job on a cluster under several schedules; for a model of layers also whether the first fits into memory.
+
+    `failures` are schedules under which it could not be simulated, with the reason of each.
+    """
 
     workload: str
     topology: str
@@ -28,6 +31,7 @@ class Comparison:
     ranks: int
     outcomes: tuple[Outcome, ...]
     fit: Fit | None = None
+    failures: tuple[Failure, ...] = ()
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers as plain values, as `scaleout run --json` prints them."""
@@ -50,6 +54,7 @@ class Comparison:
                 }
                 for outcome in self.outcomes
             ],
+            **({"failures": {each.schedule: str(each.error) for each in self.failures}} if self.failures else {}),
         }
 
 
@@ -88,7 +93,8 @@ def compare(
     Raises
     ------
     ScaleoutError
-        If anything in the input is wrong; the message says what, where and what to do.
+        If anything in the input is wrong; the message says what, where and what to do. What concerns some schedules
+        alone is in `Comparison.failures`.
     """
     if isinstance(workload, str):
         workload = load_workload(workload, changes)
@@ -118,9 +124,14 @@ def compare_program(
 
 
 def compare_job(job: Job, schedules: Sequence[str]) -> Comparison:
-    """Simulate a job under several schedules instead of its own; each once."""
-    outcomes = run_all([replace(job, schedule=name) for name in dict.fromkeys(schedules)])
-    return compare_outcomes(outcomes, device=job.device if isinstance(job.device, str) else job.device.name)
+    """Simulate a job under several schedules instead of its own; each once.
+
+    A `ScaleoutError` if a schedule contradicts itself, before any is simulated, or if none can be.
+    """
+    found = run_all([replace(job, schedule=name) for name in dict.fromkeys(schedules)])
+    outcomes = [each for each in found if isinstance(each, Outcome)]
+    compared = compare_outcomes(outcomes, device=job.device if isinstance(job.device, str) else job.device.name)
+    return replace(compared, failures=tuple(each for each in found if isinstance(each, Failure)))
 
 
 def compare_outcomes(outcomes: Sequence[Outcome], *, device: str) -> Comparison:

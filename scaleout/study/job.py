@@ -19,7 +19,7 @@ from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.backends import with_policy
 from scaleout.cluster.topology.topology import Topology, check_ranks
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, ScaleoutError
 from scaleout.program.program import Program
 from scaleout.schedule.decision import Decision
 from scaleout.simulation.clocks import settled
@@ -53,7 +53,8 @@ class Job:
     Raises
     ------
     ConfigError
-        If a trace is to have a host, clocks or a policy, or the policy's all-reduces are replaced by the schedule.
+        If the schedule is unknown or contradicts itself, if a trace is to have a host, clocks or a policy, or if the
+        policy's all-reduces are replaced by the schedule.
     """
 
     work: ModelFamily | Program
@@ -64,6 +65,7 @@ class Job:
     traced: bool = False
 
     def __post_init__(self) -> None:
+        schedules.passes_of(self.schedule)
         if self.traced:
             check_traced(self.options)
         if self.options.policy is not None:
@@ -81,7 +83,8 @@ class Job:
         """What it runs on, as schedules weigh it; None where the device is only a name."""
         if isinstance(self.device, str):
             return None
-        return Machine(self.device, self.network, self.options.algorithms)
+        options = self.options
+        return Machine(self.device, self.network, options.algorithms, options.network, options.injection_bytes_per_s)
 
     @property
     def contention(self) -> Contention | None:
@@ -201,7 +204,7 @@ def simulated(prepared: Prepared, program: Program) -> Outcome:
     def step(clocked: Program) -> Result:
         scheduled = schedules.plan_schedule(clocked, job.carried_out, machine=job.machine)
         planned.append(scheduled.decisions)
-        if scheduled.result is not None and options.network == "alpha_beta":  # simulated as it was planned
+        if scheduled.result is not None and scheduled.result.network == options.network:  # simulated as it was planned
             return scheduled.result
         return simulate(
             scheduled.program, job.network, network=options.network, algorithms=options.algorithms,
@@ -227,9 +230,34 @@ def run(job: Job) -> Outcome:
     return simulated(prepared, annotated(prepared))
 
 
-def run_all(jobs: Sequence[Job]) -> list[Outcome]:
-    """Simulate jobs that differ in their schedules alone; those that run the same work share its program."""
-    prepared = [prepare(job) for job in jobs]
-    programs = {id(each.work): each for each in prepared}
-    annotations = {key: annotated(each) for key, each in programs.items()}
-    return [simulated(each, annotations[id(each.work)]) for each in prepared]
+@dataclass(frozen=True, eq=False)
+class Failure:
+    """A schedule under which a job could not be simulated, and why."""
+
+    schedule: str
+    error: ScaleoutError
+
+    def __str__(self) -> str:
+        return f"schedule {self.schedule}: {self.error}"
+
+
+def run_all(jobs: Sequence[Job]) -> list[Outcome | Failure]:
+    """Simulate jobs that differ in their schedules alone; those that run the same work share its program.
+
+    One that fails does not keep others from running; if all fail, the error of the first is raised.
+    """
+    programs: dict[int, tuple[Prepared, Program]] = {}
+    found: list[Outcome | Failure] = []
+    for job in jobs:
+        try:
+            prepared = prepare(job)
+            key = id(prepared.work)
+            if key not in programs:
+                programs[key] = prepared, annotated(prepared)
+            found.append(simulated(prepared, programs[key][1]))
+        except ScaleoutError as error:
+            found.append(Failure(job.schedule, error))
+    failures = [each for each in found if isinstance(each, Failure)]
+    if failures and len(failures) == len(found):
+        raise failures[0].error
+    return found

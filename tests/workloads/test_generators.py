@@ -97,6 +97,12 @@ def weights(matrices):
     return sum(m * n for m, n in matrices)
 
 
+def slices(w):
+    """Parts of a replica's tokens that tensor-parallel ranks route each for itself: see test_moe_bytes."""
+    shards = w.get("sequence_parallel", False) and w.get("expert_parallel", 1) > 1
+    return w.get("tensor_parallel", 1) if shards else 1
+
+
 def transformer_flops(w):
     t, attention, network, _ = shapes(w)
     h, tp, mode = w["hidden"], w.get("tensor_parallel", 1), w.get("mode", "training")
@@ -104,7 +110,7 @@ def transformer_flops(w):
     layer = 2 * t * weights(attention)
     if "experts" in w:
         # Every token is scored by all experts and handled by top_k of them, here or on another rank.
-        layer += 2 * t * h * w["experts"] + 2 * t * w["top_k"] * weights(network)
+        layer += 2 * t // slices(w) * h * w["experts"] + 2 * t * w["top_k"] * weights(network)
     else:
         layer += 2 * t * weights(network)
     logits = {"training": t, "prefill": b, "decode": b}[mode]
@@ -138,19 +144,24 @@ def transformer_payload(w):
     if tp > 1:
         # A block: one all-reduce forward and one backward, or a gather and a scatter each way. The embedding ends
         # a block (SP: also gathers its gradient), the head begins one (its all-reduce is backward only).
-        blocks, each = 2 * w["layers"], 2 if sp else 1
+        blocks, each = (2 if slices(w) == 1 else 1) * w["layers"], 2 if sp else 1
         head = 1 if w["vocabulary"] else 0
         forward = blocks * each + head + (head if sp else 0)
         payload += forward * activations
         if mode == "training":
             payload += (blocks * each + head + (head if sp else 0)) * activations
             payload += head * 3 * t * 4  # maximum, sum and target of each token's logits, in fp32
-            payload += (2 * w["layers"] + 1) * scale * item if sp else 0  # gradients of norms over parts of the tokens
+            # gradients of norms, and of routers, over parts of the tokens
+            payload += (2 * w["layers"] + 1) * scale * item if sp else 0
+            payload += w["layers"] * w["hidden"] * w["experts"] * item if slices(w) > 1 else 0
         else:
             payload += w["batch_per_replica"] * w["vocabulary"] * item  # logits
     if ep > 1:
         exchanges = 4 if mode == "training" else 2  # there and back, forward and backward
-        payload += w["layers"] * exchanges * t * w["top_k"] * w["hidden"] * item
+        rows = t * w["top_k"]
+        payload += w["layers"] * exchanges * rows // slices(w) * w["hidden"] * item
+        if slices(w) > 1:  # what arrives is gathered over the tensor axis, and its sums are scattered
+            payload += w["layers"] * exchanges * rows * w["hidden"] * item
     if mode == "training":
         dense, experts = rank_parameters(w)
         payload += dense * item * (dp > 1) + experts * item * (dp // ep > 1)
@@ -189,7 +200,7 @@ def test_transformer(model, degrees, mode):
 @pytest.mark.parametrize("degrees", DEGREES[1:], ids=lambda d: "-".join(f"{k[0]}{int(v)}" for k, v in d.items()))
 @pytest.mark.parametrize("mode", MODES)
 def test_moe(degrees, expert_parallel, mode):
-    keys = MIXTURE | degrees | {"mode": mode, "expert_parallel": expert_parallel, "batch_per_replica": 8}
+    keys = MIXTURE | degrees | {"mode": mode, "expert_parallel": expert_parallel, "batch_per_replica": 32}
     check_totals("moe", keys)
 
 

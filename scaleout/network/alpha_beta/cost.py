@@ -110,6 +110,24 @@ def send_cost(size_bytes: float, topology: Topology, *, source: int, destination
     return collective_cost("send", size_bytes, place_isolated(topology, sorted({source, destination})))
 
 
+def one_sided(cost: CollectiveCost, gap_s: float = 0.0) -> CollectiveCost:
+    """Cost of a collective that the work-groups of kernels carry out, by stores and puts, without the library.
+
+    There is no call to start and no protocol to wait for, so of its latency that of the links is left. The links are
+    busy for the collective's bytes, and for `gap_s` beyond them.
+    """
+    if cost.serialization_s == 0:
+        return cost
+    serialization_s = cost.serialization_s + gap_s
+    return replace(
+        cost,
+        latency_s=max(0.0, cost.latency_s - cost.before_s),
+        serialization_s=serialization_s,
+        before_s=0.0,
+        inflation=cost.inflation * serialization_s / cost.serialization_s,
+    )
+
+
 @dataclass(frozen=True)
 class _Profile:
     """Sums over rounds: ``A`` and ``B`` of all, ``a`` and ``b`` of the most used links; `added` bytes for each byte."""

@@ -15,10 +15,12 @@ import numpy as np
 
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind
 from scaleout.program.program import Program
+from scaleout.schedule.centauri.partition.exchange import Segment, find_segments, largest_count, partition_exchanges
+from scaleout.schedule.centauri.partition.exchange import finish_s as finish_segment_s
 from scaleout.schedule.centauri.partition.group import Levels
 from scaleout.schedule.centauri.partition.workload import Chain, own_edges, part_times, partition_workload
 from scaleout.schedule.cost import CollectiveSeconds, ProgramCosts
-from scaleout.schedule.decision import Decision, collectives
+from scaleout.schedule.decision import Decision, collective_counts, collectives
 from scaleout.schedule.overlap import in_program_order, overlap
 
 MAX_CHUNKS = 8
@@ -134,15 +136,18 @@ class Weighed:
 class Weights:
     """Chains that were weighed before: layers are alike.
 
-    `collective_s` is what a collective or a chunk of it takes. Reductions of gradients are cut only with `gradients`.
+    `collective_s` is what a collective or a chunk of it takes. Reductions of gradients are cut only with `gradients`,
+    all-to-alls only with `exchanges`.
     """
 
     costs: ProgramCosts
     collective_s: CollectiveSeconds
     ways: Ways = candidates
     gradients: bool = False
+    exchanges: bool = False
     found: dict[tuple[Hashable, ...], Weighed] = field(default_factory=dict)
     requests: dict[tuple[Hashable, ...], tuple[ExecutionGraph, Chain, float]] = field(default_factory=dict)
+    segments: dict[tuple[Hashable, ...], dict[int, float]] = field(default_factory=dict)
 
     def weigh(self, graph: ExecutionGraph, chain: Chain, independent_s: float) -> Weighed:
         """Weigh a chain, or remember what one like it came to."""
@@ -169,6 +174,41 @@ class Weights:
         """Return the same with reductions of gradients cut; itself if none that was weighed would be."""
         cuts = any(chain.gradients and len(self.found[key].parts) > 1 for key, (_, chain, _) in self.requests.items())
         return replace(self, gradients=True) if cuts else self
+
+    def with_exchanges(self) -> "Weights":
+        """Return the same with all-to-alls cut; itself if there are none."""
+        has_any = any(kind == "all_to_all" for _, kind, _ in collective_counts(self.costs.program))
+        return replace(self, exchanges=True) if has_any else self
+
+    def weigh_segments(self, graph: ExecutionGraph) -> dict[int, Weighed]:
+        """Weigh all-to-alls of a graph, by node; those of a layer are cut alike, as autograd plays chunks back."""
+        layers: dict[int, list[Segment]] = {}
+        for segment in find_segments(graph):
+            layers.setdefault(int(graph.layer[segment.collectives[0]]), []).append(segment)
+        found: dict[int, Weighed] = {}
+        for segments in layers.values():
+            done_s = [self._segment_s(graph, segment) for segment in segments]
+            common = set[int].intersection(*(set(each) for each in done_s))
+            best = min(sorted(common), key=lambda count: sum(each[count] for each in done_s))
+            for segment, each in zip(segments, done_s, strict=True):
+                found |= dict.fromkeys(segment.collectives, Weighed((1 / best,) * best, each[1], each[best]))
+        return found
+
+    def _segment_s(self, graph: ExecutionGraph, segment: Segment) -> dict[int, float]:
+        """Return when all of a segment is done, by the count of chunks, or remember what one like it came to."""
+
+        def collective_s(node: int, part: float) -> float:
+            kind, size_bytes = _sent(graph, node)
+            return self.collective_s(int(graph.group[node]), kind, part * size_bytes)
+
+        if segment.signature not in self.segments:
+            most = min(MAX_CHUNKS, largest_count(graph, segment))
+            self.segments[segment.signature] = {
+                count: finish_segment_s(graph, segment, count, self.costs.machine, collective_s=collective_s)
+                for count in (1, 2, 4, 8)
+                if count <= most
+            }
+        return self.segments[segment.signature]
 
     def _weigh(self, graph: ExecutionGraph, chain: Chain, independent_s: float) -> Weighed:
         """Take the way to cut after which collective and GEMMs are done first."""
@@ -228,7 +268,19 @@ def cut(
         cuts[id(graph)][chain.collective] = weighed
         return weighed.parts
 
-    return partition_workload(program, weights.costs.machine, granularity=granularity), _decisions(program, cuts)
+    new, decisions = (
+        partition_workload(program, weights.costs.machine, granularity=granularity),
+        _decisions(program, cuts),
+    )
+    if not weights.exchanges:
+        return new, decisions
+    weighed = {id(graph): weights.weigh_segments(graph) for graph in new.graphs}
+
+    def count_of(graph: ExecutionGraph, segment: Segment) -> int:
+        return len(weighed[id(graph)][segment.collectives[0]].parts)
+
+    cut_too = partition_exchanges(new, weights.costs.machine, count_of=count_of)
+    return cut_too, decisions + _decisions(new, weighed)
 
 
 def _decisions(program: Program, cuts: Mapping[int, Mapping[int, Weighed]]) -> tuple[Decision, ...]:
@@ -242,7 +294,7 @@ def _decisions(program: Program, cuts: Mapping[int, Mapping[int, Weighed]]) -> t
     return tuple(
         Decision(
             collectives(len(found), kind, size_bytes, family),
-            f"cut into {chunks} chunks with the GEMMs next to it",
+            f"cut into {chunks} chunks with the {'kernels' if kind == 'all_to_all' else 'GEMMs'} next to it",
             sum(each.whole_s for each in found) / len(found),
             sum(each.cut_s for each in found) / len(found),
         )

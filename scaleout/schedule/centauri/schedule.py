@@ -61,6 +61,8 @@ def plan(
     chosen = _Chosen(way, way.tried(way.substituted(program)))
     chosen = chosen.or_else(_side_by_side(way), "collectives over nodes", "by levels that are shorter side by side")
     chosen = chosen.or_else(chosen.way.whole(), "GEMMs and the collectives next to them", "whole")
+    if "workload" in dimensions and along != "N":
+        chosen = chosen.or_else(chosen.way.exchanging(), "all-to-alls", "in chunks with the kernels next to them")
     if "gradients" in dimensions:
         chosen = chosen.or_else(
             chosen.way.recut(Weights.with_gradients), "gradients", "reduced in chunks as they are made"
@@ -99,17 +101,23 @@ class _Way:
         return substitute(program, chosen=self.costs.substitutes)
 
     def tried(self, program: Program) -> Trial:
-        scheduled, cuts = cut(program, self.weights, chosen=self._chooses) if self.cuts else (program, ())
+        cuts_any = self.cuts or self.weights.exchanges
+        scheduled, cuts = cut(program, self.weights, chosen=self._chooses) if cuts_any else (program, ())
         scheduled = partition_groups(scheduled, self.costs.machine, chosen=self.costs.by_levels)
         return Trial(self.costs, program, overlap(scheduled), cuts)
 
     def whole(self) -> "_Way":
-        """Return the way that cuts nothing."""
+        """Return the way that cuts no GEMM."""
         return replace(self, cuts=False) if self.cuts else self
 
     def recut(self, change: Callable[[Weights], Weights]) -> "_Way":
         """Return the way with chunks weighed otherwise; itself if nothing would be cut otherwise."""
         weights = change(self.weights) if self.cuts else self.weights
+        return self if weights is self.weights else replace(self, weights=weights)
+
+    def exchanging(self) -> "_Way":
+        """Return the way that cuts all-to-alls too; itself if there are none."""
+        weights = self.weights.with_exchanges()
         return self if weights is self.weights else replace(self, weights=weights)
 
     def divides(self) -> bool:
@@ -118,7 +126,7 @@ class _Way:
         return any(costs.substitutes(*each) or costs.by_levels(*each) for each in collective_counts(costs.program))
 
     def _chooses(self, chain: Chain) -> bool:
-        return not self.along or all(piece.dimension == self.along for piece in chain.pieces)
+        return self.cuts and all(self.along in ("", piece.dimension) for piece in chain.pieces)
 
 
 @dataclass(frozen=True)

@@ -10,87 +10,20 @@ Symbols: p ranks; M kernels that make the data; q slices of a shard, a multiple 
 Source: Punniyamurthy et al., Optimizing Distributed ML Communication with Fused Computation-Collective Operations.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from scaleout.cluster.machine import Machine
-from scaleout.cluster.topology.placement import place
 from scaleout.errors import ConfigError
-from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
-from scaleout.program.operations import Kernel, TimeSource
+from scaleout.program.graph import NONE, ExecutionGraph, NodeKind
+from scaleout.program.operations import TimeSource
 from scaleout.program.program import GroupFamily, Program
-from scaleout.schedule.fusion.embedding import Pooling, most_work_groups, pooling_s
-from scaleout.schedule.fusion.machine import LINKS
+from scaleout.schedule.fusion.pair_cost import FusedCost, fused_cost
 from scaleout.schedule.overlap import communication_stream
 from scaleout.schedule.pairs import Pair, agreed, find_pairs, keys_of
 from scaleout.schedule.rewrite import Rewrite, divided
-from scaleout.simulation.cost_model import CostModel
-
-_FILL = 0.02
-MOST_SLICES = 64
-"""More would only make the graph longer."""
-
-
-@dataclass(frozen=True)
-class FusedCost:
-    """What a fused kernel takes more than its parts."""
-
-    slower: float  # time of the kernel over that of the same isolated
-    call_s: float  # of each slice that is sent
-    flags_s: float  # at the end of the operator
-    slices: int
-    pays: bool  # whether it is faster than kernel and collective one after the other
-
-    def lasts_s(self, sent: Sequence[int] = ()) -> Callable[[int, float], float]:
-        """Return what maps a slice, of which some are sent, and its isolated seconds to those that it lasts."""
-        return lambda index, isolated_s: self.slower * isolated_s + (self.call_s if index in sent else 0.0)
-
-
-FREE = FusedCost(1.0, 0.0, 0.0, 0, pays=True)
-"""Nothing: where the machine, or how its kernels run as work-groups, is not known."""
-
-
-def fused_cost(
-    graph: ExecutionGraph, pair: Pair, families: Sequence[GroupFamily], machine: Machine | None
-) -> FusedCost:
-    """Return what a pair costs as one operator."""
-    if machine is None or machine.device.work_groups is None:
-        return FREE
-    groups = machine.device.work_groups
-    family = families[graph.group[pair.collective]]
-    members = max(family.members, key=len)
-    placement = place(machine.topology, members)
-    stores = all(extent.dimension.link in LINKS for extent in placement.extents)
-    kind = COLLECTIVES[graph.collective[pair.collective]]
-    cost = CostModel(machine).collective(kind, float(graph.bytes[pair.collective]), (placement,))
-    kernel_s = float(graph.duration_s[list(pair.kernels)].sum())
-    slower = max(_slower(graph.kernels[graph.kernel[node]], machine, len(members), stores) for node in pair.kernels)
-    shorter_s, longer_s = sorted((kernel_s * slower, cost.serialization_s))
-    slices = 1
-    while slices < MOST_SLICES and shorter_s / slices > _FILL * longer_s:
-        slices *= 2
-    call_s = 0.0 if stores else groups.put_call_s
-    flags_s = groups.flag_s * (2 if kind == "all_reduce" else 1) if stores else 0.0
-    fused_s = longer_s + shorter_s / slices + slices * call_s + flags_s
-    return FusedCost(slower, call_s, flags_s, slices, pays=fused_s < kernel_s + cost.time_s)
-
-
-def _slower(call: Kernel, machine: Machine, ranks: int, stores: bool) -> float:
-    """Return the time of a kernel within a fused operator over that alone."""
-    device = machine.device
-    assert device.work_groups is not None, "asked for devices that say how work-groups run"
-    groups = device.work_groups
-    if "pooling" not in call.sizes:
-        return 1.0 if call.op == "gemv" else groups.gemm_slowdown * groups.fused_gemm_slowdown
-    bag = Pooling(call.sizes["pooling"], call.sizes["dim"], call.dtype)
-    most = most_work_groups(device)
-    slots = int(groups.fused_occupancy * most)
-    fused = replace(bag, other_s=groups.book_keeping_s, written=1 / ranks if stores else 1.0)
-    fused_s = pooling_s(device, fused, slots) / slots
-    return max(1.0, fused_s / (pooling_s(device, bag, most) / most))
-
 
 MOST_PUTS = 2**17
 """Most puts in all graphs together: half a minute."""
@@ -154,6 +87,7 @@ class Exchange:
     pair: Pair
     position: Position
     tag: int
+    gap_s: float  # of each slice on its link, beyond its bytes
 
     def cuts(self, maker: int, makers: int) -> tuple[list[float], list[str], list[tuple[int, int]]]:
         """Return where a kernel is cut, what its parts are called, and the shard and slice that each is."""
@@ -196,6 +130,7 @@ class Exchange:
             slices=whole,
             stream=communication_stream(group),
             issue_s=0.0,
+            duration_s=self.gap_s,
         )
 
 
@@ -235,6 +170,10 @@ def scatter(new: Rewrite, exchange: Exchange) -> list[int]:
     ]
 
 
+Candidates = list[list[tuple[Pair, FusedCost]]]
+"""For each role of a program, what may be fused, and what it costs."""
+
+
 def fuse(program: Program, machine: Machine | None = None, *, slices: int = 32, order: str = "aware") -> Program:
     """Replace each pair of a kernel and a collective that can be fused, of a timed program, by slices of both.
 
@@ -242,20 +181,19 @@ def fuse(program: Program, machine: Machine | None = None, *, slices: int = 32, 
     each: with this many, what cannot overlap is one slice, 3% of the shorter of the two. In ``aware`` order what others
     need comes first, and what others send last; in ``oblivious`` order every rank works in the order of the ranks.
     """
-    group_sizes = [max(len(members) for members in family.members) for family in program.groups]
-    pairs = [find_pairs(graph, group_sizes, slices) for graph in program.graphs]
-    with_costs = _with_costs(program, pairs, machine)
-    if order == "oblivious":
-        return _in_turn(program, with_costs, group_sizes)
-    found = agreed(program.graphs, [[pair for pair, _ in mine] for mine in with_costs])
-    costs = [dict(mine) for mine in with_costs]
-    return replace(program, graphs=tuple(map(_rewrite, program.graphs, found, costs)))
+    found = candidates(program, machine, slices=slices)
+    return _in_turn(program, found) if order == "oblivious" else fused(program, found)
 
 
-def _in_turn(
-    program: Program, with_costs: Sequence[Sequence[tuple[Pair, FusedCost]]], group_sizes: Sequence[int]
-) -> Program:
+def fused(program: Program, found: Candidates) -> Program:
+    """Replace candidates by their slices, but for those that other members of their groups do not cut alike."""
+    pairs = agreed(program.graphs, [[pair for pair, _ in mine] for mine in found])
+    return replace(program, graphs=tuple(map(_rewrite, program.graphs, pairs, map(dict, found))))
+
+
+def _in_turn(program: Program, with_costs: Candidates) -> Program:
     """Give ranks at different positions graphs of their own, which make the shards in the order of the ranks."""
+    group_sizes = _sizes(program)
     cut = [
         {shards: cost for pair, cost in mine if (shards := in_shards(pair, graph, group_sizes)) is not None}
         for graph, mine in zip(program.graphs, with_costs, strict=True)
@@ -269,7 +207,7 @@ def _in_turn(
         for exchange_with, ranks in positions.items():
             role_of_rank[ranks] = len(graphs)
             exchanges = {
-                pair: Exchange(pair, at, tag + names[pair.collective][1])
+                pair: Exchange(pair, at, tag + names[pair.collective][1], costs[pair].gap_s)
                 for pair, at in zip(mine, exchange_with, strict=True)
                 if at is not None
             }
@@ -282,15 +220,23 @@ def fuse_oblivious(program: Program, machine: Machine | None = None) -> Program:
     return fuse(program, machine, order="oblivious")
 
 
-def _with_costs(
-    program: Program, pairs: Sequence[Sequence[Pair]], machine: Machine | None
-) -> list[list[tuple[Pair, FusedCost]]]:
-    """Give pairs their costs and slices, the most that any role asks for, and leave out those that do not pay."""
+def _sizes(program: Program) -> list[int]:
+    """Return the size of the largest group of each process-group set."""
+    return [max(map(len, family.members), default=0) for family in program.groups]
+
+
+def candidates(program: Program, machine: Machine | None = None, *, slices: int = 32) -> Candidates:
+    """Find the pairs that pay, with their costs and slices, the most that any role asks for."""
     keys = keys_of(program.graphs)
-    costs = [
-        [(pair, fused_cost(graph, pair, program.groups, machine)) for pair in mine]
-        for graph, mine in zip(program.graphs, pairs, strict=True)
-    ]
+    costs: Candidates = []
+    for graph in program.graphs:
+        known: dict[tuple[object, ...], FusedCost] = {}
+        costs.append([])
+        for pair in find_pairs(graph, _sizes(program), slices):
+            key = (*likeness(graph, pair), *graph.duration_s[list(pair.kernels)].tolist())
+            if key not in known:
+                known[key] = fused_cost(graph, pair, program.groups, machine)
+            costs[-1].append((pair, known[key]))
     most: dict[tuple[int, int], int] = {}
     for names, mine in zip(keys, costs, strict=True):
         for pair, cost in mine:
@@ -300,6 +246,15 @@ def _with_costs(
         [(_cut(pair, most[names[pair.collective]]), cost) for pair, cost in mine if cost.pays]
         for names, mine in zip(keys, costs, strict=True)
     ]
+
+
+def likeness(graph: ExecutionGraph, pair: Pair) -> tuple[object, ...]:
+    """Return what pairs that are alike share, over layers and micro-batches: their pass, collective and kernels."""
+    node = pair.collective
+    return (
+        int(graph.role[node]), int(graph.collective[node]), int(graph.group[node]), int(graph.bytes[node]),
+        pair.produces, tuple(graph.kernels[graph.kernel[kernel]] for kernel in pair.kernels),
+    )  # fmt: skip
 
 
 def _cut(pair: Pair, slices: int) -> Pair:
@@ -321,12 +276,13 @@ def _rewrite(
     takers = {pair.kernels[0]: pair for pair in pairs if not pair.produces}
     sent = {pair.collective: pair for pair in pairs}
     new = Rewrite(graph)
-    for node in range(len(graph)):
-        pair = makers.get(node) or takers.get(node) or sent.get(node)
-        exchange = (exchanges or {}).get(pair) if pair else None
-        if pair is None:
-            new.done[node] = new.add(node, new.needs(node))
-        elif node in makers:
+    before = 0
+    for node in sorted({*makers, *takers, *sent}):
+        new.keep(before, node)
+        before = node + 1
+        pair = makers.get(node) or takers.get(node) or sent[node]
+        exchange = (exchanges or {}).get(pair)
+        if node in makers:
             arriving = produce(new, node, exchange, costs[pair]) if exchange else _produce(new, node, pair, costs[pair])
             if node == pair.kernels[-1]:
                 _poll(new, node, pair, costs[pair], arriving)
@@ -335,9 +291,10 @@ def _rewrite(
             new.holds[int(graph.stream[node])] = new.done[node]
         elif not pair.produces:
             needs = [new.needs(node)] * pair.slices
-            slices = scatter(new, exchange) if exchange else new.add_collective(node, needs)
+            slices = scatter(new, exchange) if exchange else _puts(new, pair, needs, costs[pair])
             new.sliced[node] = slices
             new.done[node] = slices[-1]
+    new.keep(before, len(graph))
     return new.build()
 
 
@@ -347,7 +304,12 @@ def _produce(new: Rewrite, node: int, pair: Pair, cost: FusedCost) -> list[int]:
     new.add_slices(node, share, pair.kept, lasts_s=cost.lasts_s(range(share)))
     if node != pair.kernels[-1]:
         return []
-    return new.add_collective(pair.collective, [[part] for kernel in pair.kernels for part in new.sliced[kernel]])
+    return _puts(new, pair, [[part] for kernel in pair.kernels for part in new.sliced[kernel]], cost)
+
+
+def _puts(new: Rewrite, pair: Pair, after: Sequence[Sequence[int]], cost: FusedCost) -> list[int]:
+    """Write the slices of a collective that work-groups put, which the host need not issue."""
+    return new.add_collective(pair.collective, after, issue_s=0.0, duration_s=cost.gap_s)
 
 
 def _poll(new: Rewrite, node: int, pair: Pair, cost: FusedCost, arriving: Sequence[int]) -> None:
@@ -360,15 +322,21 @@ def _poll(new: Rewrite, node: int, pair: Pair, cost: FusedCost, arriving: Sequen
 
 
 def _consume(new: Rewrite, node: int, pair: Pair, cost: FusedCost, exchange: Exchange | None) -> int:
-    """Write the slice of a kernel that is already there, and the others, each as it arrives; return the last."""
+    """Write the slice of a kernel that is already there, and the others, each as it arrives; return the last.
+
+    The kernel itself puts what others wait for, as many slices as it waits for.
+    """
     others = [new.done[old] for old in new.graph.dependencies_of(node).tolist() if old != pair.collective]
     after = [[*others, arrived] for arrived in new.sliced[pair.collective]]
     if exchange:
-        edges, names, _ = exchange.cuts(0, 1)
+        edges, names, parts = exchange.cuts(0, 1)
+        arriving = {index for index, (shard, _) in enumerate(parts) if shard != exchange.position.index}
     else:
         edges = [pair.kept + (1 - pair.kept) * index / pair.slices for index in range(pair.slices + 1)]
         names = [f"slice_{index}" for index in range(pair.slices)]
         if pair.kept:
             edges, names = [0.0, *edges], ["kept", *names]
             after.insert(0, [*others, *new.needs(pair.collective)])
-    return new.add_kernel(node, edges, after, names, lasts_s=cost.lasts_s())[-1]
+        arriving = set(range(len(names) - pair.slices, len(names)))
+    lasts_s = cost.lasts_s(arriving, last=len(names) - 1)
+    return new.add_kernel(node, edges, after, names, lasts_s=lasts_s)[-1]

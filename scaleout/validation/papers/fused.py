@@ -11,6 +11,7 @@ Computation-Collective Operations, SC 2024.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,8 @@ from scaleout.schedule.fusion import FusedMachine, plan_operator
 from scaleout.schedule.fusion.embedding import Pooling, table_by_table_s
 from scaleout.schedule.fusion.fused import run
 from scaleout.simulation.options import SimulationOptions
-from scaleout.study.job import Job, run_all, timed
+from scaleout.study.job import Job, timed
+from scaleout.study.job import run as run_job
 from scaleout.workloads.config import load_workload
 
 DEVICE, SCALE_UP, SCALE_OUT = "mi210", "mi210-node", "mi210-pair"
@@ -152,12 +154,9 @@ def training_passes(*, charged: bool = True) -> list[Bar]:
             workload = load_workload("dlrm-128", {"global_batch": batch, "tables_per_rank": tables})
             program, topology = timed(workload, device), load_topology(workload.topology)
             costs = device if charged else device.name  # what a schedule weighs
-            baseline, fused = run_all(
-                [
-                    Job(table_by_table(program, device), device, topology, "baseline", options=options, traced=True),
-                    Job(program, costs, topology, "fused", options=options, traced=True),
-                ]
-            )
+            of = partial(Job, topology=topology, options=options, traced=True)
+            baseline = run_job(of(table_by_table(program, device), device))
+            fused = run_job(of(program, costs, schedule="fused"))
             passes.append(Bar(f"{batch}|{tables}", baseline.makespan_s, fused.makespan_s))
     return passes
 

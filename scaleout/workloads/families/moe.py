@@ -3,7 +3,12 @@
 Each token goes to `top_k` experts. Routing is balanced: every expert gets equally many rows, or is padded up to its
 capacity. GEMMs of a rank's experts are one kernel each, or one for all. Shared experts are one wider expert.
 
-Source: GShard, arXiv:2006.16668; Mixtral, arXiv:2401.04088 (one GEMM an expert); DeepSeekMoE, arXiv:2401.06066.
+With sequence parallelism every tensor-parallel rank routes and dispatches its own tokens only. Experts are cut over the
+tensor axis, so what arrives is gathered over it before their GEMMs, and their partial sums are reduce-scattered before
+the combine. Without sequence parallelism, or where experts are not spread, all tensor-parallel ranks hold all tokens.
+
+Source: GShard, arXiv:2006.16668; Mixtral, arXiv:2401.04088 (one GEMM an expert); DeepSeekMoE, arXiv:2401.06066;
+Megatron-Core's all-to-all dispatcher, arXiv:2504.14960, Fig. 3.
 """
 
 import math
@@ -19,7 +24,16 @@ from scaleout.workloads.families.layered import Degrees
 from scaleout.workloads.families.transformer import Transformer
 from scaleout.workloads.generate.attention import kept_tokens
 from scaleout.workloads.generate.autograd_tape import AutogradTape
-from scaleout.workloads.generate.layers import SHUFFLE, Buffer, activation, exchange, pointwise
+from scaleout.workloads.generate.layers import (
+    GATHER_IN,
+    SCATTER_OUT,
+    SHUFFLE,
+    Buffer,
+    Exchange,
+    activation,
+    exchange,
+    pointwise,
+)
 from scaleout.workloads.generate.linear import Linear
 from scaleout.workloads.generate.units import Rank
 
@@ -71,7 +85,7 @@ class Moe(Transformer):
                 f"expert_ffn {self.expert_width} does not divide over tensor_parallel {cut.tensor_parallel} ranks; "
                 f"choose a divisor of {self.expert_width}"
             )
-        tokens = self.tokens_of(cut)
+        tokens = self.tokens_of(cut) // (cut.tensor_parallel if _dispatches_shards(cut) else 1)
         if tokens * self.top_k * cut.expert_parallel % self.experts and self.capacity_factor is None:
             return (
                 f"{tokens} tokens x top_k {self.top_k} x expert_parallel {cut.expert_parallel} do not "
@@ -86,13 +100,18 @@ class Moe(Transformer):
             return super().write_feed_forward(tape, x, rank, number, label)
         return mixture(tape, x, rank, label)
 
+    def feed_forward_reads_shards(self, number: int) -> bool:
+        """Whether the feed-forward block of a layer reads and makes a rank's own tokens under sequence parallelism."""
+        return self.layer_kind(number) == "moe" and _dispatches_shards(self)
+
     @property
     def exchanged_bytes(self) -> int:
         """Bytes of the largest buffer that a layer exchanges along the tensor, context or expert axis."""
         if self.expert_parallel == 1:
             return super().exchanged_bytes
-        sent = self.local_tokens * self.top_k * self.hidden * self.item_bytes
-        return max(super().exchanged_bytes, 2 * sent)  # what is sent, and what comes
+        sent = self.dispatched_tokens * self.top_k * self.hidden * self.item_bytes
+        # what is sent, and what comes, which is then gathered over the tensor axis
+        return max(super().exchanged_bytes, sent * (1 + self.gathered_shards))
 
     @property
     def expert_width(self) -> int:
@@ -125,21 +144,36 @@ class Moe(Transformer):
         return self.experts // self.expert_parallel
 
     @property
+    def gathered_shards(self) -> int:
+        """Tensor-parallel ranks whose dispatched tokens are gathered before the experts; 1 if each holds them all."""
+        return self.tensor_parallel if _dispatches_shards(self) else 1
+
+    @property
+    def dispatched_tokens(self) -> int:
+        """Tokens that a rank routes and dispatches."""
+        return self.local_tokens // self.gathered_shards
+
+    @property
     def routed_rows(self) -> int:
         """Rows that a rank sends to experts: each token to each of its own, and padding up to the capacity."""
-        rows, factor = self.local_tokens * self.top_k, self.capacity_factor
+        rows, factor = self.dispatched_tokens * self.top_k, self.capacity_factor
         return rows if factor is None else math.ceil(rows * factor / self.experts) * self.experts
 
     @property
     def tokens_per_expert(self) -> int:
         """Rows that each expert of a rank handles, routing being balanced."""
-        return self.routed_rows * self.expert_parallel // self.experts
+        return self.routed_rows * self.gathered_shards * self.expert_parallel // self.experts
+
+
+def _dispatches_shards(cut: Degrees) -> bool:
+    """Whether each tensor-parallel rank dispatches its own tokens only."""
+    return cut.sequence_parallel and cut.tensor_parallel > 1 and cut.expert_parallel > 1
 
 
 def mixture(tape: AutogradTape, x: int, rank: Rank[Moe], label: str) -> int:
     """Write the block for one rank and return the node that makes its (partial) output."""
     workload = rank.workload
-    tokens, hidden, rows = workload.local_tokens, workload.hidden, workload.routed_rows
+    tokens, hidden, rows = workload.dispatched_tokens, workload.hidden, workload.routed_rows
     of_tokens = partial(pointwise, tape, tokens=tokens, hidden=hidden, topk=workload.top_k)
     permute = partial(
         pointwise, tape, kernels=("moe_permute_rows", "moe_permute_rows"), makes=rows * hidden, role=NodeRole.EXCHANGE,
@@ -153,17 +187,14 @@ def mixture(tape: AutogradTape, x: int, rank: Rank[Moe], label: str) -> int:
         return exchange(tape, node, SHUFFLE, buffer, name=name)
 
     if workload.shared_experts:  # their input is the router's, which keeps it
-        width = workload.shared_experts * workload.expert_width // workload.tensor_parallel
-        shared = Linear(
-            name=f"{label}_shared_1", tokens=tokens, inputs=hidden, outputs=workload.gates * width, bucket=rank.dense,
-            kept_tokens=0,
-        )  # fmt: skip
-        x = _two_gemms(tape, x, workload, shared)
+        x = _shared(tape, x, rank, label=f"{label}_shared")
     x = _route(tape, x, rank, label=label)
     x = of_tokens(x, ("moe_repeat_topk", "moe_sum_topk"), makes=tokens * hidden)
     x = permute(x, name=f"{label}_permute")
     x = shuffle(x, f"{label}_dispatch")
+    x = _over_tensor_axis(tape, x, rank, GATHER_IN, rows=rows, name=f"{label}_dispatched")
     x = (_grouped if workload.grouped_experts else _experts)(tape, x, rank, label=label)
+    x = _over_tensor_axis(tape, x, rank, SCATTER_OUT, rows=rows, name=f"{label}_dispatched")
     x = shuffle(x, f"{label}_combine")
     x = permute(x, name=f"{label}_unpermute")
     x = of_tokens(x, ("moe_sum_topk", "moe_repeat_topk"), makes=rows * hidden)
@@ -172,12 +203,35 @@ def mixture(tape: AutogradTape, x: int, rank: Rank[Moe], label: str) -> int:
     return x
 
 
+def _over_tensor_axis(tape: AutogradTape, x: int, rank: Rank[Moe], kinds: Exchange, *, rows: int, name: str) -> int:
+    """Gather rows of all tensor-parallel ranks or reduce-scatter their sums, where each dispatches its own tokens."""
+    workload, shards = rank.workload, rank.workload.gathered_shards
+    if shards == 1:
+        return x
+    size_bytes = rows * shards * workload.hidden * workload.item_bytes
+    return exchange(tape, x, kinds, Buffer(size_bytes, rank.axes.number("tensor"), shards), name=name)
+
+
+def _shared(tape: AutogradTape, x: int, rank: Rank[Moe], *, label: str) -> int:
+    """Run the shared experts on the tokens of all tensor-parallel ranks."""
+    workload, tokens = rank.workload, rank.workload.dispatched_tokens
+    width = workload.shared_experts * workload.expert_width // workload.tensor_parallel
+    first = Linear(
+        name=f"{label}_1", tokens=workload.local_tokens, inputs=workload.hidden, outputs=workload.gates * width,
+        bucket=rank.dense, kept_tokens=0,
+    )  # fmt: skip
+    x = _over_tensor_axis(tape, x, rank, GATHER_IN, rows=tokens, name=label)
+    x = _two_gemms(tape, x, workload, first)
+    return _over_tensor_axis(tape, x, rank, SCATTER_OUT, rows=tokens, name=label)
+
+
 def _route(tape: AutogradTape, x: int, rank: Rank[Moe], *, label: str) -> int:
     """Score the experts of each token and choose; backward, the gradient of the scores and of the router's weight."""
-    workload, tokens = rank.workload, rank.workload.local_tokens
+    workload, tokens = rank.workload, rank.workload.dispatched_tokens
+    shards = workload.gathered_shards > 1
     router = Linear(
         name=f"{label}_router", tokens=tokens, inputs=workload.hidden, outputs=workload.experts, bucket=rank.dense,
-        kept_tokens=kept_tokens(rank),
+        kept_tokens=tokens if shards else kept_tokens(rank), partial=shards,
     )  # fmt: skip
     x = router.write(tape, x)
     tape.save_for_backward(tokens * workload.experts)

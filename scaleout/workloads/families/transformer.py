@@ -112,8 +112,12 @@ class Transformer(LayeredModel):
         return blocks.layer(tape, x, rank, number)
 
     def write_feed_forward(self, tape: AutogradTape, x: int, rank: Rank[Any], number: int, label: str) -> int:
-        """Write the feed-forward network of a layer, on the whole of its normalised input."""
+        """Write the feed-forward network of a layer, on its normalised input."""
         return blocks.feed_forward(tape, x, rank, label)
+
+    def feed_forward_reads_shards(self, number: int) -> bool:
+        """Whether the feed-forward block of a layer reads and makes a rank's own tokens under sequence parallelism."""
+        return False
 
     def write_head(self, tape: AutogradTape, x: int, rank: Rank[Any]) -> int:
         """Write the last norm, the output projection, and the loss or the logits."""

@@ -30,6 +30,7 @@ class Linear:
     outputs: int | Sequence[int]  # columns of the output, of each matrix
     bucket: Bucket  # where the gradients of the weights wait
     groups: int = 0  # groups of so many tokens each, with weights of their own and GEMMs that are one kernel; 0 if none
+    partial: bool = False  # each tensor-parallel rank multiplies its own tokens only: gradients are partial sums
     bias: bool = False  # the GEMMs add one, whose gradient is a sum over tokens
     plain: bool = False  # GEMMs are in the tape's data type, whatever its style
     kept_tokens: int | None = None  # tokens of the input that are kept for backward, if not all
@@ -54,7 +55,7 @@ class Linear:
         if self.placeholder_bytes is None:
             tape.weights.add((total, self.inputs))
         if self.shared is None:
-            tape.hold((self.inputs + self.bias) * total, self.bucket)
+            tape.hold((self.inputs + self.bias) * total, self.bucket, partial=self.partial)
         tape.save_for_backward((self.tokens if self.kept_tokens is None else self.kept_tokens) * self.inputs)
         tape.operations_bytes += self.tokens * (total - sum(recomputed)) * tape.item_bytes
         computed = recomputed if tape.saved else several

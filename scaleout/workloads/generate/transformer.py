@@ -47,7 +47,10 @@ def layer(tape: AutogradTape, x: int, rank: "Rank[Transformer]", number: int) ->
         "feed_forward": partial(workload.write_feed_forward, rank=rank, number=number, label=f"{label}_feed_forward"),
     }
     for phase, block in blocks.items():
-        whole = partial(tensor_parallel, rank=rank, block=block, label=f"{label}_{phase}")
+        reads_shards = phase == "feed_forward" and workload.feed_forward_reads_shards(number)
+        whole = partial(
+            tensor_parallel, rank=rank, block=block, label=f"{label}_{phase}", reads_shards=reads_shards
+        )  # fmt: skip
         half = partial(residual, branch=partial(dropped, layer=whole, rank=rank), elements=rank.elements)
         x = phased(tape, x, half, phase=phase)
     return x
@@ -59,11 +62,13 @@ def dropped(tape: AutogradTape, x: int, layer: Layer, rank: "Rank[Transformer]")
     return dropout(tape, x, elements=rank.elements) if rank.workload.dropout and tape.gradients else x
 
 
-def tensor_parallel(tape: AutogradTape, x: int, rank: "Rank[Transformer]", block: Layer, *, label: str) -> int:
-    """Run a block whose weights are cut over the tensor axis, on the whole of its normalised input."""
+def tensor_parallel(
+    tape: AutogradTape, x: int, rank: "Rank[Transformer]", block: Layer, *, label: str, reads_shards: bool = False
+) -> int:
+    """Run a block whose weights are cut over the tensor axis on its normalised input: the whole, or a rank's shard."""
     workload = rank.workload
     x = _norm(tape, x, rank)
-    if workload.tensor_parallel == 1:
+    if workload.tensor_parallel == 1 or reads_shards:
         return block(tape, x)
     into, out = (_gather_in(workload), SCATTER_OUT) if workload.sequence_parallel else (COPY_IN, SUM_OUT)
     buffer = replace(rank.activations, shard=rank.elements if workload.sequence_parallel else 0)

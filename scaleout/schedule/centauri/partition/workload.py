@@ -367,12 +367,12 @@ def part_times(graph: ExecutionGraph, piece: Piece, edges: Sequence[float], mach
     if machine is None or len(edges) == 2:
         return [whole_s * (end - begin) for begin, end in pairwise(edges)]
     call = graph.kernels[graph.kernel[piece.node]]
-    return [whole_s * share for share in _shares(machine.device, call, piece.dimension, tuple(edges))]
+    return [whole_s * share for share in shares(machine.device, call, piece.dimension, tuple(edges))]
 
 
 @lru_cache(maxsize=4096)
-def _shares(device: Device, call: Kernel, dimension: str, edges: tuple[float, ...]) -> tuple[float, ...]:
-    """How long each part of a GEMM takes, in parts of the whole's, both at full clock; together no less than one."""
+def shares(device: Device, call: Kernel, dimension: str, edges: tuple[float, ...]) -> tuple[float, ...]:
+    """Return how long parts of a kernel take, over the whole, both at full clock; together no less than one."""
     shape = dict(call.shape)
     cuts = [round(shape[dimension] * edge) for edge in edges]
     calls = [
