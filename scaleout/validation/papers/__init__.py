@@ -196,11 +196,15 @@ Made by `scaleout reproduce --vary --output figures`. How a number is answered c
 - *predicted*: no constant was fitted to this number or to one that shares the constant, and no size or reading was
   taken knowing it;
 - *calibrated*: a constant was fitted to this number, or to another of the same paper and serves this one too;
-- *chosen*: a size, a reading of the text or a definition was taken knowing the number.
+- *chosen*: a size, a reading of the text or a definition was taken knowing the number, or another of its figure.
+
+T3's ring was read as 75 GB/s each way knowing Fig. 16. Its other figures use that reading and are called predictions:
+their numbers had no part in it.
 
 A number published as x% is met within five points, or within a third of it where it is small; a zero meets none.
-*-30% / +30%* is the number simulated with 30% less and 30% more of the constant of our own files that moves it most,
-named in the table after.
+*-30% / +30%* is the number simulated with 30% less and 30% more of the constant that moves it most, named in the last
+table, among those that are ours: neither the paper nor the maker of the machine simply states them. A dash is a value
+that cannot be, such as a share above 1.
 """
 
 
