@@ -8,7 +8,7 @@ from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError
 from scaleout.program.graph import ExecutionGraph
 from scaleout.program.program import Program, alike
-from scaleout.schedule.centauri.partition.group import Levels, bytes_on_level, levels_of
+from scaleout.schedule.centauri.partition.group import LEVELLED, Levels, bytes_on_level, levels_of, sorting_s
 from scaleout.schedule.decision import Decision
 from scaleout.schedule.overlap import in_program_order
 from scaleout.simulation.cost_model import CostModel
@@ -17,8 +17,6 @@ from scaleout.simulation.run import simulate
 
 CollectiveSeconds = Callable[[int, str, float], float]
 """Seconds of a collective: its family of groups, its kind and its bytes."""
-
-_LEVELLED = ("all_gather", "reduce_scatter")
 
 
 def cost_model_for(schedule: str, machine: Machine | None) -> CostModel:
@@ -56,14 +54,18 @@ class ProgramCosts:
         return self.cost_model.collective_s(kind, size_bytes, self.program.groups[family])
 
     def levels_s(self, family: int, kind: str, size_bytes: float) -> tuple[float, ...]:
-        """Seconds on each level, innermost first; nothing if the group does not divide."""
-        found = self.levels(family)
-        if isinstance(found, str) or kind not in _LEVELLED or not self.divides:
+        """Seconds on each level, innermost first; nothing if the group does not divide.
+
+        An all-to-all's include what sorts the buffer before the level.
+        """
+        found, whole_bytes = self.levels(family), int(size_bytes)
+        if isinstance(found, str) or kind not in LEVELLED or not self.divides:
             return ()
-        sizes_bytes = (bytes_on_level(int(size_bytes), found.sizes, number) for number in range(len(found.sizes)))
+        sizes_bytes = (bytes_on_level(kind, whole_bytes, found.sizes, number) for number in range(len(found.sizes)))
+        sorted_s = sorting_s(self.machine.device, whole_bytes) if kind == "all_to_all" else 0.0
         return tuple(
-            self.cost_model.collective_s(kind, level_bytes, level)
-            for level_bytes, level in zip(sizes_bytes, found.families, strict=True)
+            self.cost_model.collective_s(kind, level_bytes, level) + (sorted_s if number else 0.0)
+            for number, (level_bytes, level) in enumerate(zip(sizes_bytes, found.families, strict=True))
         )
 
     def by_levels(self, family: int, kind: str, size_bytes: float) -> bool:
@@ -80,7 +82,7 @@ class ProgramCosts:
 
     def substituted_s(self, family: int, size_bytes: float) -> float:
         """Seconds of an all-reduce as reduce-scatter and all-gather."""
-        return sum(self.best_s(family, kind, size_bytes) for kind in _LEVELLED[::-1])
+        return sum(self.best_s(family, kind, size_bytes) for kind in ("reduce_scatter", "all_gather"))
 
     def substitutes(self, family: int, kind: str, size_bytes: float) -> bool:
         """Whether an all-reduce is better as the two."""

@@ -57,6 +57,8 @@ def check_conserved(program, found, *, rounding_bytes=0):
     for rank in range(program.num_ranks):
         old, new = received_bytes(program, rank), received_bytes(found, rank)
         assert {kind for kind in old if old[kind] > 0} == {kind for kind in new if new[kind] > 0}
+        sent = [totals.pop("all_to_all", 0) for totals in (old, new)]
+        assert sent[1] >= sent[0] - 1e-6  # by levels, a whole buffer on each
         for kind, size_bytes in old.items():
             assert new.get(kind, 0) == pytest.approx(size_bytes, rel=1e-12, abs=rounding_bytes + 1e-6)
 
@@ -156,6 +158,29 @@ def test_levels_reach_whom_the_whole_group_reached(case):
         assert {of for _, of in kept} == {frozenset(group)}
 
 
+@given(grids())
+@settings(max_examples=100)
+def test_an_all_to_all_by_levels_brings_every_part_to_whom_it_is_for(case):
+    """On each level a rank hands every part to the member that lies as its receiver does along that level."""
+    topology, family = case
+    found = levels_of(family, topology)
+    if isinstance(found, str):
+        return
+    parts = {(rank, other): rank for group in family.members for rank in group for other in group}
+    for level in found.families:
+        where = {rank: np.array(topology.coordinates([rank])[0]) for group in family.members for rank in group}
+        held = dict.fromkeys(where, 0)
+        for (sender, receiver), holder in parts.items():
+            (members,) = [group for group in level.members if holder in group]
+            along = np.ptp(np.array([where[rank] for rank in members]), axis=0) > 0
+            (nearer,) = [rank for rank in members if (where[rank][along] == where[receiver][along]).all()]
+            parts[sender, receiver] = nearer
+            held[nearer] += 1
+        sizes = {rank: len(group) for group in family.members for rank in group}
+        assert held == sizes  # a whole buffer after each level
+    assert all(holder == receiver for (_, receiver), holder in parts.items())
+
+
 def test_the_oracle_sees_levels_in_the_wrong_order():
     """Gathering within nodes twice never crosses them."""
     family = GroupFamily("world", (tuple(range(16)),))
@@ -190,6 +215,13 @@ def test_two_nodes_of_cluster_a_halve_what_crosses_the_port(kind):
     assert [int(n) for n in parted.graphs[0].bytes] == [2 * 10**8, 16 * 10**8][:: 1 if kind == "all_gather" else -1]
     assert [family.name for family in parted.groups] == ["world", "world_intra", "world_inter"]
     assert parted.groups[2].members[3] == (3, 11)
+
+
+def test_an_all_to_all_of_two_nodes_goes_within_them_first():
+    found = partition_groups(collective_program("all_to_all", 1600), Machine(DEVICE, CLUSTER)).graphs[0]
+    assert [name.rsplit("_", 1)[1] for name in found.names] == ["intra", "sorted", "inter"]
+    assert found.bytes.tolist() == [1600, 3200, 1600]
+    assert found.duration_s[1] > 0
 
 
 def test_an_all_reduce_becomes_two_collectives_of_its_bytes():

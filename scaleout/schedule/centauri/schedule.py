@@ -22,7 +22,7 @@ from scaleout.schedule.cost import ProgramCosts, Trial, cost_model_for
 from scaleout.schedule.decision import Decision, Planned, collective_counts, collectives
 from scaleout.schedule.overlap import baseline, overlap
 
-_PARTITIONED = ("all_gather", "reduce_scatter", "all_reduce")
+_PARTITIONED = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 
 DIMENSIONS = ("primitive", "group", "workload", "order", "model", "gradients")
 """Dimensions of the partition space, in the order in which they are applied; the layer tier's order of backward; the

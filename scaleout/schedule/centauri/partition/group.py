@@ -11,25 +11,32 @@ Source: Chen et al., Centauri, Secs. 3.1.1 and 3.1.2.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
+from scaleout.cluster.device.kernel_times import kernel_times
+from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.dimension import Dimension
 from scaleout.cluster.topology.placement import congruent_members, place
 from scaleout.cluster.topology.topology import Topology
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind
+from scaleout.program.operations import ITEM_BYTES, kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule.overlap import COMPUTE_STREAM
-from scaleout.schedule.rewrite import Rewrite
+from scaleout.schedule.rewrite import JOIN, Rewrite
 
 Chooser = Callable[[int, str, int], bool]
 """Whether a collective is rewritten: its family of groups, its kind and its bytes, on which all members agree."""
 
 _KINDS = ("reduce_scatter", "all_gather")
-"""What an all-reduce becomes, in this order; and what is carried out by levels."""
+"""What an all-reduce becomes, in this order."""
+
+LEVELLED = (*_KINDS, "all_to_all")
+"""What is carried out by levels."""
 
 _NAMES = ("intra", "inter")
 
@@ -139,7 +146,7 @@ def _unbalanced(dimension: Dimension) -> bool:
 def partition_groups(
     program: Program, machine: Machine, *, chosen: Chooser = lambda family, kind, size_bytes: True
 ) -> Program:
-    """Carry out every all-gather and reduce-scatter that is chosen level by level, where its groups divide.
+    """Carry out every collective of `LEVELLED` that is chosen level by level, where its groups divide.
 
     Each new process-group set has a stream of its own, but where the collective stood among the kernels.
     """
@@ -158,23 +165,36 @@ def partition_groups(
     def parts(graph: ExecutionGraph, node: int) -> Iterable[dict[str, Any]]:
         found, first = levels[int(graph.group[node])]
         order = range(len(found.sizes))
-        reduces = COLLECTIVES[graph.collective[node]] == "reduce_scatter"
-        for number in order if reduces else order[::-1]:
+        kind, size_bytes = COLLECTIVES[graph.collective[node]], int(graph.bytes[node])
+        for number in order[::-1] if kind == "all_gather" else order:
+            if kind == "all_to_all" and number:
+                seconds = sorting_s(machine.device, size_bytes)
+                yield {**JOIN, "name": f"{graph.names[node]}_sorted", "duration_s": seconds, "bytes": 2 * size_bytes}
             group, aside = first + number, graph.stream[node] != COMPUTE_STREAM
             yield {
                 "name": f"{graph.names[node]}_{_name(number, len(order))}",
                 "group": group,
-                "bytes": bytes_on_level(int(graph.bytes[node]), found.sizes, number),
+                "bytes": bytes_on_level(kind, size_bytes, found.sizes, number),
                 "stream": free - len(program.groups) + group if aside else COMPUTE_STREAM,
             }
 
     def divides(family: int, kind: str, size_bytes: int) -> bool:
         return family in levels and chosen(family, kind, size_bytes)
 
-    graphs = tuple(_replaced(graph, _KINDS, divides, parts) for graph in program.graphs)
+    graphs = tuple(_replaced(graph, LEVELLED, divides, parts) for graph in program.graphs)
     return replace(program, graphs=graphs, groups=tuple(families))
 
 
-def bytes_on_level(size_bytes: int, sizes: tuple[int, ...], number: int) -> int:
-    """Return the bytes of the collective on one level: the buffer over all members farther in, rounded up."""
-    return -(-size_bytes // math.prod(sizes[:number]))
+def bytes_on_level(kind: str, size_bytes: int, sizes: tuple[int, ...], number: int) -> int:
+    """Return the bytes of the collective on one level: the buffer over all members farther in, rounded up.
+
+    Of an all-to-all it is the whole buffer.
+    """
+    return size_bytes if kind == "all_to_all" else -(-size_bytes // math.prod(sizes[:number]))
+
+
+@lru_cache(maxsize=4096)
+def sorting_s(device: Device, size_bytes: int) -> float:
+    """Return how long it takes to sort a buffer by whom it is for next: it is read and written."""
+    call = kernel("clone", dtype="bf16", elements=max(size_bytes // ITEM_BYTES["bf16"], 1))
+    return float(kernel_times(device, [call])[0][0])
