@@ -5,6 +5,7 @@ puts nodes on streams or rewrites the graph; a rewrite alone stands on `baseline
 bytes and leave their input as it is. `SCHEDULES` is the one table; a pass is imported when it is first applied.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -156,10 +157,18 @@ def plan_schedule(program: Program, name: str, *, machine: Machine | None = None
         passes.insert(0, _load(SCHEDULES["baseline"].home))
     planned = Planned(program)
     for each in passes:
-        made = each(planned.program, machine)
-        made = made if isinstance(made, Planned) else Planned(made)
-        planned = replace(made, decisions=planned.decisions + made.decisions)
+        found = [_applied(each, given, machine) for given in (planned, planned.whole) if given is not None]
+        planned = min(found, key=lambda made: math.inf if made.result is None else made.result.makespan_s)
     return replace(planned, program=in_program_order(planned.program))
+
+
+def _applied(each: Pass, given: Planned, machine: Machine | None) -> Planned:
+    """Apply a pass to what those before it have made; a pass that changes nothing keeps its step."""
+    made = each(given.program, machine)
+    if not isinstance(made, Planned):
+        return Planned(made, given.decisions)
+    unchanged = made.result is None and made.program is given.program
+    return replace(made, decisions=given.decisions + made.decisions, result=given.result if unchanged else made.result)
 
 
 def prepare(workload: ModelFamily, name: str, machine: Machine) -> tuple[ModelFamily, tuple[str, ...], Program | None]:

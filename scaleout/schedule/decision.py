@@ -54,8 +54,10 @@ class Planned:
     """A scheduled program and its decisions.
 
     `result` is a simulated step on the machine that it was planned for, if one was simulated; it names its network.
+    `whole` is what it was before all-to-alls were cut, if they were: a pass behind may do more with them whole.
     """
 
     program: Program
     decisions: tuple[Decision, ...] = ()
     result: Result | None = None
+    whole: "Planned | None" = None

@@ -193,10 +193,12 @@ def test_the_main_job_partitioned_is_near_fused():
     """Issue of a plan that cut no all-to-all: 31 of 53 ms of DLRM's step on 128 H200 were exposed."""
     workload, topology = load_workload("dlrm-128"), load_topology("torus-8x16")
     steps_s = {
-        name: run(Job(workload, H200, topology, name)).result.makespan_s for name in ("overlap", "centauri", "fused")
+        name: run(Job(workload, H200, topology, name)).result.makespan_s
+        for name in ("overlap", "centauri", "fused", "overlap+fused", "centauri+fused")
     }
     assert steps_s["centauri"] <= 1.1 * steps_s["fused"]
     assert steps_s["centauri"] < 0.8 * steps_s["overlap"]
+    assert steps_s["centauri+fused"] <= min(steps_s["centauri"], steps_s["overlap+fused"])
 
 
 SHARED = Path(__file__).parents[3] / "shared" / "counterfactuals" / "rows.jsonl"

@@ -61,6 +61,7 @@ def plan(
     chosen = _Chosen(way, way.tried(way.substituted(program)))
     chosen = chosen.or_else(_side_by_side(way), "collectives over nodes", "by levels that are shorter side by side")
     chosen = chosen.or_else(chosen.way.whole(), "GEMMs and the collectives next to them", "whole")
+    before = chosen
     if "workload" in dimensions and along != "N":
         chosen = chosen.or_else(chosen.way.exchanging(), "all-to-alls", "in chunks with the kernels next to them")
     if "gradients" in dimensions:
@@ -85,7 +86,9 @@ def plan(
         if kept.step_s < best.step_s:
             words = (Decision("all collectives", f"as under {name}", best.step_s, kept.step_s, "a step"),)
             best = kept
-    return Planned(best.scheduled, words, best.known)
+    cuts_exchanges = before is not chosen and chosen.way.weights.exchanges
+    whole = Planned(before.trial.scheduled, before.words, before.trial.known) if cuts_exchanges else None
+    return Planned(best.scheduled, words, best.known, whole)
 
 
 @dataclass(frozen=True)

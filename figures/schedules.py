@@ -1,0 +1,102 @@
+"""Three jobs on 128 H200 under five schedules, on four networks between the nodes.
+
+    python figures/schedules.py [--output DIR]
+
+DLRM, Mixtral 8x7B and Llama 3 70B train on 16 nodes of eight H200, whose GPUs have 400 Gb/s each between nodes: two
+links of a ring, four of a torus, one of a switch, or one of a fat tree that narrows 2 : 1. Writes schedules.png, a bar
+for each step, in compute, exposed communication and idle time, and schedules.md, a table of the steps.
+"""
+
+import argparse
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+from scaleout import compare
+from scaleout.report.plots.schedules import SERIES, STYLE, save
+from scaleout.study.comparison import Comparison
+
+JOBS = {
+    "dlrm-128": {},
+    "mixtral-8x7b": {"data_parallel": 128},
+    "llama-3-70b": {"data_parallel": 16, "zero": 1},
+}
+"""Workloads, and the keys that spread them over 128 ranks."""
+
+NETWORKS = {
+    "torus": "dgx-h200-16-torus",
+    "ring": "dgx-h200-16-ring",
+    "switch": "dgx-h200-16",
+    "fat tree": "dgx-h200-16-fat-tree",
+}
+SCHEDULES = {
+    "baseline": "baseline",
+    "overlap": "overlap",
+    "centauri": "partitioned",
+    "fused": "fused",
+    "centauri+fused": "partitioned + fused",
+}
+"""Schedules, and what the figure calls them."""
+
+
+def draw(axes: Axes, found: list[Comparison]) -> None:
+    """Draw the steps of a job, a group of bars for each network; what is not compute is pale."""
+    width = 0.85 / len(SCHEDULES)
+    for number, colour in zip(range(len(SCHEDULES)), SERIES, strict=False):
+        at = np.arange(len(found)) + (number - (len(SCHEDULES) - 1) / 2) * width
+        outcomes = [comparison.outcomes[number] for comparison in found]
+        computes = [1e3 * outcome.breakdown.compute_s for outcome in outcomes]
+        steps = [1e3 * outcome.makespan_s for outcome in outcomes]
+        axes.bar(at, steps, width * 0.9, color=colour, alpha=0.4)
+        axes.bar(at, computes, width * 0.9, color=colour, label=SCHEDULES[outcomes[0].schedule])
+        for place, step, first in zip(at, steps, found, strict=True):
+            gain = 1e3 * first.outcomes[0].makespan_s / step
+            axes.annotate(f"{gain:.2f}", (place, step), ha="center", va="bottom", fontsize=6)
+    axes.set_xticks(range(len(NETWORKS)), list(NETWORKS))
+    axes.set_title(found[0].workload, loc="left")
+    axes.set_ylabel("step [ms]")
+
+
+def table(found: list[Comparison]) -> str:
+    """Return the steps in milliseconds as a table in Markdown."""
+    lines = [f"| job | network | {' | '.join(SCHEDULES.values())} |", "|---|---|" + "---:|" * len(SCHEDULES)]
+    for comparison in found:
+        steps = (f"{outcome.makespan_s * 1e3:.4g}" for outcome in comparison.outcomes)
+        lines.append(f"| {comparison.workload} | {comparison.topology} | {' | '.join(steps)} |")
+    title = "# Steps of three jobs on 128 H200 under five schedules, in ms"
+    return "\n".join([title, "", "By `python figures/schedules.py`.", "", *lines, ""])
+
+
+def main() -> None:
+    """Simulate, write and draw."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent, help="directory to write to")
+    output: Path = parser.parse_args().output
+    output.mkdir(parents=True, exist_ok=True)
+    found = {
+        job: [
+            compare(job, topology=topology, changes=changes, schedules=list(SCHEDULES))
+            for topology in NETWORKS.values()
+        ]
+        for job, changes in JOBS.items()
+    }
+    (output / "schedules.md").write_text(table([each for mine in found.values() for each in mine]))
+    with plt.rc_context(STYLE):
+        figure, panels = plt.subplots(len(JOBS), 1, figsize=(9, 8), layout="constrained")
+        for panel, mine in zip(panels, found.values(), strict=True):
+            draw(panel, mine)
+        panels[0].legend(frameon=False, fontsize=8, ncols=len(SCHEDULES), loc="lower left", bbox_to_anchor=(0, 1.1))
+        figure.supxlabel(
+            "network between 16 nodes of eight H200; solid: compute, pale: exposed communication and idle time; "
+            "numbers: speed-up over baseline",
+            fontsize=8,
+        )  # fmt: skip
+        save(figure, output / "schedules.png")
+    print(output / "schedules.md")
+    print(output / "schedules.png")
+
+
+if __name__ == "__main__":
+    main()
