@@ -45,7 +45,7 @@ class Rewrite:
     kept: list[int] = field(default_factory=list)  # new nodes that wait for what they did
     done: dict[int, int] = field(default_factory=dict)  # old node to the new one after which it is done
     sliced: dict[int, list[int]] = field(default_factory=dict)  # old node to its slices that are sent
-    # stream to the new node that holds it up; messages have streams of their own
+    # stream to the new node that holds it up; messages that are kept have streams of their own
     holds: dict[int, int] = field(default_factory=dict)
 
     # nodes kept, from one new node to another, and what held their streams then
@@ -65,8 +65,7 @@ class Rewrite:
         new = list(range(len(self.origin), len(self.origin) + len(after)))
         self.origin += [node] * len(new)
         stream = changes["stream"][0] if "stream" in changes else int(self.graph.stream[node])
-        kind = changes["kind"][0] if "kind" in changes else int(self.graph.kind[node])
-        held = [self.holds[stream]] if stream in self.holds and kind <= NodeKind.COLLECTIVE else []
+        held = [self.holds[stream]] if stream in self.holds else []
         self.dependencies += [tuple(sorted({*needs, *held})) for needs in after]
         for name, values in changes.items():
             nodes, known = self.changed[name]
