@@ -1,5 +1,6 @@
 """`scaleout operator`: a fused compute + collective kernel, work-group by work-group, against its alternatives."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ from scaleout.cli.options import Output, machine_options, output_options, parse_
 from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from scaleout.schedule.fusion import Evaluation
 
 _SAMPLES = 64
@@ -61,7 +64,16 @@ def operator(
         output.give({**about, "sweep": rows}, partial(_print_sweep, key, rows, title), partial(_draw, key, rows, title))
         return
     found = evaluate_operator(name, keys, machine)
-    summary = {**about, **found.plain(), "timeline": _timeline(found)}
+    brackets = {
+        key: [
+            evaluate_operator(name, keys, replace(machine, device=replace(machine.device, work_groups=end))).plain()
+            for end in ends
+        ]
+        for key, ends in machine.device.brackets.items()
+        if not machine.stores
+    }
+    between = {key: [each["fused_aware_s"] for each in ends] for key, ends in brackets.items()}
+    summary = {**about, **found.plain(), "fused_aware_between_s": between, "timeline": _timeline(found)}
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.report.files import write_json
@@ -74,7 +86,7 @@ def operator(
             "timelines.png": "work-groups and slices over time",
         }
 
-    output.give(summary, partial(_print, found, title), write)
+    output.give(summary, partial(_print, found, title, between), write)
 
 
 def _timeline(found: "Evaluation") -> list[dict[str, Any]]:
@@ -106,7 +118,7 @@ def _timeline(found: "Evaluation") -> list[dict[str, Any]]:
     return rows
 
 
-def _print(found: "Evaluation", title: str) -> None:
+def _print(found: "Evaluation", title: str, between: "Mapping[str, Sequence[float]]") -> None:
     from scaleout.cli.console import print_facts, print_table
     from scaleout.config.units import format_seconds
 
@@ -122,6 +134,12 @@ def _print(found: "Evaluation", title: str) -> None:
     ):
         rows.append([label, format_seconds(seconds), f"{baseline_s / seconds:.2f}x"])
     print_table(title, ("", "time", "speed-up"), rows)
+    if between:
+        ends = [
+            [key, *(f"{format_seconds(each)} ({baseline_s / each:.2f}x)" for each in sorted(times))]
+            for key, times in between.items()
+        ]
+        print_table("fused, by what was not measured", ("key of work_groups", "at the least", "at the most"), ends)
     print_table(
         "timeline",
         ("order", "rank", "last slice sent", "all tasks done", "all slices arrived", "done"),

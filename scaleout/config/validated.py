@@ -4,7 +4,6 @@ A number can be given with its source: ``{value: 4.8 TB/s, source: "NVIDIA H200 
 """
 
 from collections.abc import Mapping
-from operator import itemgetter
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import (
@@ -98,16 +97,46 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class _WithSource:
-    """A number with its source, as ``{value: ..., source: ...}``; only the value is kept."""
+    """A number with its source, as ``{value: ..., source: ...}``; only the value is kept.
+
+    One that was not measured may say `between` which two values it is, see `brackets_in`.
+    """
 
     def __get_pydantic_core_schema__(self, number: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        fields = {"value": handler(number), "source": core_schema.str_schema(strip_whitespace=True, min_length=1)}
-        both = core_schema.typed_dict_schema(
-            {name: core_schema.typed_dict_field(schema) for name, schema in fields.items()}, extra_behavior="forbid"
-        )
+        value = handler(number)
+        fields = {
+            "value": core_schema.typed_dict_field(value),
+            "source": core_schema.typed_dict_field(core_schema.str_schema(strip_whitespace=True, min_length=1)),
+            "between": core_schema.typed_dict_field(
+                core_schema.list_schema(value, min_length=2, max_length=2), required=False
+            ),
+        }
         return core_schema.no_info_after_validator_function(
-            itemgetter("value"), both, serialization=core_schema.simple_ser_schema("any")
+            _value_between,
+            core_schema.typed_dict_schema(fields, extra_behavior="forbid"),
+            serialization=core_schema.simple_ser_schema("any"),
         )
+
+
+def _value_between(given: dict[str, Any]) -> Any:
+    low, high = given.get("between", (given["value"], given["value"]))
+    if not low <= given["value"] <= high:
+        raise ValueError(f"value {given['value']} is not between {low} and {high}; give the smaller one first")
+    return given["value"]
+
+
+def brackets_in(values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return, for each number of a section that says `between` which two it is, the section with either in its place.
+
+    >>> brackets_in({"call": {"value": 2, "source": "assumed", "between": [1, 4]}, "size": 3})["call"][1]
+    {'call': {'value': 4, 'source': 'assumed'}, 'size': 3}
+    """
+    found = {}
+    for key, given in values.items():
+        if isinstance(given, Mapping) and "between" in given:
+            low, high = ({**values, key: {"value": end, "source": given["source"]}} for end in given["between"])
+            found[key] = (low, high)
+    return found
 
 
 Cited = Annotated[Value, _WithSource()]

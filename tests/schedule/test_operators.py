@@ -408,3 +408,37 @@ def test_a_sweep_without_values_is_refused():
     for text in ("slice_size=", "slice_size=1,,2", "=1:2", "slice_size"):
         with pytest.raises(ConfigError, match="write it as key=values"):
             parse_sweep(text)
+
+
+def test_what_was_not_measured_is_bracketed(scaleout):
+    """Puts over a network card were measured on no H200: their costs are between two values, and both are simulated."""
+
+    def summary(topology):
+        _, out, _ = scaleout(
+            "operator", "embedding_all_to_all", "--topology", topology, "--set", "batch=1024", "--json"
+        )
+        return json.loads(out)
+
+    found = summary("dgx-h200-2")
+    between = found["fused_aware_between_s"]
+    assert set(between) == {"put_call", "message_gap"}
+    for low, high in between.values():
+        assert low <= found["fused_aware_s"] <= high
+    stores = summary("h200-node-4")  # threads store into memory of peers, which was measured
+    assert stores["fused_aware_between_s"] == {}
+
+
+@pytest.mark.parametrize(
+    ("between", "words"),
+    [("[3 us, 4 us]", "is not between"), ("[1 us]", "at least 2 items"), ("1 us", "valid list"), ("[x, 4 us]", "x")],
+)
+def test_a_bracket_that_is_none_is_refused(tmp_path, between, words):
+    text = (
+        find("device", "mi210")
+        .read_text()
+        .replace("put_call: {value: 2 us,", f"put_call: {{value: 2 us, between: {between},")
+    )
+    path = tmp_path / "device.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        load_device(path)

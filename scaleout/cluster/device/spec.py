@@ -18,7 +18,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from scaleout.cluster.device.sections import Power, Stages, WorkGroups
 from scaleout.config import library
 from scaleout.config.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Seconds
-from scaleout.config.validated import Cited, Config, Count, Text, nearest, read_yaml, sources_in, validate
+from scaleout.config.validated import Cited, Config, Count, Text, brackets_in, nearest, read_yaml, sources_in, validate
 from scaleout.errors import ConfigError
 from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Family
 
@@ -112,6 +112,8 @@ class Device:
     stages: Stages | None = None  # sections of the file; None where it has none
     power: Power | None = None
     work_groups: WorkGroups | None = None
+    # key of `work_groups` that was not measured to the section with the least and with the greatest that it may be
+    brackets: Mapping[str, tuple[WorkGroups, WorkGroups]] = field(default_factory=dict, hash=False, repr=False)
     sources: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)  # dotted key to source
 
     def peak(self, dtype: str) -> float:
@@ -167,7 +169,11 @@ def load_device(name_or_path: str | Path) -> Device:
     numbers = {each.name: getattr(given, each.name) for each in fields(Device) if each.name in DeviceFile.model_fields}
     numbers["efficiency_from"] = given.efficiency_from or name
     numbers["host_launch_s"] = _transferred_host(given, path) | given.host_launch_s
-    return Device(name=name, kernel_files=files, sources=sources_in(values), **numbers)
+    brackets = {
+        key: (WorkGroups.model_validate(low), WorkGroups.model_validate(high))
+        for key, (low, high) in brackets_in(values.get("work_groups") or {}).items()
+    }
+    return Device(name=name, kernel_files=files, sources=sources_in(values), brackets=brackets, **numbers)
 
 
 def _transferred_host(given: DeviceFile, path: Path) -> dict[str, float]:
