@@ -37,6 +37,8 @@ class ProgramCosts:
     ) -> None:
         self.program, self.cost_model, self.divides, self.concurrent = program, cost_model, divides, concurrent
         self._levels: dict[int, Levels | str] = {}
+        self._levels_s: dict[tuple[int, str, int], tuple[float, ...]] = {}
+        self._by_levels: dict[tuple[int, str, int], bool] = {}
 
     @property
     def machine(self) -> Machine:
@@ -58,7 +60,13 @@ class ProgramCosts:
 
         An all-to-all's include what sorts the buffer before the level.
         """
-        found, whole_bytes = self.levels(family), int(size_bytes)
+        key = family, kind, int(size_bytes)
+        if key not in self._levels_s:
+            self._levels_s[key] = self._on_levels(*key)
+        return self._levels_s[key]
+
+    def _on_levels(self, family: int, kind: str, whole_bytes: int) -> tuple[float, ...]:
+        found = self.levels(family)
         if isinstance(found, str) or kind not in LEVELLED or not self.divides:
             return ()
         sizes_bytes = (bytes_on_level(kind, whole_bytes, found.sizes, number) for number in range(len(found.sizes)))
@@ -70,9 +78,12 @@ class ProgramCosts:
 
     def by_levels(self, family: int, kind: str, size_bytes: float) -> bool:
         """Whether a collective is carried out by levels."""
-        levels_s = self.levels_s(family, kind, size_bytes)
-        total = max if self.concurrent else sum
-        return bool(levels_s) and total(levels_s) < self.whole_s(family, kind, size_bytes)
+        key = family, kind, int(size_bytes)
+        if key not in self._by_levels:
+            levels_s = self.levels_s(family, kind, size_bytes)
+            total = max if self.concurrent else sum
+            self._by_levels[key] = bool(levels_s) and total(levels_s) < self.whole_s(family, kind, size_bytes)
+        return self._by_levels[key]
 
     def best_s(self, family: int, kind: str, size_bytes: float) -> float:
         """Seconds of a collective as it will be carried out."""

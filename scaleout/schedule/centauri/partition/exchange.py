@@ -312,7 +312,8 @@ def partition_exchanges(
             differs = {id(own[node][0]) for node, key in names.items() if node in own and len(counts[key]) > 1}
             segments[:] = [(each, 1 if id(each) in differs else count) for each, count in segments]
             agreed &= not differs
-    graphs = tuple(_rewrite(graph, own, machine) for graph, own in zip(program.graphs, cuts, strict=True))
+    alike: dict[tuple[Hashable, ...], _Written] = {}
+    graphs = tuple(_rewrite(graph, own, machine, alike) for graph, own in zip(program.graphs, cuts, strict=True))
     return replace(program, graphs=graphs)
 
 
@@ -332,11 +333,12 @@ class _Written:
     columns: dict[str, tuple[list[int], list[Any]]]
 
 
-def _rewrite(graph: ExecutionGraph, cuts: Cuts, machine: Machine | None) -> ExecutionGraph:
+def _rewrite(
+    graph: ExecutionGraph, cuts: Cuts, machine: Machine | None, alike: dict[tuple[Hashable, ...], _Written]
+) -> ExecutionGraph:
     if not cuts:
         return graph
     new, upto = Rewrite(graph), 0
-    alike: dict[tuple[Hashable, ...], _Written] = {}
     for begin, end in _spans(cuts):
         new.keep(upto, begin)
         upto = end

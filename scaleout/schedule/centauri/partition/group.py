@@ -85,6 +85,7 @@ class Levels:
     sizes: tuple[int, ...]
 
 
+@lru_cache(maxsize=256)
 def levels_of(family: GroupFamily, topology: Topology) -> Levels | str:
     """Return the levels that the groups of a family divide into, or why they do not."""
     groups = family.members
