@@ -60,7 +60,8 @@ def program_of(job):
 
 
 def cut_into(program, count):
-    return partition_exchanges(program, MACHINE, count_of=lambda graph, segment: count)
+    found = [[(segment, count) for segment in find_segments(graph)] for graph in program.graphs]
+    return partition_exchanges(program, MACHINE, found)
 
 
 def chunk_of(name):

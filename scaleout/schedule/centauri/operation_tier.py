@@ -180,18 +180,18 @@ class Weights:
         has_any = any(kind == "all_to_all" for _, kind, _ in collective_counts(self.costs.program))
         return replace(self, exchanges=True) if has_any else self
 
-    def weigh_segments(self, graph: ExecutionGraph) -> dict[int, Weighed]:
-        """Weigh all-to-alls of a graph, by node; those of a layer are cut alike, as autograd plays chunks back."""
+    def weigh_segments(self, graph: ExecutionGraph) -> list[tuple[Segment, Weighed]]:
+        """Weigh the all-to-alls of a graph; those of a layer are cut alike, as autograd plays chunks back."""
         layers: dict[int, list[Segment]] = {}
         for segment in find_segments(graph):
             layers.setdefault(int(graph.layer[segment.collectives[0]]), []).append(segment)
-        found: dict[int, Weighed] = {}
+        found = []
         for segments in layers.values():
             done_s = [self._segment_s(graph, segment) for segment in segments]
             common = set[int].intersection(*(set(each) for each in done_s))
             best = min(sorted(common), key=lambda count: sum(each[count] for each in done_s))
             for segment, each in zip(segments, done_s, strict=True):
-                found |= dict.fromkeys(segment.collectives, Weighed((1 / best,) * best, each[1], each[best]))
+                found.append((segment, Weighed((1 / best,) * best, each[1], each[best])))
         return found
 
     def _segment_s(self, graph: ExecutionGraph, segment: Segment) -> dict[int, float]:
@@ -274,13 +274,13 @@ def cut(
     )
     if not weights.exchanges:
         return new, decisions
-    weighed = {id(graph): weights.weigh_segments(graph) for graph in new.graphs}
-
-    def count_of(graph: ExecutionGraph, segment: Segment) -> int:
-        return len(weighed[id(graph)][segment.collectives[0]].parts)
-
-    cut_too = partition_exchanges(new, weights.costs.machine, count_of=count_of)
-    return cut_too, decisions + _decisions(new, weighed)
+    weighed = [weights.weigh_segments(graph) for graph in new.graphs]
+    chosen = [[(segment, len(each.parts)) for segment, each in mine] for mine in weighed]
+    of_nodes = {
+        id(graph): {node: each for segment, each in mine for node in segment.collectives}
+        for graph, mine in zip(new.graphs, weighed, strict=True)
+    }
+    return partition_exchanges(new, weights.costs.machine, chosen), decisions + _decisions(new, of_nodes)
 
 
 def _decisions(program: Program, cuts: Mapping[int, Mapping[int, Weighed]]) -> tuple[Decision, ...]:

@@ -8,7 +8,7 @@ waits for all chunks. A part of a kernel is timed at its own size. See docs/mode
 Source: Chen et al., Centauri, Sec. 3.1.3 and Table 3 (dimensions that are free); Tutel, arXiv:2206.03382 (chunks).
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from heapq import heappop, heappush
@@ -69,12 +69,11 @@ class Segment:
         return min(self.passed), max(self.passed) + 1
 
 
-@lru_cache(maxsize=32)
-def find_segments(graph: ExecutionGraph) -> tuple[Segment, ...]:
+def find_segments(graph: ExecutionGraph) -> list[Segment]:
     """Find the all-to-alls that can be cut with the kernels next to them; a node belongs to one segment."""
     exchanges = (graph.kind == _COLLECTIVE) & (graph.collective == _ALL_TO_ALL) & (graph.slices == 1)
     if not exchanges.any():
-        return ()
+        return []
     rows, found, taken = _Rows(graph), list[Segment](), set[int]()
     for node in np.flatnonzero(exchanges).tolist():
         if node in taken:
@@ -82,10 +81,10 @@ def find_segments(graph: ExecutionGraph) -> tuple[Segment, ...]:
         nodes = rows.downwards({*rows.upwards(node), node})
         taken |= nodes
         passed = rows.passed(nodes)
-        if rows.closed(nodes) and any(rows.computes[each] for each in nodes):
+        if rows.closed(nodes) and any(rows.free[each] for each in nodes):
             collectives = tuple(each for each in passed if not rows.computes[each])
             found.append(Segment(passed, collectives, _signature(graph, nodes)))
-    return tuple(found)
+    return found
 
 
 def _signature(graph: ExecutionGraph, nodes: Iterable[int]) -> tuple[Hashable, ...]:
@@ -282,21 +281,22 @@ def chunked(program: Program, machine: Machine | None = None, *, count: int = 2)
 
     Without a machine each chunk of a kernel takes its share of the time.
     """
-
-    def count_of(graph: ExecutionGraph, segment: Segment) -> int:
-        return min(count, largest_count(graph, segment))
-
-    return partition_exchanges(program, machine, count_of=count_of)
+    found = [
+        [(segment, min(count, largest_count(graph, segment))) for segment in find_segments(graph)]
+        for graph in program.graphs
+    ]
+    return partition_exchanges(program, machine, found)
 
 
 def partition_exchanges(
-    program: Program, machine: Machine | None, *, count_of: Callable[[ExecutionGraph, Segment], int]
+    program: Program, machine: Machine | None, chosen: Sequence[Sequence[tuple[Segment, int]]]
 ) -> Program:
     """Cut all-to-alls and the kernels next to them into equal chunks.
 
-    `count_of` says how many; 1 leaves a segment whole. Where members of a group would cut differently, nobody does.
+    `chosen` has for each graph its segments and their numbers of chunks; 1 leaves one whole. Where members of a group
+    would cut differently, nobody does.
     """
-    found = [[(each, count_of(graph, each)) for each in find_segments(graph)] for graph in program.graphs]
+    found = [list(each) for each in chosen]
     keys = keys_of(program.graphs)
     agreed = False
     while not agreed:
