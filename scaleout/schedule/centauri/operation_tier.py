@@ -275,12 +275,12 @@ def cut(
     if not weights.exchanges:
         return new, decisions
     weighed = [weights.weigh_segments(graph) for graph in new.graphs]
-    chosen = [[(segment, len(each.parts)) for segment, each in mine] for mine in weighed]
+    counts = [[(segment, len(each.parts)) for segment, each in mine] for mine in weighed]
     of_nodes = {
         id(graph): {node: each for segment, each in mine for node in segment.collectives}
         for graph, mine in zip(new.graphs, weighed, strict=True)
     }
-    return partition_exchanges(new, weights.costs.machine, chosen), decisions + _decisions(new, of_nodes)
+    return partition_exchanges(new, weights.costs.machine, counts), decisions + _decisions(new, of_nodes)
 
 
 def _decisions(program: Program, cuts: Mapping[int, Mapping[int, Weighed]]) -> tuple[Decision, ...]:
