@@ -108,10 +108,11 @@ SCHEDULES: dict[str, Schedule] = {
         prepares_for=("", "model", "gradients"),
     ),
     "chunked": Schedule(
-        "every all-to-all and the kernels next to it in two equal chunks, or with chunked:N in N, whether that pays or "
-        "not; centauri weighs it",
+        "every all-to-all and the kernels next to it in two chunks, or with chunked:N in N, as equal as tables or tokens "
+        "allow and at most as many, whether that pays or not; centauri weighs it",
         "centauri.partition.exchange:chunked",
         rewrites=True,
+        exclusive=True,
         in_order=True,
         with_option="centauri.partition.exchange:chunked_with",
     ),

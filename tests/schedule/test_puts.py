@@ -263,14 +263,16 @@ def test_too_many_puts_are_refused():
 def test_a_run_says_when_each_rank_is_done():
     """Two nodes of the paper: node 1 is done with pooling later, and both again after the gradients' all-reduce."""
     changes = {"data_parallel": 2, "topology": "mi210-pair", "pooling": 30}
-    found = compare("dlrm-128", changes=changes, schedules=("fused", "fused-oblivious")).summary()["results"]
+    found = compare("dlrm-128", changes=changes, device="mi210", schedules=("fused", "fused-oblivious")).summary()[
+        "results"
+    ]
     assert "ranks" not in found[0]
     first, second = found[1]["ranks"]
     assert (first["ranks"], second["ranks"]) == ((0,), (1,))
     ends = first["phase_end_s"], second["phase_end_s"]
     assert ends[0]["embedding_forward"] < ends[1]["embedding_forward"]
     assert ends[0]["optimizer"] == pytest.approx(ends[1]["optimizer"])
-    asked = ["run", "dlrm-128", "--schedule", "fused-oblivious"]
+    asked = ["run", "dlrm-128", "--device", "mi210", "--schedule", "fused-oblivious"]
     for key, value in changes.items():
         asked += ["--set", f"{key}={value}"]
     printed = CliRunner().invoke(scaleout, asked).output

@@ -18,7 +18,7 @@ def test_loaded_values_and_names_give_the_same(tmp_path):
     loaded = scaleout.compare(
         scaleout.load_workload("dlrm-128", {"global_batch": 256}),
         topology=scaleout.load_topology("torus-8x16"),
-        device=scaleout.load_device("mi210"),
+        device=scaleout.load_device("h200"),
         schedules=["baseline"],
     )
     assert by_name.summary() == loaded.summary()
