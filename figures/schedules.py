@@ -70,9 +70,9 @@ def table(found: list[Comparison]) -> str:
         lines.append(f"| {comparison.workload} | {comparison.topology} | {' | '.join(steps)} |")
     title = "# Steps of three jobs on 128 H200 under five schedules, in ms"
     about = (
-        "By `python figures/schedules.py`, which says what each job is. Partitioned is the schedule `centauri`, which\n"
-        "overlaps too; `baseline` and `fused` overlap nothing else. Mixtral and Llama shard their optimizer (ZeRO-1) under\n"
-        "all schedules, as Centauri would, so that the schedules differ and not the plans."
+        "By `python figures/schedules.py`, which says what each job is. Partitioned is the schedule `centauri`,\n"
+        "which overlaps too; `baseline` and `fused` overlap nothing else. Mixtral and Llama shard their optimizer\n"
+        "(ZeRO-1) under all schedules, as Centauri would, so that the schedules differ and not the plans."
     )
     return "\n".join([title, "", about, "", *lines, ""])
 

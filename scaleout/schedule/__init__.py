@@ -108,8 +108,8 @@ SCHEDULES: dict[str, Schedule] = {
         prepares_for=("", "model", "gradients"),
     ),
     "chunked": Schedule(
-        "every all-to-all and the kernels next to it in two chunks, or with chunked:N in N, as equal as tables or tokens "
-        "allow and at most as many, whether that pays or not; centauri weighs it",
+        "every all-to-all and the kernels next to it in two chunks, or with chunked:N in N, at most as many as there are "
+        "tables or tokens, whether that pays or not; centauri weighs it",
         "centauri.partition.exchange:chunked",
         rewrites=True,
         exclusive=True,
