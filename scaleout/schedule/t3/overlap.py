@@ -1,15 +1,13 @@
 """A GEMM and the collective behind it, stage by stage through one memory: when each is done, and what was moved.
 
 What the GEMM writes is tracked; where a region's own output and what arrives for it are both there, copy engines read
-it and send it on, without compute units. Reads and updates wait for the memory in order; its policy divides its time
+it at once, in a burst, and send it on as fast as the link goes, without compute units. Reads and updates wait for the memory in order; its policy divides its time
 between them and the GEMM. What a rank sends arrives there from the rank before it, a chunk further on. The clock goes
 from event to event. See docs/models/t3.md. Source: T3, Secs. 4.1 to 4.5, Figs. 7, 8 and 10.
 """
 
-import heapq
 from collections import deque
 from dataclasses import dataclass
-from itertools import count
 
 from scaleout.cluster.device.spec import Device
 from scaleout.schedule.t3.gemm import Region, Staged, constants_of
@@ -63,23 +61,26 @@ class _Run:
             self.of_place[region.place].append(index)
         self.now_s = self.link_free_s = 0.0
         self.waiting: deque[_Job] = deque()
-        self.events: list[tuple[float, int, str, int]] = []
-        self.numbers = count()  # so that of events at one time the first that was pushed is the first that happens
+        self.arrivals: deque[tuple[float, int]] = deque()  # when, and which region; the link keeps their order
         self.local, self.sent = set[int](), set[int]()
         self.served: list[Served] = []
         self.added_bytes = [0.0] * (ring.ranks + 1)
 
-    def at(self, time_s: float, what: str, region: int) -> None:
-        heapq.heappush(self.events, (time_s, next(self.numbers), what, region))
-
     def send(self, index: int) -> None:
-        """Put a region that is complete on the link, as soon as that is free."""
+        """Read a region that is complete, at once, and carry it on; the first chunk comes from the GEMM itself."""
         if index in self.sent:
             return
         self.sent.add(index)
-        start_s = max(self.now_s, self.link_free_s)
-        self.link_free_s = start_s + self.regions[index].size_bytes / self.ring.link_bytes_per_s
-        self.at(start_s, "start", index)
+        if self.regions[index].place > 0:
+            self.wait("scatter_reads", index, 1.0)
+        else:
+            self.carry(index)
+
+    def carry(self, index: int) -> None:
+        """Put a region on the link, as soon as that is free."""
+        carried_s = self.regions[index].size_bytes / self.ring.link_bytes_per_s
+        self.link_free_s = max(self.now_s, self.link_free_s) + carried_s
+        self.arrivals.append((self.link_free_s + self.ring.latency_s, index))
 
     def wait(self, kind: str, index: int, cost: float) -> None:
         """Let a region wait for the memory."""
@@ -96,18 +97,10 @@ class _Run:
             if there and index in self.local:
                 self.send(index)
 
-    def happen(self) -> None:
-        """Do what is due."""
-        while self.events and self.events[0][0] <= self.now_s + _ALMOST:
-            _, _, what, index = heapq.heappop(self.events)
-            if what == "carried":
-                self.wait("scatter_writes", index, self.update_cost)
-                continue
-            # The link takes a region from the memory, but those of the first chunk from the GEMM itself.
-            carried_s = self.regions[index].size_bytes / self.ring.link_bytes_per_s
-            self.at(self.now_s + carried_s + self.ring.latency_s, "carried", index)
-            if self.regions[index].place > 0:
-                self.wait("scatter_reads", index, 1.0)
+    def arrive(self) -> None:
+        """Let what has arrived wait for the memory."""
+        while self.arrivals and self.arrivals[0][0] <= self.now_s + _ALMOST:
+            self.wait("scatter_writes", self.arrivals.popleft()[1], self.update_cost)
 
     def serve(self, until_s: float, share: float) -> None:
         """Let the memory serve the collective's side for some time, at a share of its own."""
@@ -128,13 +121,15 @@ class _Run:
                 place = self.regions[job.region].place + 1
                 self.added_bytes[place] += job.size_bytes
                 self.trigger(place)
+            else:
+                self.carry(job.region)
 
     def advance(self, phase_s: float, *, kind: str = "", cost: float = 1.0, size_bytes: float = 0.0) -> None:
         """Let the GEMM's phase go by, with all that happens meanwhile; `kind` is empty without memory accesses."""
         left_s = phase_s
-        self.happen()
+        self.arrive()
         while left_s > _ALMOST:
-            self.happen()
+            self.arrive()
             mine, others = self.shares(kind, cost)
             until_s = min([self.now_s + left_s / mine, *self.next_s(others)])
             self.serve(until_s, others)
@@ -154,14 +149,14 @@ class _Run:
         return self.policy.shares(cost, self.waiting[0].cost, self.constants, self.memory_bytes_per_s)
 
     def next_s(self, share: float) -> list[float]:
-        """Return when the memory is done with what waits first, at a share of its time, and when an event is due."""
+        """Return when the memory is done with what waits first, at a share of its time, and when something arrives."""
         ends = [self.now_s + self.waiting[0].left_s / share] if self.waiting and share else []
-        return [*ends, max(self.events[0][0], self.now_s)] if self.events else ends
+        return [*ends, max(self.arrivals[0][0], self.now_s)] if self.arrivals else ends
 
     def drain(self) -> None:
         """After the GEMM: let the memory and the link do what is left."""
-        while self.waiting or self.events:
-            self.happen()
+        while self.waiting or self.arrivals:
+            self.arrive()
             self.finish_job()
             until_s = min(self.next_s(1.0), default=self.now_s)
             self.serve(until_s, 1.0)
