@@ -14,7 +14,7 @@ from scaleout.cluster.device.sections import Stages
 from scaleout.cluster.device.spec import Device
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError
-from scaleout.schedule.t3.gemm import constants_of
+from scaleout.schedule.t3.gemm import constants_of, memory_rate
 
 THRESHOLDS = ((0.5, 5), (0.25, 10), (0.1, 30))
 """Memory intensity from which communication may fill only so many entries of a controller's queue."""
@@ -50,7 +50,7 @@ class Policy:
 
     def turn_s(self, constants: Stages, memory_bytes_per_s: float) -> float:
         """Return what the GEMM waits for when it turns to the memory: what communication has put into its queues."""
-        if self.alternates or not self.fills_gaps:
+        if not self.fills_gaps:
             return 0.0
         entries = constants.queue_entries if self.threshold is None else min(self.threshold, constants.queue_entries)
         return constants.queue_s(memory_bytes_per_s) * entries / constants.queue_entries
@@ -124,14 +124,14 @@ class Ring:
         link_s = chunk / self.link_bytes_per_s
         if near_memory:
             return (self.ranks - 1) * (link_s + self.latency_s)
-        added_s = _units_s(3 * chunk, device, units)
-        first_s = max(link_s, _units_s(2 * chunk, device, units))
+        added_s = _units_s(3 * chunk, device, units, 1 / 3)
+        first_s = max(link_s, _units_s(2 * chunk, device, units, 1 / 2))
         return first_s + (self.ranks - 2) * max(link_s, added_s) + (self.ranks - 1) * self.latency_s + added_s
 
     def all_gather_s(self, size_bytes: float, device: Device, *, units: int) -> float:
         """Time of an all-gather isolated, by some compute units."""
         chunk = size_bytes / self.ranks
-        round_s = max(chunk / self.link_bytes_per_s, _units_s(2 * chunk, device, units))
+        round_s = max(chunk / self.link_bytes_per_s, _units_s(2 * chunk, device, units, 1 / 2))
         return (self.ranks - 1) * (round_s + self.latency_s)
 
     def reduce_scatter_traffic(self, size_bytes: float, *, near_memory: bool = False) -> Traffic:
@@ -147,6 +147,7 @@ class Ring:
         return Traffic(gather_reads=moved, gather_writes=moved)
 
 
-def _units_s(size_bytes: float, device: Device, units: int) -> float:
-    """Time of compute units to read and write some bytes, all accesses counted."""
-    return size_bytes / min(units * constants_of(device).unit_bytes_per_s, device.memory_bytes_per_s)
+def _units_s(size_bytes: float, device: Device, units: int, written: float) -> float:
+    """Time of compute units to read and write some bytes, all accesses counted, a share of them written."""
+    constants = constants_of(device)
+    return size_bytes / min(units * constants.unit_bytes_per_s, memory_rate(device) / constants.mixed_cost(written))

@@ -1,16 +1,17 @@
 """A GEMM and the collective behind it, stage by stage through one memory: when each is done, and what was moved.
 
 What the GEMM writes is tracked; where a region's own output and what arrives for it are both there, copy engines read
-it at once, in a burst, and send it on as fast as the link goes, without compute units. Reads and updates wait for the memory in order; its policy divides its time
-between them and the GEMM. What a rank sends arrives there from the rank before it, a chunk further on. The clock goes
-from event to event. See docs/models/t3.md. Source: T3, Secs. 4.1 to 4.5, Figs. 7, 8 and 10.
+it at once, in a burst, and send it on as fast as the link goes, without compute units. Reads and updates wait for the
+memory in order; its policy divides its time between them and the GEMM, and what they have put into its queues stands
+before the reads of each iteration over K. What a rank sends arrives there from the rank before it, a chunk further on.
+The clock goes from event to event. See docs/models/t3.md. Source: T3, Secs. 4.1 to 4.5 and 6.1.2, Figs. 7, 8 and 10.
 """
 
 from collections import deque
 from dataclasses import dataclass
 
 from scaleout.cluster.device.spec import Device
-from scaleout.schedule.t3.gemm import Region, Staged, constants_of
+from scaleout.schedule.t3.gemm import Region, Staged, constants_of, memory_rate
 from scaleout.schedule.t3.memory import Policy, Ring, Traffic
 
 _ALMOST = 1e-15
@@ -54,7 +55,7 @@ class _Run:
 
     def __init__(self, regions: list[Region], ring: Ring, device: Device, policy: Policy, *, adds: bool) -> None:
         self.regions, self.ring, self.policy, self.constants = regions, ring, policy, constants_of(device)
-        self.memory_bytes_per_s = device.memory_bytes_per_s
+        self.memory_bytes_per_s = memory_rate(device)
         self.update_cost = self.constants.update_cost if adds else 1.0
         self.of_place: list[list[int]] = [[] for _ in range(ring.ranks)]
         for index, region in enumerate(regions):
@@ -124,13 +125,23 @@ class _Run:
             else:
                 self.carry(job.region)
 
-    def advance(self, phase_s: float, *, kind: str = "", cost: float = 1.0, size_bytes: float = 0.0) -> None:
-        """Let the GEMM's phase go by, with all that happens meanwhile; `kind` is empty without memory accesses."""
+    def multiply(self, phase_s: float, iterations: int) -> None:
+        """Multiply; each iteration waits for its reads, behind what the collective has put into the queues."""
+        turn_s = self.policy.turn_s(self.constants, self.memory_bytes_per_s)
+        self.advance(phase_s, pace=phase_s / (phase_s + iterations * turn_s) if turn_s else 1.0)
+
+    def advance(
+        self, phase_s: float, *, kind: str = "", cost: float = 1.0, size_bytes: float = 0.0, pace: float = 1.0
+    ) -> None:
+        """Let the GEMM's phase go by, with all that happens meanwhile.
+
+        `kind` is empty without memory accesses; it goes on at `pace` while the collective's side waits.
+        """
         left_s = phase_s
         self.arrive()
         while left_s > _ALMOST:
             self.arrive()
-            mine, others = self.shares(kind, cost)
+            mine, others = self.shares(kind, cost, pace)
             until_s = min([self.now_s + left_s / mine, *self.next_s(others)])
             self.serve(until_s, others)
             done_s = min((until_s - self.now_s) * mine, left_s)
@@ -140,12 +151,12 @@ class _Run:
             self.now_s = until_s
             self.finish_job()
 
-    def shares(self, kind: str, cost: float) -> tuple[float, float]:
+    def shares(self, kind: str, cost: float, pace: float) -> tuple[float, float]:
         """Return how fast the GEMM's phase and the collective's side go on."""
-        if not kind:
-            return 1.0, float(self.policy.fills_gaps)
         if not self.waiting:
             return 1.0, 0.0
+        if not kind:
+            return pace, float(self.policy.fills_gaps)
         return self.policy.shares(cost, self.waiting[0].cost, self.constants, self.memory_bytes_per_s)
 
     def next_s(self, share: float) -> list[float]:
@@ -172,16 +183,15 @@ def overlap(
     The GEMM's output bypasses the cache, and its regions are tracked and sent as one each; see `regions_of`.
     """
     run = _Run(regions, ring, device, policy, adds=adds)
-    rate, cost = device.memory_bytes_per_s, run.update_cost
-    turn_s = policy.turn_s(run.constants, rate)
+    rate, cost = run.memory_bytes_per_s, run.update_cost
     by_stage: list[list[int]] = [[] for _ in staged.tiles]
     for index, region in enumerate(regions):
         by_stage[region.stage].append(index)
     ends = []
     for stage, made in enumerate(by_stage):
         reads = float(staged.read_bytes[stage])
-        run.advance(reads / rate, kind="gemm_reads", size_bytes=reads)
-        run.advance(float(staged.compute_s[stage]) + (turn_s if run.waiting else 0.0))
+        run.advance(float(staged.read_s[stage]), kind="gemm_reads", size_bytes=reads)
+        run.multiply(float(staged.compute_s[stage]), staged.iterations)
         first = [index for index in made if regions[index].place == 0]
         remote = sum(regions[index].size_bytes for index in first)
         writes = float(staged.write_bytes[stage]) * (1 - remote / float(staged.output_bytes[stage]))

@@ -31,7 +31,7 @@ from scaleout.config.units import Bytes
 from scaleout.config.validated import Config, Count
 from scaleout.errors import ConfigError
 from scaleout.program.operations import ITEM_BYTES, kernel
-from scaleout.schedule.t3.gemm import TRIGGER_BYTES, Gemm, Region, Staged, constants_of, regions_of, stage
+from scaleout.schedule.t3.gemm import TRIGGER_BYTES, Gemm, Region, Staged, constants_of, memory_rate, regions_of, stage
 from scaleout.schedule.t3.memory import COMPUTE_FIRST, ROUND_ROBIN, Policy, Ring, Traffic, policy_named, threshold_of
 from scaleout.schedule.t3.overlap import Overlapped, overlap
 
@@ -80,7 +80,7 @@ def _parts(layer: Sublayer, *, units: int | None = None, others: int | None = No
     size, ring, device = layer.gemm.output_bytes, layer.ring, layer.device
     others = others or device.num_sms
     staged = stage(layer.gemm, device, units=units, isolated_s=layer.isolated_s)
-    gemm_s = staged.isolated_s(device.memory_bytes_per_s)
+    gemm_s = staged.isolated_s
     scatter_s, gather_s = (of(size, device, units=others) for of in (ring.reduce_scatter_s, ring.all_gather_s))
     traffic = Traffic(float(staged.read_bytes.sum()), float(staged.write_bytes.sum()))
     traffic += ring.reduce_scatter_traffic(size) + ring.all_gather_traffic(size)
@@ -121,7 +121,7 @@ def track_and_trigger(layer: Sublayer, policy: Policy = ROUND_ROBIN) -> Outcome:
     isolated, found = _parts(layer)
     policy = layer.policy or policy
     if policy == COMPUTE_FIRST:
-        policy = replace(policy, threshold=threshold_of(_intensity(isolated, device)))
+        policy = replace(policy, threshold=threshold_of(_intensity(isolated)))
     staged = stage(gemm, device, bypassed=True, isolated_s=layer.isolated_s)
     _check_tracker(staged, device)
     regions = regions_of(staged, size, layer.ring.ranks, trigger_bytes=layer.trigger_bytes)
@@ -130,9 +130,9 @@ def track_and_trigger(layer: Sublayer, policy: Policy = ROUND_ROBIN) -> Outcome:
     return replace(found, gemm_s=done.gemm_s, fused_s=done.end_s, traffic=traffic, overlapped=done)
 
 
-def _intensity(staged: Staged, device: Device) -> float:
+def _intensity(staged: Staged) -> float:
     """Share of the GEMM's first stage, alone, in which the memory is busy."""
-    memory_s = float(staged.read_bytes[0] + staged.write_bytes[0]) / device.memory_bytes_per_s
+    memory_s = float(staged.read_s[0] + staged.write_s[0])
     return memory_s / (memory_s + float(staged.compute_s[0]))
 
 
@@ -174,13 +174,13 @@ def direct(layer: Sublayer, *, adds: bool) -> Outcome:
     """One after the other: a direct reduce-scatter with its all-gather, or an all-to-all."""
     size, ranks, device = layer.gemm.output_bytes, layer.ring.ranks, layer.device
     staged = stage(layer.gemm, device, isolated_s=layer.isolated_s)
-    gemm_s = staged.isolated_s(device.memory_bytes_per_s)
+    gemm_s = staged.isolated_s
     others_bytes = size * (ranks - 1) / ranks
     traffic = Traffic(float(staged.read_bytes.sum()), float(staged.write_bytes.sum()), others_bytes, others_bytes)
     scatter_s, gather_s = _exchange_s(layer), 0.0
     if adds:
         added = Traffic(scatter_reads=size, scatter_writes=size / ranks)
-        scatter_s += added.total / device.memory_bytes_per_s
+        scatter_s += added.total / memory_rate(device)
         gather_s = _exchange_s(layer)
         traffic += added + _gathered(layer)
     return Outcome(gemm_s, scatter_s, gather_s, gemm_s + scatter_s, traffic)
@@ -217,6 +217,7 @@ class TrackSettings(Config):
     depth: Count = Field(default=1064, description="summed over on a rank: what tensor parallelism divides")
     dtype: Literal["fp16", "bf16"] = "fp16"
     split_depth: Count = Field(default=1, description="work-groups that share a tile (split-K)")
+    transposed: bool = Field(default=True, description="whether the right operand lies along K, as weights in forward")
     collective: Literal["ring", "direct", "all_to_all"] = Field(
         default="ring", description="ring: ring all-reduce; direct: the same over a link to each rank; all_to_all"
     )
@@ -250,7 +251,9 @@ def sublayer_of(settings: TrackSettings, device: Device, topology: Topology) -> 
         )
     gemm = kernel("gemm", dtype=settings.dtype, M=settings.rows, N=settings.columns, K=settings.depth)
     return Sublayer(
-        Gemm(settings.rows, settings.columns, settings.depth, settings.dtype, settings.split_depth),
+        Gemm(
+            settings.rows, settings.columns, settings.depth, settings.dtype, settings.split_depth, settings.transposed
+        ),
         Ring(dimension.size, dimension.bytes_per_s, dimension.latency_s),
         device,
         kernel_time(device, gemm).seconds,

@@ -49,7 +49,10 @@ LARGE_MODELS = (
 FUTURE_MODELS = (Model("1T", "future-1t", 25600, 2 * 1024, (64,)), Model("10T", "future-10t", 65536, 2 * 1024, (64,)))
 
 SUBLAYERS: Mapping[str, int] = {"OP": 1, "FC-2": 4, "FC-1": 4, "IP": 3}
-"""Sub-layer to its K over hidden size, before slicing; OP and FC-2 run forward, FC-1 and IP backward."""
+"""Sub-layer to its K over hidden size, before slicing."""
+
+FORWARD = ("OP", "FC-2")
+"""Sub-layers of the forward pass, whose weights are transposed (Sec. 5.2); the others are of the backward pass."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class Swept:
 def sublayer(model: Model, degree: int, name: str, device: Device) -> Sublayer:
     """Return a model's sub-layer under some degree of tensor parallelism."""
     depth = SUBLAYERS[name] * model.hidden // degree
-    gemm = TrackSettings(rows=model.tokens, columns=model.hidden, depth=depth)
+    gemm = TrackSettings(rows=model.tokens, columns=model.hidden, depth=depth, transposed=name in FORWARD)
     return sublayer_of(gemm, device, load_topology(f"t3-ring-{degree}"))
 
 
@@ -118,7 +121,7 @@ def _times(layer: Sublayer, gemm_units: int, other_units: int) -> tuple[float, f
     size = layer.gemm.output_bytes
     of_ring = (layer.ring.reduce_scatter_s, layer.ring.all_gather_s)
     reduce_s = sum(collective_s(size, layer.device, units=other_units) for collective_s in of_ring)
-    return staged.isolated_s(layer.device.memory_bytes_per_s), reduce_s
+    return staged.isolated_s, reduce_s
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,7 @@ def iterations(models: Iterable[Model], mode: str) -> list[Iteration]:
             swept = tuple(
                 each
                 for each in sweep([one_degree], configurations=("sequential", "t3", "t3-mca"))
-                if mode == "training" or each.name in ("OP", "FC-2")
+                if mode == "training" or each.name in FORWARD
             )
             times_s = outcome.makespan_s, outcome.breakdown.communication_s
             rows.append(Iteration(model.name, degree, mode, *times_s, job.layers, swept))
