@@ -137,6 +137,7 @@ class Stages(Config):
     group_column_delay: Cited[Count]  # cycles between accesses to the same one
     update_column_delay: Cited[Count]  # cycles between updates of the same one
     turnaround: Cited[Count]  # cycles of the bus from reads to writes and back
+    kernel_launch: Cited[Duration]  # seconds from a kernel's launch to its first work-group
     tracker_entries: Cited[Count]  # wavefronts whose output the tracker can follow at once
 
     @property

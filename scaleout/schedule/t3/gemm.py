@@ -80,7 +80,7 @@ def memory_rate(device: Device) -> float:
 def stage(gemm: Gemm, device: Device, *, isolated_s: float, units: int | None = None, bypassed: bool = False) -> Staged:
     """Cut a GEMM into stages, worked on by some compute units, by default by all; its output may bypass the cache.
 
-    Of `isolated_s`, the time of the transposed GEMM on the whole device, reading and writing leave the rest to multiply.
+    Of `isolated_s`, the transposed GEMM's time on the whole device, reading and writing leave the rest to multiply.
     """
     constants, rate = constants_of(device), memory_rate(device)
     units = device.num_sms if units is None else units
@@ -94,6 +94,7 @@ def stage(gemm: Gemm, device: Device, *, isolated_s: float, units: int | None = 
     reads, read_s = _reads(gemm, device, tiles[0], bypassed=bypassed)
     compute_s = np.ceil(tiles / units) * tile_s
     write_s = np.maximum(cached_s * share, written / rate * share - compute_s)
+    compute_s[0] += constants.kernel_launch
     iterations = math.ceil(gemm.depth / gemm.split_depth / constants.tile_depth)
     return Staged(
         tiles, gemm.output_bytes * share, compute_s, reads * share, written * share, read_s * share, write_s, iterations

@@ -126,13 +126,16 @@ class Ring:
             return (self.ranks - 1) * (link_s + self.latency_s)
         added_s = _units_s(3 * chunk, device, units, 1 / 3)
         first_s = max(link_s, _units_s(2 * chunk, device, units, 1 / 2))
-        return first_s + (self.ranks - 2) * max(link_s, added_s) + (self.ranks - 1) * self.latency_s + added_s
+        launch_s = constants_of(device).kernel_launch
+        return (
+            launch_s + first_s + (self.ranks - 2) * max(link_s, added_s) + (self.ranks - 1) * self.latency_s + added_s
+        )
 
     def all_gather_s(self, size_bytes: float, device: Device, *, units: int) -> float:
         """Time of an all-gather isolated, by some compute units."""
         chunk = size_bytes / self.ranks
         round_s = max(chunk / self.link_bytes_per_s, _units_s(2 * chunk, device, units, 1 / 2))
-        return (self.ranks - 1) * (round_s + self.latency_s)
+        return constants_of(device).kernel_launch + (self.ranks - 1) * (round_s + self.latency_s)
 
     def reduce_scatter_traffic(self, size_bytes: float, *, near_memory: bool = False) -> Traffic:
         """Bytes of a rank's memory in a reduce-scatter isolated."""

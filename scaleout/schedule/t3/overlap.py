@@ -128,20 +128,20 @@ class _Run:
     def multiply(self, phase_s: float, iterations: int) -> None:
         """Multiply; each iteration waits for its reads, behind what the collective has put into the queues."""
         turn_s = self.policy.turn_s(self.constants, self.memory_bytes_per_s)
-        self.advance(phase_s, pace=phase_s / (phase_s + iterations * turn_s) if turn_s else 1.0)
+        self.advance(phase_s, waits_s=iterations * turn_s)
 
     def advance(
-        self, phase_s: float, *, kind: str = "", cost: float = 1.0, size_bytes: float = 0.0, pace: float = 1.0
+        self, phase_s: float, *, kind: str = "", cost: float = 1.0, size_bytes: float = 0.0, waits_s: float = 0.0
     ) -> None:
-        """Let the GEMM's phase go by, with all that happens meanwhile.
+        """Let the GEMM's phase go by, with all that happens meanwhile; `kind` is empty without memory accesses.
 
-        `kind` is empty without memory accesses; it goes on at `pace` while the collective's side waits.
+        It takes `waits_s` longer, times the cost of their accesses, if others wait for the memory all the while.
         """
         left_s = phase_s
         self.arrive()
         while left_s > _ALMOST:
             self.arrive()
-            mine, others = self.shares(kind, cost, pace)
+            mine, others = self.shares(kind, cost, waits_s / phase_s)
             until_s = min([self.now_s + left_s / mine, *self.next_s(others)])
             self.serve(until_s, others)
             done_s = min((until_s - self.now_s) * mine, left_s)
@@ -151,12 +151,12 @@ class _Run:
             self.now_s = until_s
             self.finish_job()
 
-    def shares(self, kind: str, cost: float, pace: float) -> tuple[float, float]:
+    def shares(self, kind: str, cost: float, waits: float) -> tuple[float, float]:
         """Return how fast the GEMM's phase and the collective's side go on."""
         if not self.waiting:
             return 1.0, 0.0
         if not kind:
-            return pace, float(self.policy.fills_gaps)
+            return 1 / (1 + waits * self.waiting[0].cost), float(self.policy.fills_gaps)
         return self.policy.shares(cost, self.waiting[0].cost, self.constants, self.memory_bytes_per_s)
 
     def next_s(self, share: float) -> list[float]:
