@@ -22,7 +22,15 @@ from scaleout.schedule.t3.memory import (
     policy_named,
     threshold_of,
 )
-from scaleout.schedule.t3.sublayer import CONFIGURATIONS, DIRECT, Sublayer, TrackSettings, sublayer_of
+from scaleout.schedule.t3.sublayer import (
+    CONFIGURATIONS,
+    DIRECT,
+    GATHER,
+    Sublayer,
+    TrackSettings,
+    outcomes_of,
+    sublayer_of,
+)
 from scaleout.validation.papers import t3
 
 GPU = load_device("t3-gpu")
@@ -268,6 +276,42 @@ def test_a_tracked_all_to_all_is_bound_by_its_product_or_its_links():
     before, after = DIRECT["all-to-all"](layer), DIRECT["t3-all-to-all"](layer)
     assert before.all_gather_s == after.all_gather_s == 0
     assert max(after.gemm_s, layer.gemm.output_bytes / 8 / LINK) <= after.fused_s < before.fused_s
+
+
+@settings(max_examples=30, deadline=None)
+@given(layer=sublayers)
+def test_laws_of_a_tracked_all_gather(layer):
+    """It moves what one after the other moves, takes no less than either, and no more than both, disturbed or not."""
+    apart, found = (GATHER[name](layer) for name in ("gather", "t3-gather"))
+    for name in ("gemm_reads", "gemm_writes", "gather_reads", "gather_writes"):
+        assert getattr(found.traffic, name) == pytest.approx(getattr(apart.traffic, name), rel=1e-6)
+    size, ring = layer.gemm.rows * layer.gemm.depth * 2, layer.ring
+    carried_s = (ring.ranks - 1) * (size / ring.ranks / ring.link_bytes_per_s)
+    assert found.total_s >= max(apart.gemm_s, carried_s) * (1 - 1e-9)
+    served_s = apart.traffic.total * 10 / memory_rate(GPU)  # each access finds another row open, behind a full queue
+    assert found.total_s <= apart.gemm_s + carried_s + ring.ranks * ring.latency_s + served_s
+
+
+def test_a_gemm_starts_on_its_own_rows_and_waits_for_the_last():
+    layer = sublayer()
+    slow = replace(layer, ring=Ring(16, 1e9, 0.0))
+    found = GATHER["t3-gather"](slow).overlapped
+    arrives_s = 15 / 16 * 8192 * 1064 * 2 / 1e9
+    first, *_, last = found.stage_ends_s
+    assert first < arrives_s / 4
+    assert last > arrives_s
+
+
+def test_what_follows_near_the_memory_is_a_ranks_share():
+    """A residual: one array read and added by updates of 1.4 reads, on a 16th, instead of three arrays on all."""
+    found = outcomes_of(TrackSettings(following=1), sublayer(following=1))
+    size = 8192 * 4256 * 2
+    near, apart = found["t3-mca-following"], found["t3-mca"]
+    assert near.following_s == pytest.approx(size / 16 * 2.4 / memory_rate(GPU))
+    assert apart.following_s > 3 * size / memory_rate(GPU)
+    assert near.total_s - near.following_s == pytest.approx(apart.total_s - apart.following_s)
+    assert apart.traffic.total - near.traffic.total == pytest.approx((3 - 2 / 16) * size)
+    assert "t3-mca-following" not in outcomes_of(TrackSettings(), sublayer())
 
 
 def test_split_depth_writes_every_partial_tile():

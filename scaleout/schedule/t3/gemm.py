@@ -55,6 +55,7 @@ class Staged:
     read_s: Floats  # of reading, with the memory to itself
     write_s: Floats  # of writing into the cache, which writes back during the next stage, and what that does not hide
     iterations: int  # over K, of each tile
+    bypassed: bool  # whether the output goes past the cache
 
     @property
     def isolated_s(self) -> float:
@@ -97,7 +98,15 @@ def stage(gemm: Gemm, device: Device, *, isolated_s: float, units: int | None = 
     compute_s[0] += constants.kernel_launch
     iterations = math.ceil(gemm.depth / gemm.split_depth / constants.tile_depth)
     return Staged(
-        tiles, gemm.output_bytes * share, compute_s, reads * share, written * share, read_s * share, write_s, iterations
+        tiles,
+        gemm.output_bytes * share,
+        compute_s,
+        reads * share,
+        written * share,
+        read_s * share,
+        write_s,
+        iterations,
+        bypassed,
     )
 
 

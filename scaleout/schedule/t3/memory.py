@@ -82,7 +82,7 @@ def threshold_of(intensity: float) -> int | None:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of one rank's memory: of the GEMM, of the reduce-scatter or all-to-all, and of the all-gather.
+    """Bytes of one rank's memory: of the GEMM, of the reduce-scatter or all-to-all, of the all-gather, and after it.
 
     Writes of the GEMM into other ranks' memory are theirs; `scatter_writes` are those that arrive, updates included.
     """
@@ -93,6 +93,8 @@ class Traffic:
     scatter_writes: float = 0.0
     gather_reads: float = 0.0
     gather_writes: float = 0.0
+    following_reads: float = 0.0
+    following_writes: float = 0.0
 
     @property
     def total(self) -> float:
@@ -154,3 +156,15 @@ def _units_s(size_bytes: float, device: Device, units: int, written: float) -> f
     """Time of compute units to read and write some bytes, all accesses counted, a share of them written."""
     constants = constants_of(device)
     return size_bytes / min(units * constants.unit_bytes_per_s, memory_rate(device) / constants.mixed_cost(written))
+
+
+def following_s(size_bytes: float, operands: int, device: Device) -> float:
+    """Time of a kernel that adds so many further arrays to one of some size, all read and the sum written."""
+    moved = (operands + 2) * size_bytes
+    launch_s = constants_of(device).kernel_launch
+    return launch_s + _units_s(moved, device, device.num_sms, 1 / (operands + 2))
+
+
+def near_memory_following_s(size_bytes: float, operands: int, device: Device) -> float:
+    """Time of the same near the memory: each further array is read, and added by an update."""
+    return operands * size_bytes * (1 + constants_of(device).update_cost) / memory_rate(device)

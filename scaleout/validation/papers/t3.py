@@ -10,11 +10,13 @@ Source: Pati et al., T3: Transparent Tracking & Triggering for Fine-grained Over
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import geometric_mean
 
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.topology import load_topology
+from scaleout.config.yaml_files import scaled
 from scaleout.schedule.t3.gemm import stage
 from scaleout.schedule.t3.memory import Traffic
 from scaleout.schedule.t3.sublayer import CONFIGURATIONS, Outcome, Sublayer, TrackSettings, sublayer_of
@@ -282,21 +284,26 @@ def _large() -> Mapping[str, float]:
 
 
 def future() -> list[tuple[Swept, Swept]]:
-    """Return Fig. 20: sub-layers today and with twice the compute units; FC-2 where its GEMM dominates, and OP."""
+    """Return Fig. 20: OP and FC-2 of all models, today and with twice the compute units."""
     configurations = ("sequential", "t3-mca")
     today, then = (sweep((*MODELS, *LARGE_MODELS), device, configurations) for device in (DEVICE, FUTURE_DEVICE))
     rows = zip(today, then, strict=True)
-    return [(now, later) for now, later in rows if now.name == "OP" or (now.name == "FC-2" and _dominates(now))]
+    return [(now, later) for now, later in rows if now.name in FORWARD]
 
 
-def _dominates(row: Swept) -> bool:
+def dominates(row: Swept) -> bool:
+    """Whether compute does: the GEMM takes longer than its all-reduce."""
     found = row.outcomes["sequential"]
     return found.gemm_s > found.reduce_scatter_s + found.all_gather_s
 
 
 def _figure_20() -> Mapping[str, float]:
     def grows(name: str) -> float:
-        ratios = [then.speedup("t3-mca") / now.speedup("t3-mca") for now, then in future() if now.name == name]
+        ratios = [
+            then.speedup("t3-mca") / now.speedup("t3-mca")
+            for now, then in future()
+            if now.name == name and (name == "OP" or dominates(now))
+        ]
         return geometric_mean(ratios) if ratios else math.nan  # of which no trend holds
 
     speedups = {(each.model, each.degree): each.speedup("t3-mca") for each in iterations(MODELS, "training")}
@@ -317,3 +324,21 @@ FIGURES: Mapping[str, Callable[[], Mapping[str, float]]] = {
     "T": _large,
     "T20": _figure_20,
 }
+
+_RING = ("topologies/t3-ring-*.yaml", "dimensions.0.bandwidth", 2.0)
+_UNLOADED = ("traces/t3-gpu*/device.yaml", "stages.memory_latency", 0.5)
+READINGS: Mapping[str, tuple[tuple[str, str, float], ...]] = {
+    "75 GB/s each way, latency under load": (),
+    "75 GB/s each way, unloaded latency": (_UNLOADED,),
+    "150 GB/s each way, latency under load": (_RING,),
+    "150 GB/s each way, unloaded latency": (_RING, _UNLOADED),
+}
+"""Reading of Table 1's ring, "150 GB/s bi-directional", and of the memory's latency, to what files are scaled by."""
+
+
+def read_as(reading: str) -> Mapping[str, float]:
+    """Return the numbers of all figures under a reading."""
+    with ExitStack() as stack:
+        for files, key, factor in READINGS[reading]:
+            stack.enter_context(scaled(files, key, factor))
+        return {claim: value for figure in FIGURES.values() for claim, value in figure().items()}
