@@ -132,6 +132,7 @@ class Stages(Config):
     access: Cited[Bytes]
     banks: Cited[Count]  # of a channel, as are the groups of banks
     row_cycle: Cited[Count]  # cycles for which an access to a new row occupies a bank
+    row_delay: Cited[Count]  # cycles between opening two rows of a channel
     bank_groups: Cited[Count]
     column_delay: Cited[Count]  # cycles between accesses to different bank groups
     group_column_delay: Cited[Count]  # cycles between accesses to the same one
@@ -162,7 +163,8 @@ class Stages(Config):
     def piece_cost(self, piece_bytes: float) -> float:
         """Time of an access over that of one in a long row, where every so many contiguous bytes open another row."""
         accesses = max(1.0, piece_bytes / self.access)
-        return max(1.0, self.row_cycle / self.banks / accesses / self._cycles(self.group_column_delay))
+        row_cycles = max(self.row_cycle / self.banks, self.row_delay)
+        return max(1.0, row_cycles / accesses / self._cycles(self.group_column_delay))
 
     @property
     def turn_cost(self) -> float:
