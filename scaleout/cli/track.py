@@ -29,8 +29,13 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
       rows, columns, depth  the GEMM of each rank: rows x depth by depth x columns
       dtype                 fp16 or bf16
       split_depth           work-groups (thread blocks) that share a tile (split-K)
+      transposed            whether the right operand lies along K, as weights in a
+                            forward pass (true), or along N, as in a backward pass
       collective            ring (ring all-reduce), direct (all-reduce over a link to
-                            each rank) or all_to_all
+                            each rank), all_to_all, or all_gather (of the left operand,
+                            before the GEMM)
+      following             arrays that are added to the all-reduced output, such as a
+                            residual connection's; also near the memory, if not 0
       policy                who goes first at the memory, GEMM or collective:
                             round-robin, compute-first or dedicated; by default every
                             configuration's own (not the --policy of `scaleout run`)
@@ -80,7 +85,16 @@ def _print(found: "dict[str, Outcome]", title: str) -> None:
     first = next(iter(found.values()))
     print_table(
         title,
-        ("configuration", "time", "speed-up", "GEMM", "GEMM and collective", "all-gather", "memory traffic"),
+        (
+            "configuration",
+            "time",
+            "speed-up",
+            "GEMM",
+            "GEMM and collective",
+            "all-gather",
+            "following",
+            "memory traffic",
+        ),
         [
             [
                 name,
@@ -89,6 +103,7 @@ def _print(found: "dict[str, Outcome]", title: str) -> None:
                 format_seconds(each.gemm_s),
                 format_seconds(each.fused_s),
                 format_seconds(each.all_gather_s),
+                format_seconds(each.following_s),
                 format_bytes(each.traffic.total),
             ]
             for name, each in found.items()

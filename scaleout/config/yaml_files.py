@@ -22,7 +22,7 @@ class _Scaling(NamedTuple):
     read: list[Path]  # files in which it was found
 
 
-_SCALING: ContextVar[_Scaling | None] = ContextVar("scaling", default=None)
+_SCALINGS: ContextVar[tuple[_Scaling, ...]] = ContextVar("scalings", default=())
 _NUMBER = re.compile(r"\s*([0-9.]+(?:[eE][-+]?[0-9]+)?)(\s*[^0-9.].*)?")
 
 
@@ -30,8 +30,8 @@ _NUMBER = re.compile(r"\s*([0-9.]+(?:[eE][-+]?[0-9]+)?)(\s*[^0-9.].*)?")
 def scaled(files: str, key: str, factor: float) -> Iterator[None]:
     """Multiply a number of all files read within, where their path ends as the pattern `files`.
 
-    `key` is its way into the file, such as ``dimensions.0.bandwidth``. What-if studies vary one input so, whichever
-    code reads it. `ConfigError` if no file that was read within has that number.
+    `key` is its way into the file, such as ``dimensions.0.bandwidth``. What-if studies vary inputs so, one within
+    another, whichever code reads them. `ConfigError` if no file that was read within has that number.
 
     >>> from scaleout.cluster.device.spec import load_device
     >>> with scaled("traces/mi210/device.yaml", "memory_bandwidth", 0.5):
@@ -39,11 +39,11 @@ def scaled(files: str, key: str, factor: float) -> Iterator[None]:
     800000000000.0
     """
     scaling = _Scaling(files, key, factor, [])
-    token = _SCALING.set(scaling)
+    token = _SCALINGS.set((*_SCALINGS.get(), scaling))
     try:
         yield
     finally:
-        _SCALING.reset(token)
+        _SCALINGS.reset(token)
     if not scaling.read:
         raise ConfigError(f"no file like {files} with the number {key!r} was read; name one that the study reads")
 
@@ -58,9 +58,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid YAML ({str(error).splitlines()[0]}); mend the file") from None
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: holds no mapping of keys to values; see the shipped files for the form")
-    scaling = _SCALING.get()
-    if scaling and fnmatch(path.absolute().as_posix(), f"*/{scaling.files}"):
-        _scale(value, scaling, path)
+    for scaling in _SCALINGS.get():
+        if fnmatch(path.absolute().as_posix(), f"*/{scaling.files}"):
+            _scale(value, scaling, path)
     return value
 
 

@@ -108,7 +108,7 @@ SCHEDULES: dict[str, Schedule] = {
         prepares_for=("", "model", "gradients"),
     ),
     "chunked": Schedule(
-        "every all-to-all and the kernels next to it in two chunks, or with chunked:N in N, at most as many as there are "
+        "every all-to-all and the kernels next to it in two chunks, or with chunked:N in N, but no more than there are "
         "tables or tokens, whether that pays or not; centauri weighs it",
         "centauri.partition.exchange:chunked",
         rewrites=True,

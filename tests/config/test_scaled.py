@@ -34,3 +34,14 @@ def test_a_number_that_no_file_has_is_refused(key):
     message = rf"no file like traces/mi210/device.yaml with the number '{key}' was read"
     with pytest.raises(ConfigError, match=message), scaled("traces/mi210/device.yaml", key, 1.3):
         load_device("mi210")
+
+
+def test_one_scaling_within_another_scales_both():
+    before = load_device("mi210")
+    with scaled("traces/mi210/device.yaml", "work_groups.row_latency", 1.3):
+        with scaled("traces/mi210/device.yaml", "memory_bandwidth", 0.5):
+            within = load_device("mi210")
+        again = load_device("mi210")
+    assert within.work_groups.row_latency_s == again.work_groups.row_latency_s
+    assert within.work_groups.row_latency_s == pytest.approx(1.3 * before.work_groups.row_latency_s)
+    assert within.memory_bytes_per_s == pytest.approx(0.5 * again.memory_bytes_per_s)

@@ -1,6 +1,7 @@
 """The schedule track-and-trigger: what it conserves, what it may not beat, and where it stands in a graph."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,11 +13,12 @@ from scaleout.cli import main
 from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.placement import place
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
 from scaleout.program.graph import COLLECTIVES, NodeKind
 from scaleout.schedule import apply_schedule
-from scaleout.schedule.t3.schedule import track
+from scaleout.schedule.t3.schedule import ring_over, track
 from scaleout.simulation.run import simulate
 from scaleout.study.comparison import compare
 from scaleout.workloads.config import load_workload
@@ -26,8 +28,8 @@ MACHINE = Machine(load_device("t3-gpu"), load_topology("t3-ring-8"))
 RINGS = dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather", "all_to_all"), "ring")
 
 
-def tracked(program, schedule="track-and-trigger"):
-    return apply_schedule(program, schedule, machine=MACHINE)
+def tracked(program, schedule="track-and-trigger", machine=MACHINE):
+    return apply_schedule(program, schedule, machine=machine)
 
 
 def exchanged_bytes(graph):
@@ -46,15 +48,16 @@ def exchanged_bytes(graph):
 @settings(max_examples=60)
 def test_work_and_what_is_exchanged_are_conserved(job, schedule):
     program, topology = job
+    machine = replace(MACHINE, topology=topology)
     try:
-        found = tracked(program, schedule)
+        found = tracked(program, schedule, machine)
     except ConfigError:  # nothing to track
         return
     assert found.total_flops == program.total_flops
     for old, new in zip(program.graphs, found.graphs, strict=True):
         assert exchanged_bytes(new) == exchanged_bytes(old)
         assert (new.duration_s[new.kind == NodeKind.COMPUTE] >= 0).all()
-    assert simulate(found, topology).makespan_s == simulate(tracked(program, schedule), topology).makespan_s
+    assert simulate(found, topology).makespan_s == simulate(tracked(program, schedule, machine), topology).makespan_s
 
 
 def timed(name, **changes):
@@ -90,6 +93,30 @@ def test_kernels_wait_for_what_is_gathered_where_the_baseline_does():
     for node in gathers:
         later = np.flatnonzero((graph.kind == NodeKind.COMPUTE) & (np.arange(len(graph)) > node))
         assert (line.start_s[later] >= line.end_s[node]).all()
+
+
+def test_a_ring_is_as_fast_as_its_links_in_the_topology():
+    """Every second rank of a ring of 16: each message goes over two links, and two groups share each."""
+    topology = load_topology("t3-ring-16")
+    (dimension,) = topology.dimensions
+    whole, half = (ring_over(place(topology, range(0, 16, step))) for step in (1, 2))
+    assert whole.link_bytes_per_s == pytest.approx(dimension.bytes_per_s)
+    assert whole.latency_s == dimension.latency_s
+    assert half.link_bytes_per_s == pytest.approx(dimension.bytes_per_s / 2)
+    assert half.latency_s == pytest.approx(2 * dimension.latency_s)
+
+
+def test_slices_take_what_the_jobs_own_links_bring_into_the_memory():
+    """What arrives late from a slow ring disturbs the GEMM less: round-robin makes it as long as what waits with it."""
+    program = timed("t-nlg", layers=1, mode="prefill")
+    (dimension,) = MACHINE.topology.dimensions
+    slow = replace(MACHINE.topology, dimensions=(replace(dimension, bytes_per_s=1e9),))
+    times = [
+        apply_schedule(program, "track-and-trigger:round-robin", machine=replace(MACHINE, topology=topology))
+        for topology in (MACHINE.topology, slow)
+    ]
+    gemms = [float(np.nansum(found.graphs[0].duration_s)) for found in times]
+    assert gemms[0] > gemms[1]
 
 
 def test_a_mixture_of_experts_stores_its_tokens_where_they_belong():

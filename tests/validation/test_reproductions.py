@@ -91,7 +91,7 @@ def test_each_figure_is_simulated_once_and_what_is_missing_is_missed(monkeypatch
     assert cells in page(list(rows.values()))
 
 
-@pytest.mark.parametrize(("paper", "met"), [("fused", 11), ("t3", 33), ("aluminum", 14), ("centauri", 4)])
+@pytest.mark.parametrize(("paper", "met"), [("fused", 11), ("t3", 41), ("aluminum", 14), ("centauri", 4)])
 def test_as_many_claims_are_met_as_documented_and_every_miss_says_why(paper, met):
     """A change of kernels, networks or schedules that moves a paper's numbers has to be looked at, and written down."""
     rows = reproduce([paper])

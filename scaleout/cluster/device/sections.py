@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from scaleout.config.units import Bytes, Joules, Seconds, Watts
+from scaleout.config.units import Bytes, BytesPerSecond, Joules, Seconds, Watts
 from scaleout.config.validated import Cited, Config, Count
 from scaleout.program.operations import OPERATIONS, Family, Kernel
 
@@ -118,9 +118,11 @@ class Stages(Config):
 
     tile_rows: Cited[Count]  # of the output of a work-group
     tile_columns: Cited[Count]
+    tile_depth: Cited[Count]  # what a work-group reads of K in one iteration
     tiles_per_unit: Cited[Count]  # work-groups that a compute unit holds at once
     waves_per_tile: Cited[Count]  # wavefronts of a work-group: what the tracker counts
     cache_ways: Cited[Count]  # of the last-level cache
+    cache_write: Cited[BytesPerSecond]  # bytes that it takes in a second
     # threads of a compute unit, each with one access of `thread_access` bytes in flight for `memory_latency` seconds
     threads_per_unit: Cited[Count]
     thread_access: Cited[Bytes]
@@ -130,10 +132,13 @@ class Stages(Config):
     access: Cited[Bytes]
     banks: Cited[Count]  # of a channel, as are the groups of banks
     row_cycle: Cited[Count]  # cycles for which an access to a new row occupies a bank
+    row_delay: Cited[Count]  # cycles between opening two rows of a channel
     bank_groups: Cited[Count]
     column_delay: Cited[Count]  # cycles between accesses to different bank groups
     group_column_delay: Cited[Count]  # cycles between accesses to the same one
     update_column_delay: Cited[Count]  # cycles between updates of the same one
+    turnaround: Cited[Count]  # cycles of the bus from reads to writes and back
+    kernel_launch: Cited[Duration]  # seconds from a kernel's launch to its first work-group
     tracker_entries: Cited[Count]  # wavefronts whose output the tracker can follow at once
 
     @property
@@ -141,20 +146,34 @@ class Stages(Config):
         """What one compute unit reads or writes in a kernel that copies or adds."""
         return self.threads_per_unit * self.thread_access / self.memory_latency
 
+    def _cycles(self, same_group: int) -> float:
+        """Cycles of an access: consecutive ones meet the same of G bank groups every G-th time."""
+        return ((self.bank_groups - 1) * self.column_delay + same_group) / self.bank_groups
+
+    @property
+    def access_cost(self) -> float:
+        """Time of an access over that of the bus alone, to which the memory's bandwidth is stated."""
+        return self._cycles(self.group_column_delay) / self.column_delay
+
     @property
     def update_cost(self) -> float:
-        """Time of the memory for an update (it adds near the banks) over that of a read or write.
+        """Time of the memory for an update (it adds near the banks) over that of a read or write."""
+        return self._cycles(self.update_column_delay) / self._cycles(self.group_column_delay)
 
-        Consecutive accesses meet the same of G bank groups every G-th time:
-        ``((G - 1) d + update delay) / ((G - 1) d + group delay)``.
-        """
-        others = (self.bank_groups - 1) * self.column_delay
-        return (others + self.update_column_delay) / (others + self.group_column_delay)
+    def piece_cost(self, piece_bytes: float) -> float:
+        """Time of an access over that of one in a long row, where every so many contiguous bytes open another row."""
+        accesses = max(1.0, piece_bytes / self.access)
+        row_cycles = max(self.row_cycle / self.banks, self.row_delay)
+        return max(1.0, row_cycles / accesses / self._cycles(self.group_column_delay))
 
     @property
     def turn_cost(self) -> float:
         """Time of an access that finds another row open, as two sides take turns, over that of one that does not."""
-        return max(1.0, self.row_cycle / (self.banks * self.column_delay))
+        return self.piece_cost(self.access)
+
+    def mixed_cost(self, written: float) -> float:
+        """Time of an access over that of a read, where a share is written: the bus turns for each queue of writes."""
+        return 1 + written * self.turnaround / self.queue_entries / self._cycles(self.group_column_delay)
 
     def queue_s(self, memory_bytes_per_s: float) -> float:
         """Return the time to serve a full queue of the memory's controllers."""

@@ -162,7 +162,7 @@ def draw_traffic(axes: Axes, found: Overlapped) -> None:
     """Draw the memory's traffic of a GEMM and its collective over time, by kind, stacked."""
     edges = np.linspace(0, found.end_s, _STEPS)
     bottom = np.zeros(len(edges) - 1)
-    for kind in KINDS[:4]:
+    for kind in [kind for kind in KINDS if any(each.kind == kind for each in found.served)]:
         filled = np.zeros(len(edges) - 1)
         for each in found.served:
             if each.kind == kind:

@@ -24,13 +24,18 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Gemm:
-    """Sizes of a GEMM; `split_depth` work-groups share a tile and add up what they make (split-K)."""
+    """Sizes of a GEMM; `split_depth` work-groups share a tile and add up what they make (split-K).
+
+    The left operand lies in memory along K. `transposed`: so does the right one, as weights in a forward pass; in a
+    backward pass, which multiplies by the same weights the other way round, it lies along N.
+    """
 
     rows: int
     columns: int
     depth: int
     dtype: str = "fp16"
     split_depth: int = 1
+    transposed: bool = True
 
     @property
     def output_bytes(self) -> int:
@@ -47,10 +52,15 @@ class Staged:
     compute_s: Floats  # of multiplying, with everything at hand
     read_bytes: Floats  # from memory
     write_bytes: Floats
+    read_s: Floats  # of reading, with the memory to itself
+    write_s: Floats  # of writing into the cache, which writes back during the next stage, and what that does not hide
+    iterations: int  # over K, of each tile
+    bypassed: bool  # whether the output goes past the cache
 
-    def isolated_s(self, memory_bytes_per_s: float) -> float:
-        """Return the time of the GEMM with the memory to itself: each stage reads, multiplies and writes."""
-        return float(self.compute_s.sum() + (self.read_bytes.sum() + self.write_bytes.sum()) / memory_bytes_per_s)
+    @property
+    def isolated_s(self) -> float:
+        """Time of the GEMM with the memory to itself: each stage reads, multiplies and writes."""
+        return float((self.compute_s + self.read_s + self.write_s).sum())
 
 
 def constants_of(device: Device) -> Stages:
@@ -63,21 +73,41 @@ def constants_of(device: Device) -> Stages:
     return device.stages
 
 
+def memory_rate(device: Device) -> float:
+    """Return the bytes that a device's memory moves in a second, as its banks allow it."""
+    return device.memory_bytes_per_s / constants_of(device).access_cost
+
+
 def stage(gemm: Gemm, device: Device, *, isolated_s: float, units: int | None = None, bypassed: bool = False) -> Staged:
     """Cut a GEMM into stages, worked on by some compute units, by default by all; its output may bypass the cache.
 
-    Of `isolated_s`, the GEMM's time on the whole device, reading and writing leave the rest to multiply.
+    Of `isolated_s`, the transposed GEMM's time on the whole device, reading and writing leave the rest to multiply.
     """
-    constants = constants_of(device)
+    constants, rate = constants_of(device), memory_rate(device)
     units = device.num_sms if units is None else units
     whole = _tiles(gemm, constants, device.num_sms)
     written = float(gemm.output_bytes * gemm.split_depth)  # partial tiles are added where they are written
-    memory_s = (_reads(gemm, device, constants, whole[0], bypassed=False) + written) / device.memory_bytes_per_s
-    tile_s = max(isolated_s - memory_s, 0.0) / np.ceil(whole / device.num_sms).sum()
+    _, read_s = _reads(replace(gemm, transposed=True), device, whole[0], bypassed=False)
+    cached_s = written / constants.cache_write
+    tile_s = max(isolated_s - read_s - cached_s, 0.0) / np.ceil(whole / device.num_sms).sum()
     tiles = _tiles(gemm, constants, units)
     share = tiles / tiles.sum()
-    reads = _reads(gemm, device, constants, tiles[0], bypassed=bypassed)
-    return Staged(tiles, gemm.output_bytes * share, np.ceil(tiles / units) * tile_s, reads * share, written * share)
+    reads, read_s = _reads(gemm, device, tiles[0], bypassed=bypassed)
+    compute_s = np.ceil(tiles / units) * tile_s
+    write_s = np.maximum(cached_s * share, written / rate * share - compute_s)
+    compute_s[0] += constants.kernel_launch
+    iterations = math.ceil(gemm.depth / gemm.split_depth / constants.tile_depth)
+    return Staged(
+        tiles,
+        gemm.output_bytes * share,
+        compute_s,
+        reads * share,
+        written * share,
+        read_s * share,
+        write_s,
+        iterations,
+        bypassed,
+    )
 
 
 def _tiles(gemm: Gemm, constants: Stages, units: int) -> Floats:
@@ -91,22 +121,22 @@ def _tiles(gemm: Gemm, constants: Stages, units: int) -> Floats:
     return tiles
 
 
-def _reads(gemm: Gemm, device: Device, constants: Stages, held: float, *, bypassed: bool) -> float:
-    """Bytes that the whole GEMM reads, tiles in the order that reads less."""
-    cache = Cache(device.l2_bytes, constants.cache_ways)
+def _reads(gemm: Gemm, device: Device, held: float, *, bypassed: bool) -> tuple[float, float]:
+    """Bytes that the whole GEMM reads, tiles in the order that reads less, and the time of reading them."""
+    constants = constants_of(device)
+    cache, item_bytes = Cache(device.l2_bytes, constants.cache_ways), ITEM_BYTES[gemm.dtype]
+    down, across = constants.tile_rows, constants.tile_columns
     turned = replace(gemm, rows=gemm.columns, columns=gemm.rows)
-    return min(
-        read_bytes(
-            way,
-            sweep_rows=max(1.0, held / gemm.split_depth / math.ceil(way.columns / across)) * down,
-            cache=cache,
-            bypassed=bypassed,
-        )
-        for way, down, across in (
-            (gemm, constants.tile_rows, constants.tile_columns),
-            (turned, constants.tile_columns, constants.tile_rows),
-        )
-    )
+
+    def of(way: Gemm, down: int, across: int) -> tuple[float, float]:
+        sweep_rows = max(1.0, held / gemm.split_depth / math.ceil(way.columns / across)) * down
+        return read_bytes(way, sweep_rows=sweep_rows, cache=cache, bypassed=bypassed)
+
+    left, right = min(of(gemm, down, across), of(turned, across, down)[::-1], key=sum)
+    along_depth = constants.tile_depth * item_bytes
+    right_piece = along_depth if gemm.transposed else across * item_bytes
+    cost = left * constants.piece_cost(along_depth) + right * constants.piece_cost(right_piece)
+    return left + right, cost / memory_rate(device)
 
 
 @dataclass(frozen=True)
@@ -130,8 +160,8 @@ def missed(distance_bytes: float, cache: Cache) -> float:
     return max(0.0, 1.0 - sum(there))
 
 
-def read_bytes(gemm: Gemm, *, sweep_rows: float, cache: Cache, bypassed: bool) -> float:
-    """Return the bytes that a GEMM reads from memory.
+def read_bytes(gemm: Gemm, *, sweep_rows: float, cache: Cache, bypassed: bool) -> tuple[float, float]:
+    """Return the bytes of the left and of the right operand that a GEMM reads from memory.
 
     `sweep_rows` are rows of the output made between two uses of the right operand; a `bypassed` output takes no cache.
     """
@@ -142,7 +172,7 @@ def read_bytes(gemm: Gemm, *, sweep_rows: float, cache: Cache, bypassed: bool) -
     if not bypassed:
         passing += sweep_rows * gemm.columns * item_bytes
     sweeps = rows / sweep_rows
-    return left_bytes + right_bytes * (1 + (sweeps - 1) * missed(passing, cache))
+    return left_bytes, right_bytes * (1 + (sweeps - 1) * missed(passing, cache))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from scaleout.cluster.device.sections import Stages
 from scaleout.cluster.device.spec import Device
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError
-from scaleout.schedule.t3.gemm import constants_of
+from scaleout.schedule.t3.gemm import constants_of, memory_rate
 
 THRESHOLDS = ((0.5, 5), (0.25, 10), (0.1, 30))
 """Memory intensity from which communication may fill only so many entries of a controller's queue."""
@@ -50,7 +50,7 @@ class Policy:
 
     def turn_s(self, constants: Stages, memory_bytes_per_s: float) -> float:
         """Return what the GEMM waits for when it turns to the memory: what communication has put into its queues."""
-        if self.alternates or not self.fills_gaps:
+        if not self.fills_gaps:
             return 0.0
         entries = constants.queue_entries if self.threshold is None else min(self.threshold, constants.queue_entries)
         return constants.queue_s(memory_bytes_per_s) * entries / constants.queue_entries
@@ -82,7 +82,7 @@ def threshold_of(intensity: float) -> int | None:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of one rank's memory: of the GEMM, of the reduce-scatter or all-to-all, and of the all-gather.
+    """Bytes of one rank's memory: of the GEMM, of the reduce-scatter or all-to-all, of the all-gather, and after it.
 
     Writes of the GEMM into other ranks' memory are theirs; `scatter_writes` are those that arrive, updates included.
     """
@@ -93,6 +93,8 @@ class Traffic:
     scatter_writes: float = 0.0
     gather_reads: float = 0.0
     gather_writes: float = 0.0
+    following_reads: float = 0.0
+    following_writes: float = 0.0
 
     @property
     def total(self) -> float:
@@ -124,15 +126,18 @@ class Ring:
         link_s = chunk / self.link_bytes_per_s
         if near_memory:
             return (self.ranks - 1) * (link_s + self.latency_s)
-        added_s = _units_s(3 * chunk, device, units)
-        first_s = max(link_s, _units_s(2 * chunk, device, units))
-        return first_s + (self.ranks - 2) * max(link_s, added_s) + (self.ranks - 1) * self.latency_s + added_s
+        added_s = _units_s(3 * chunk, device, units, 1 / 3)
+        first_s = max(link_s, _units_s(2 * chunk, device, units, 1 / 2))
+        launch_s = constants_of(device).kernel_launch
+        return (
+            launch_s + first_s + (self.ranks - 2) * max(link_s, added_s) + (self.ranks - 1) * self.latency_s + added_s
+        )
 
     def all_gather_s(self, size_bytes: float, device: Device, *, units: int) -> float:
         """Time of an all-gather isolated, by some compute units."""
         chunk = size_bytes / self.ranks
-        round_s = max(chunk / self.link_bytes_per_s, _units_s(2 * chunk, device, units))
-        return (self.ranks - 1) * (round_s + self.latency_s)
+        round_s = max(chunk / self.link_bytes_per_s, _units_s(2 * chunk, device, units, 1 / 2))
+        return constants_of(device).kernel_launch + (self.ranks - 1) * (round_s + self.latency_s)
 
     def reduce_scatter_traffic(self, size_bytes: float, *, near_memory: bool = False) -> Traffic:
         """Bytes of a rank's memory in a reduce-scatter isolated."""
@@ -147,6 +152,19 @@ class Ring:
         return Traffic(gather_reads=moved, gather_writes=moved)
 
 
-def _units_s(size_bytes: float, device: Device, units: int) -> float:
-    """Time of compute units to read and write some bytes, all accesses counted."""
-    return size_bytes / min(units * constants_of(device).unit_bytes_per_s, device.memory_bytes_per_s)
+def _units_s(size_bytes: float, device: Device, units: int, written: float) -> float:
+    """Time of compute units to read and write some bytes, all accesses counted, a share of them written."""
+    constants = constants_of(device)
+    return size_bytes / min(units * constants.unit_bytes_per_s, memory_rate(device) / constants.mixed_cost(written))
+
+
+def following_s(size_bytes: float, operands: int, device: Device) -> float:
+    """Time of a kernel that adds so many further arrays to one of some size, all read and the sum written."""
+    moved = (operands + 2) * size_bytes
+    launch_s = constants_of(device).kernel_launch
+    return launch_s + _units_s(moved, device, device.num_sms, 1 / (operands + 2))
+
+
+def near_memory_following_s(size_bytes: float, operands: int, device: Device) -> float:
+    """Time of the same near the memory: each further array is read, and added by an update."""
+    return operands * size_bytes * (1 + constants_of(device).update_cost) / memory_rate(device)

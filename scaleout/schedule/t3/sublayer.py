@@ -10,14 +10,18 @@
 | t3-mca | tracked and triggered, memory compute-first | all-gather |
 | direct, t3-direct | one after the other, or tracked; a link to each rank | all-gather over these links |
 | all-to-all, t3-all-to-all | the same, of an all-to-all | nothing |
+| gather, t3-gather | an all-gather of the left operand before the GEMM, or tracked | nothing |
+| t3-mca-following | as t3-mca; additions that follow run near the memory, on each rank's chunk | all-gather |
 
 Over direct links the GEMM stores what belongs to others into their memory, so nothing is read to be sent; of a
 reduce-scatter only the additions remain. Without tracking the collective is a kernel behind the GEMM: a reduce-scatter
 sends one p-th over each link, then reads p copies and writes their sum; an all-to-all reads and writes once.
-Source: T3, Secs. 5.3, 7.1 and 7.2; `split`: Sec. 3.2.1 and Fig. 6.
+Tracking an all-gather, stages of the GEMM start as the rows of their tiles have arrived. What follows an all-reduce, a
+residual connection or an optimizer, runs on the whole array on every rank, or near the memory before the all-gather.
+Source: T3, Secs. 5.3, 7.1, 7.2 and 7.6; `split`: Sec. 3.2.1 and Fig. 6.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -31,9 +35,19 @@ from scaleout.config.units import Bytes
 from scaleout.config.validated import Config, Count
 from scaleout.errors import ConfigError
 from scaleout.program.operations import ITEM_BYTES, kernel
-from scaleout.schedule.t3.gemm import TRIGGER_BYTES, Gemm, Region, Staged, constants_of, regions_of, stage
-from scaleout.schedule.t3.memory import COMPUTE_FIRST, ROUND_ROBIN, Policy, Ring, Traffic, policy_named, threshold_of
-from scaleout.schedule.t3.overlap import Overlapped, overlap
+from scaleout.schedule.t3.gemm import TRIGGER_BYTES, Gemm, Region, Staged, constants_of, memory_rate, regions_of, stage
+from scaleout.schedule.t3.memory import (
+    COMPUTE_FIRST,
+    ROUND_ROBIN,
+    Policy,
+    Ring,
+    Traffic,
+    following_s,
+    near_memory_following_s,
+    policy_named,
+    threshold_of,
+)
+from scaleout.schedule.t3.overlap import Overlapped, gathered, overlap
 
 
 @dataclass(frozen=True)
@@ -47,6 +61,7 @@ class Sublayer:
     trigger_bytes: float = TRIGGER_BYTES  # most that copy engines send as one
     policy: Policy | None = None  # of the memory, instead of a configuration's own
     split_units: int = 8  # compute units for the collective under `split`
+    following: int = 0  # arrays as large as the output that are added to the all-reduced one
 
 
 @dataclass(frozen=True)
@@ -62,15 +77,16 @@ class Outcome:
     fused_s: float
     traffic: Traffic
     overlapped: Overlapped | None = None
+    following_s: float = 0.0
 
     @property
     def total_s(self) -> float:
-        """GEMM, reduce-scatter and all-gather."""
-        return self.fused_s + self.all_gather_s
+        """GEMM, reduce-scatter and all-gather, and what follows."""
+        return self.fused_s + self.all_gather_s + self.following_s
 
     def plain(self) -> dict[str, Any]:
         """Return the times and bytes as plain values."""
-        names = ("total_s", "gemm_s", "fused_s", "reduce_scatter_s", "all_gather_s")
+        names = ("total_s", "gemm_s", "fused_s", "reduce_scatter_s", "all_gather_s", "following_s")
         memory_bytes = {**asdict(self.traffic), "total": self.traffic.total}
         return {**{name: getattr(self, name) for name in names}, "memory_bytes": memory_bytes}
 
@@ -80,11 +96,15 @@ def _parts(layer: Sublayer, *, units: int | None = None, others: int | None = No
     size, ring, device = layer.gemm.output_bytes, layer.ring, layer.device
     others = others or device.num_sms
     staged = stage(layer.gemm, device, units=units, isolated_s=layer.isolated_s)
-    gemm_s = staged.isolated_s(device.memory_bytes_per_s)
+    gemm_s = staged.isolated_s
     scatter_s, gather_s = (of(size, device, units=others) for of in (ring.reduce_scatter_s, ring.all_gather_s))
     traffic = Traffic(float(staged.read_bytes.sum()), float(staged.write_bytes.sum()))
     traffic += ring.reduce_scatter_traffic(size) + ring.all_gather_traffic(size)
-    return staged, Outcome(gemm_s, scatter_s, gather_s, gemm_s + scatter_s, traffic)
+    found = Outcome(gemm_s, scatter_s, gather_s, gemm_s + scatter_s, traffic)
+    if not layer.following:
+        return staged, found
+    traffic += Traffic(following_reads=(layer.following + 1) * size, following_writes=size)
+    return staged, replace(found, traffic=traffic, following_s=following_s(size, layer.following, device))
 
 
 def split(layer: Sublayer) -> Outcome:
@@ -119,20 +139,34 @@ def track_and_trigger(layer: Sublayer, policy: Policy = ROUND_ROBIN) -> Outcome:
     """Tracked and triggered, the memory under a policy."""
     device, gemm, size = layer.device, layer.gemm, layer.gemm.output_bytes
     isolated, found = _parts(layer)
-    policy = layer.policy or policy
-    if policy == COMPUTE_FIRST:
-        policy = replace(policy, threshold=threshold_of(_intensity(isolated, device)))
+    policy = _chosen(layer, policy, isolated)
     staged = stage(gemm, device, bypassed=True, isolated_s=layer.isolated_s)
     _check_tracker(staged, device)
     regions = regions_of(staged, size, layer.ring.ranks, trigger_bytes=layer.trigger_bytes)
     done = overlap(staged, regions, ring=layer.ring, device=device, policy=policy)
-    traffic = done.traffic + layer.ring.all_gather_traffic(size)
+    after = Traffic(**{name: moved for name, moved in asdict(found.traffic).items() if name.startswith("following")})
+    traffic = done.traffic + layer.ring.all_gather_traffic(size) + after
     return replace(found, gemm_s=done.gemm_s, fused_s=done.end_s, traffic=traffic, overlapped=done)
 
 
-def _intensity(staged: Staged, device: Device) -> float:
+def following_near_memory(layer: Sublayer) -> Outcome:
+    """Tracked as under T3-MCA; what follows runs near the memory on the rank's chunk, before the all-gather."""
+    chunk = layer.gemm.output_bytes / layer.ring.ranks
+    found = track_and_trigger(replace(layer, following=0), COMPUTE_FIRST)
+    moved = Traffic(following_reads=layer.following * chunk, following_writes=layer.following * chunk)
+    time_s = near_memory_following_s(chunk, layer.following, layer.device)
+    return replace(found, following_s=time_s, traffic=found.traffic + moved)
+
+
+def _chosen(layer: Sublayer, policy: Policy, isolated: Staged) -> Policy:
+    """Return the memory's policy: the layer's own, if it has one, with a threshold by the GEMM's memory intensity."""
+    policy = layer.policy or policy
+    return replace(policy, threshold=threshold_of(_intensity(isolated))) if policy == COMPUTE_FIRST else policy
+
+
+def _intensity(staged: Staged) -> float:
     """Share of the GEMM's first stage, alone, in which the memory is busy."""
-    memory_s = float(staged.read_bytes[0] + staged.write_bytes[0]) / device.memory_bytes_per_s
+    memory_s = float(staged.read_s[0] + staged.write_s[0])
     return memory_s / (memory_s + float(staged.compute_s[0]))
 
 
@@ -157,6 +191,9 @@ CONFIGURATIONS: Mapping[str, Callable[[Sublayer], Outcome]] = {
 }
 """Name to what it makes of a sub-layer."""
 
+FOLLOWED: Mapping[str, Callable[[Sublayer], Outcome]] = {"t3-mca-following": following_near_memory}
+"""The same, of one that additions follow."""
+
 
 def _exchange_s(layer: Sublayer) -> float:
     """Time in which every rank sends one p-th of the output to each other one."""
@@ -174,13 +211,13 @@ def direct(layer: Sublayer, *, adds: bool) -> Outcome:
     """One after the other: a direct reduce-scatter with its all-gather, or an all-to-all."""
     size, ranks, device = layer.gemm.output_bytes, layer.ring.ranks, layer.device
     staged = stage(layer.gemm, device, isolated_s=layer.isolated_s)
-    gemm_s = staged.isolated_s(device.memory_bytes_per_s)
+    gemm_s = staged.isolated_s
     others_bytes = size * (ranks - 1) / ranks
     traffic = Traffic(float(staged.read_bytes.sum()), float(staged.write_bytes.sum()), others_bytes, others_bytes)
     scatter_s, gather_s = _exchange_s(layer), 0.0
     if adds:
         added = Traffic(scatter_reads=size, scatter_writes=size / ranks)
-        scatter_s += added.total / device.memory_bytes_per_s
+        scatter_s += added.total / memory_rate(device)
         gather_s = _exchange_s(layer)
         traffic += added + _gathered(layer)
     return Outcome(gemm_s, scatter_s, gather_s, gemm_s + scatter_s, traffic)
@@ -209,6 +246,26 @@ DIRECT: Mapping[str, Callable[[Sublayer], Outcome]] = {
 """Name to what it makes of a sub-layer whose ranks are fully connected, each link as fast as the ring's."""
 
 
+def gather(layer: Sublayer, *, tracks: bool) -> Outcome:
+    """All-gather the left operand around the ring, then multiply; or track it, and multiply what is there."""
+    device, ring = layer.device, layer.ring
+    size = float(layer.gemm.rows * layer.gemm.depth * ITEM_BYTES[layer.gemm.dtype])
+    staged = stage(layer.gemm, device, isolated_s=layer.isolated_s)
+    gather_s = ring.all_gather_s(size, device, units=device.num_sms)
+    traffic = ring.all_gather_traffic(size) + Traffic(float(staged.read_bytes.sum()), float(staged.write_bytes.sum()))
+    if not tracks:
+        return Outcome(staged.isolated_s, 0.0, gather_s, staged.isolated_s, traffic)
+    done = gathered(staged, size, ring=ring, device=device, policy=_chosen(layer, COMPUTE_FIRST, staged))
+    return Outcome(done.gemm_s, 0.0, 0.0, done.gemm_s, done.traffic, done)
+
+
+GATHER: Mapping[str, Callable[[Sublayer], Outcome]] = {
+    "gather": lambda layer: gather(layer, tracks=False),
+    "t3-gather": lambda layer: gather(layer, tracks=True),
+}
+"""Name to what it makes of a sub-layer whose left operand is all-gathered, instead of its output reduced."""
+
+
 class TrackSettings(Config):
     """A GEMM of ``rows x depth`` by ``depth x columns`` on each rank, and how it is tracked."""
 
@@ -217,9 +274,13 @@ class TrackSettings(Config):
     depth: Count = Field(default=1064, description="summed over on a rank: what tensor parallelism divides")
     dtype: Literal["fp16", "bf16"] = "fp16"
     split_depth: Count = Field(default=1, description="work-groups that share a tile (split-K)")
-    collective: Literal["ring", "direct", "all_to_all"] = Field(
-        default="ring", description="ring: ring all-reduce; direct: the same over a link to each rank; all_to_all"
+    transposed: bool = Field(default=True, description="whether the right operand lies along K, as weights in forward")
+    collective: Literal["ring", "direct", "all_to_all", "all_gather"] = Field(
+        default="ring",
+        description="ring: ring all-reduce; direct: the same over a link to each rank; all_to_all; all_gather: of the "
+        "left operand, before the GEMM",
     )
+    following: int = Field(default=0, ge=0, description="arrays added to the all-reduced output, as a residual's is")
     policy: str | None = Field(default=None, description="of the memory: round-robin, compute-first or dedicated")
     trigger: Bytes = Field(default=TRIGGER_BYTES, gt=0, description="what copy engines send as one, at most")
     tracker_entries: Count | None = Field(default=None, description="wavefronts followed; the device's if unset")
@@ -250,18 +311,26 @@ def sublayer_of(settings: TrackSettings, device: Device, topology: Topology) -> 
         )
     gemm = kernel("gemm", dtype=settings.dtype, M=settings.rows, N=settings.columns, K=settings.depth)
     return Sublayer(
-        Gemm(settings.rows, settings.columns, settings.depth, settings.dtype, settings.split_depth),
+        Gemm(
+            settings.rows, settings.columns, settings.depth, settings.dtype, settings.split_depth, settings.transposed
+        ),
         Ring(dimension.size, dimension.bytes_per_s, dimension.latency_s),
         device,
         kernel_time(device, gemm).seconds,
         trigger_bytes=settings.trigger,
         policy=None if settings.policy is None else policy_named(settings.policy),
         split_units=settings.split_units,
+        following=settings.following,
     )
 
 
 def outcomes_of(settings: TrackSettings, layer: Sublayer) -> dict[str, Outcome]:
     """Return what every configuration of the collective makes of a sub-layer, the one without overlap first."""
-    wanted = {"ring": CONFIGURATIONS, "direct": ("direct", "t3-direct"), "all_to_all": ("all-to-all", "t3-all-to-all")}
-    every = {**CONFIGURATIONS, **DIRECT}
+    wanted: dict[str, Iterable[str]] = {
+        "ring": [*CONFIGURATIONS, *(FOLLOWED if layer.following else ())],
+        "direct": ("direct", "t3-direct"),
+        "all_to_all": ("all-to-all", "t3-all-to-all"),
+        "all_gather": GATHER,
+    }
+    every = {**CONFIGURATIONS, **FOLLOWED, **DIRECT, **GATHER}
     return {name: every[name](layer) for name in wanted[settings.collective]}

@@ -10,11 +10,13 @@ Source: Pati et al., T3: Transparent Tracking & Triggering for Fine-grained Over
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import geometric_mean
 
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.topology import load_topology
+from scaleout.config.yaml_files import scaled
 from scaleout.schedule.t3.gemm import stage
 from scaleout.schedule.t3.memory import Traffic
 from scaleout.schedule.t3.sublayer import CONFIGURATIONS, Outcome, Sublayer, TrackSettings, sublayer_of
@@ -49,7 +51,10 @@ LARGE_MODELS = (
 FUTURE_MODELS = (Model("1T", "future-1t", 25600, 2 * 1024, (64,)), Model("10T", "future-10t", 65536, 2 * 1024, (64,)))
 
 SUBLAYERS: Mapping[str, int] = {"OP": 1, "FC-2": 4, "FC-1": 4, "IP": 3}
-"""Sub-layer to its K over hidden size, before slicing; OP and FC-2 run forward, FC-1 and IP backward."""
+"""Sub-layer to its K over hidden size, before slicing."""
+
+FORWARD = ("OP", "FC-2")
+"""Sub-layers of the forward pass, whose weights are transposed (Sec. 5.2); the others are of the backward pass."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ class Swept:
 def sublayer(model: Model, degree: int, name: str, device: Device) -> Sublayer:
     """Return a model's sub-layer under some degree of tensor parallelism."""
     depth = SUBLAYERS[name] * model.hidden // degree
-    gemm = TrackSettings(rows=model.tokens, columns=model.hidden, depth=depth)
+    gemm = TrackSettings(rows=model.tokens, columns=model.hidden, depth=depth, transposed=name in FORWARD)
     return sublayer_of(gemm, device, load_topology(f"t3-ring-{degree}"))
 
 
@@ -118,7 +123,7 @@ def _times(layer: Sublayer, gemm_units: int, other_units: int) -> tuple[float, f
     size = layer.gemm.output_bytes
     of_ring = (layer.ring.reduce_scatter_s, layer.ring.all_gather_s)
     reduce_s = sum(collective_s(size, layer.device, units=other_units) for collective_s in of_ring)
-    return staged.isolated_s(layer.device.memory_bytes_per_s), reduce_s
+    return staged.isolated_s, reduce_s
 
 
 @dataclass(frozen=True)
@@ -156,7 +161,7 @@ def iterations(models: Iterable[Model], mode: str) -> list[Iteration]:
             swept = tuple(
                 each
                 for each in sweep([one_degree], configurations=("sequential", "t3", "t3-mca"))
-                if mode == "training" or each.name in ("OP", "FC-2")
+                if mode == "training" or each.name in FORWARD
             )
             times_s = outcome.makespan_s, outcome.breakdown.communication_s
             rows.append(Iteration(model.name, degree, mode, *times_s, job.layers, swept))
@@ -279,21 +284,26 @@ def _large() -> Mapping[str, float]:
 
 
 def future() -> list[tuple[Swept, Swept]]:
-    """Return Fig. 20: sub-layers today and with twice the compute units; FC-2 where its GEMM dominates, and OP."""
+    """Return Fig. 20: OP and FC-2 of all models, today and with twice the compute units."""
     configurations = ("sequential", "t3-mca")
     today, then = (sweep((*MODELS, *LARGE_MODELS), device, configurations) for device in (DEVICE, FUTURE_DEVICE))
     rows = zip(today, then, strict=True)
-    return [(now, later) for now, later in rows if now.name == "OP" or (now.name == "FC-2" and _dominates(now))]
+    return [(now, later) for now, later in rows if now.name in FORWARD]
 
 
-def _dominates(row: Swept) -> bool:
+def dominates(row: Swept) -> bool:
+    """Whether compute does: the GEMM takes longer than its all-reduce."""
     found = row.outcomes["sequential"]
     return found.gemm_s > found.reduce_scatter_s + found.all_gather_s
 
 
 def _figure_20() -> Mapping[str, float]:
     def grows(name: str) -> float:
-        ratios = [then.speedup("t3-mca") / now.speedup("t3-mca") for now, then in future() if now.name == name]
+        ratios = [
+            then.speedup("t3-mca") / now.speedup("t3-mca")
+            for now, then in future()
+            if now.name == name and (name == "OP" or dominates(now))
+        ]
         return geometric_mean(ratios) if ratios else math.nan  # of which no trend holds
 
     speedups = {(each.model, each.degree): each.speedup("t3-mca") for each in iterations(MODELS, "training")}
@@ -314,3 +324,21 @@ FIGURES: Mapping[str, Callable[[], Mapping[str, float]]] = {
     "T": _large,
     "T20": _figure_20,
 }
+
+_RING = ("topologies/t3-ring-*.yaml", "dimensions.0.bandwidth", 2.0)
+_UNLOADED = ("traces/t3-gpu*/device.yaml", "stages.memory_latency", 0.5)
+READINGS: Mapping[str, tuple[tuple[str, str, float], ...]] = {
+    "75 GB/s each way, latency under load": (),
+    "75 GB/s each way, unloaded latency": (_UNLOADED,),
+    "150 GB/s each way, latency under load": (_RING,),
+    "150 GB/s each way, unloaded latency": (_RING, _UNLOADED),
+}
+"""Reading of Table 1's ring, "150 GB/s bi-directional", and of the memory's latency, to what files are scaled by."""
+
+
+def read_as(reading: str) -> Mapping[str, float]:
+    """Return the numbers of all figures under a reading."""
+    with ExitStack() as stack:
+        for files, key, factor in READINGS[reading]:
+            stack.enter_context(scaled(files, key, factor))
+        return {claim: value for figure in FIGURES.values() for claim, value in figure().items()}
