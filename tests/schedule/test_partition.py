@@ -366,6 +366,15 @@ def test_distinct_roots_are_a_chain_for_each_member():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("network", ["alpha_beta", "link"])
+@pytest.mark.parametrize("way", WAYS)
+def test_substitutes_fold_as_they_are_unfolded(way, network):
+    topology = Topology("grid", (Dimension("mesh", 4, 1e9, 1e-6), Dimension("switch", 3, 2e9, 1e-6)))
+    found = apply_schedule(collective_program("all_reduce", 10**6, ranks=12), f"overlap+substituted:{way}")
+    folded, unfolded = (simulate(found, topology, network=network, unfold=each).makespan_s for each in (False, True))
+    assert folded == pytest.approx(unfolded, rel=1e-12)
+
+
 def test_groups_of_different_sizes_have_no_common_roots():
     program = collective_program("all_reduce", 1000, ranks=3)
     program = dataclasses.replace(program, groups=(GroupFamily("any", ((0, 1), (2,))),))

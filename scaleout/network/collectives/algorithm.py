@@ -15,8 +15,8 @@ scatter            the input of the root, the first rank; rank i ends with the i
 send               the message, from the first to the second of two ranks
 =================  ==========================================================================
 
-Only the transport is charged: the additions of a reduction are free. The network knows the members of a group, not
-their order: its root is the first in the order of the grid.
+Only the transport is charged: the additions of a reduction are free. Rounds have the root as member 0: closed forms
+take the first in the order of the grid for it, routed messages the first of the group.
 
 Symbols: p ranks; n bytes; t [s].
 Source: nccl-tests, doc/PERFORMANCE.md.
@@ -93,6 +93,9 @@ def on_dimension(schedule: Schedule, number: int, *, fraction: float) -> tuple[R
 
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter", "send")
 """Every kind of collective; `send` is the message from one rank to another."""
+
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+"""Kinds from one rank to all, or back."""
 
 BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda p: 2 * (p - 1) / p,
