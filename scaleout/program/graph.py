@@ -35,7 +35,9 @@ class NodeKind(IntEnum):
     RECV = 3
 
 
-COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "barrier")
+COLLECTIVES = (
+    "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "barrier", "gather", "scatter",
+)  # fmt: skip
 """Kinds of collective; a graph's `collective` column indexes this tuple."""
 
 NONE = -1

@@ -116,6 +116,15 @@ SCHEDULES: dict[str, Schedule] = {
         in_order=True,
         with_option="centauri.partition.exchange:chunked_with",
     ),
+    "substituted": Schedule(
+        "every all-reduce as a reduce-scatter and an all-gather, or with substituted:WAY collectives in a way of "
+        "Centauri's Table 2: unrooted, rooted or distinct-roots; centauri weighs the first",
+        "centauri.partition.group:substituted",
+        rewrites=True,
+        substitutes=True,
+        in_order=True,
+        with_option="centauri.partition.group:substituted_with",
+    ),
     "out-of-order": Schedule(
         "weight gradients of the first layers deferred (reverse first-k); Oh et al., EuroSys 2022",
         "out_of_order:plan",

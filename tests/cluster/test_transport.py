@@ -89,6 +89,17 @@ def test_a_protocol_for_small_messages_is_taken_whatever_it_costs():
     assert chosen(topology, 400.0, "broadcast", "direct")[0] == "Simple"
 
 
+@pytest.mark.parametrize("kind", ["gather", "scatter"])
+def test_the_protocol_of_messages_carries_gathers_and_scatters(kind):
+    """NCCL makes them of grouped sends and receives; the root's own shard crosses no link."""
+    topology = using(
+        Protocol("P2P", ("send",), Terms(7e-6, local_bytes_per_s=1e9)), Protocol("Simple", ("all_gather",), HIGH)
+    )
+    cost = collective_cost(kind, N, place(topology, range(4)))
+    assert (cost.protocol, cost.algorithm) == ("P2P", "direct")
+    assert cost.time_s == pytest.approx(7e-6 + ALPHA + 0.75 * N / BANDWIDTH + 0.25 * N / 1e9)
+
+
 def test_kinds_that_no_protocol_serves_cost_what_the_links_do():
     cost = collective_cost("all_reduce", N, place(using(Protocol("P", ("send",), HIGH)), range(4)), "ring")
     assert (cost.protocol, cost.inflation) == ("", 1.0)

@@ -282,6 +282,7 @@ AR = [coll(0, "ALL_REDUCE", 11596)]
         ),
         ({"ranks": [[coll(0, "ALL_GATHER", 0)]] * 4}, ["all-gather of 0 bytes"]),
         ({"ranks": [[coll(0, "BARRIER", 0)]] * 4}, ["BARRIER", "does not support"]),
+        ({"ranks": [[coll(0, "GATHER", 8)]] * 4}, ["is a GATHER, which ASTRA-sim does not support"]),
         ({"ranks": [[node(0, "METADATA")]] * 4}, ["METADATA_NODE"]),
         ({"ranks": [[node(0, "MEM_STORE", tensor_size=8)]] * 2}, ["MEM_STORE_NODE", "PER_NPU_MEMORY_EXPANSION"]),
         ({"ranks": [[send(0, 1, 0)], [recv(0, 0, 0)]]}, ["sends 0 bytes"]),

@@ -199,7 +199,9 @@ BAD = {
     ),
     "negative size": ([[coll(5, comm_size=-1)]], None, "comm_size is -1; write a number from 0", TraceError),
     "huge size": ([[comp(5, tensor_size=2**63)]], None, "tensor_size is 9223372036854775808; write", TraceError),
-    "unsupported": ([[coll(5, comm_type=3)]], None, "c5'.: comm_type GATHER is not supported; it must be", TraceError),
+    "unsupported": (
+        [[coll(5, comm_type=8)]], None, "c5'.: comm_type REDUCE_SCATTER_BLOCK is not supported; it must be", TraceError,
+    ),
     "unknown type": ([[coll(5, comm_type=42)]], None, "comm_type 42 is not supported", TraceError),
     "no type": ([[comp(5, node_type=Type.COMM_COLL_NODE)]], None, "has no attribute 'comm_type'", TraceError),
     "involved_dim": (

@@ -221,6 +221,8 @@ NEEDED = {
     "all_to_all": lambda known: known.all(),
     "broadcast": lambda known: known[:, 0].all(),
     "reduce": lambda known: known[0].all(),
+    "gather": lambda known: known[0].all(),
+    "scatter": lambda known: known[:, 0].all(),
     "send": lambda known: known[1, 0],
 }
 
@@ -259,12 +261,16 @@ def test_enough_bytes_are_sent_and_none_to_oneself(algorithm, mesh):
             np.add.at(received, destinations, fractions * round_.repeat)
         if found.added is not None:
             assert (p - 1) / p * (1 - 1e-9) <= found.added <= received.max() * (1 + 1e-9)
-        senders = p - 1 if kind in ("broadcast", "reduce", "send") else p
-        assert received.sum() >= senders * BUS_FACTORS[kind](p) * (1 - 1e-9)
+        senders = {"gather": 1, "scatter": 1} | dict.fromkeys(("broadcast", "reduce", "send"), p - 1)
+        assert received.sum() >= senders.get(kind, p) * BUS_FACTORS[kind](p) * (1 - 1e-9)
         if kind in ("all_gather", "all_to_all"):
             assert received.min() >= (p - 1) / p * (1 - 1e-9)
         if kind == "broadcast":
             assert received[1:].min() >= 1 - 1e-9
+        if kind == "scatter":
+            assert received[1:].min() >= (1 - 1e-9) / p
+        if kind == "gather":
+            assert received[0] >= (p - 1) / p * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("p", range(2, 40))

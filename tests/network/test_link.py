@@ -25,7 +25,7 @@ from scaleout.cluster.topology.topology import Dimension, Topology, load_topolog
 from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta import cost as alpha_beta
 from scaleout.network.alpha_beta.lower_bound import lower_bound_s
-from scaleout.network.collectives import ALGORITHMS, schedule, transfers
+from scaleout.network.collectives import ALGORITHMS, ROOTED, schedule, transfers
 from scaleout.network.flow import event_driven
 from scaleout.network.flow.batched import BatchedFlows
 from scaleout.network.flow.collective import collective_cost
@@ -38,9 +38,12 @@ from scaleout.network.flow.traffic import Traffic
 from scaleout.network.routes import crossing
 from scaleout.network.routes.links import links_of
 from scaleout.network.routes.symmetry import Symmetry, symmetry
+from scaleout.program.graph import GraphBuilder
+from scaleout.program.program import GroupFamily, Program
 from scaleout.simulation import engine
 from scaleout.simulation.columns import NOTHING_SHARED, Tasks
 from scaleout.simulation.contention import contention_of
+from scaleout.simulation.run import simulate
 
 ALPHA, BANDWIDTH = 700e-9, 25e9
 N = 128e6  # bytes; 5.12 ms on a link
@@ -517,7 +520,41 @@ def kinds_of(algorithm, placement):
 
 
 NEIGHBOURLY = ("ring", "bidirectional_ring", "pairwise", "scatter_all_gather")
-ROOTED = ("broadcast", "reduce")
+
+
+@pytest.mark.parametrize("kind", ROOTED)
+@given(mesh=meshes(24), data=st.data())
+@settings(max_examples=25)
+def test_routed_messages_of_a_rooted_collective_are_those_of_its_first_rank(kind, mesh, data):
+    """Whatever the order of the other members, and whether or not the roots of all groups are congruent."""
+    topology, groups = mesh
+    if data.draw(st.booleans()):
+        at = data.draw(st.integers(0, len(groups[0]) - 1))
+        groups = [(*group[at:], *group[:at]) for group in groups]
+    else:
+        groups = [tuple(data.draw(st.permutations(group))) for group in groups]
+    if len(groups[0]) == 1:
+        return
+    way = -1 if kind in ("reduce", "gather") else 1
+    ends = [pair[::way] for pair in messages_of(topology, groups, kind, "direct")]
+    found = {pair for sources, targets in ends for pair in zip(sources.tolist(), targets.tolist(), strict=True)}
+    assert found == {(group[0], rank) for group in groups for rank in group[1:]}
+
+
+def test_scatters_from_several_roots_at_once_share_no_port():
+    """By hand, on a switch: four scatters from one port take four times as long, from four ports as long as one."""
+
+    def scatters(roots):
+        graph, groups = GraphBuilder(), []
+        for number, root in enumerate(roots):
+            graph.collective("scatter", int(N), group=number, stream=1 + number)
+            groups.append(GroupFamily(f"root_{number}", ((root, *(rank for rank in range(4) if rank != root)),)))
+        program = Program("scatters", (graph.build(),), np.zeros(4, np.int64), tuple(groups))
+        return simulate(program, SWITCH4, network="link").makespan_s
+
+    assert scatters([1]) == pytest.approx(ALPHA + 0.75 * LINK)
+    assert scatters([2] * 4) == pytest.approx(ALPHA + 4 * 0.75 * LINK)
+    assert scatters(range(4)) == pytest.approx(ALPHA + 0.75 * LINK)
 
 
 @each_algorithm

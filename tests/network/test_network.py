@@ -61,6 +61,8 @@ HAND = [
     ("switch-128", "broadcast", "binomial_tree", 7 * (ALPHA + LINK)),
     ("switch-128", "broadcast", "direct", ALPHA + 127 * LINK),
     # Scatter 127 shards out of one port, then 127 rounds of the ring.
+    ("switch-128", "gather", "direct", ALPHA + 127 / 128 * LINK),
+    ("switch-128", "scatter", "direct", ALPHA + 127 / 128 * LINK),
     ("switch-128", "broadcast", "scatter_all_gather", 128 * ALPHA + 2 * 127 / 128 * LINK),
     # Per link of the 16-rings: 16^2 / 8 pairs, 8 messages of n / 128 each, so 2 n; farthest 4 + 8 hops.
     ("torus-8x16", "all_to_all", "direct", 12 * ALPHA + 2 * LINK),

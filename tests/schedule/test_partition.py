@@ -11,10 +11,18 @@ from strategies import jobs, pipelines
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import Dimension, Topology, degrade_links, load_topology
+from scaleout.errors import ConfigError
 from scaleout.program.graph import COLLECTIVES, GraphBuilder, NodeKind
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
-from scaleout.schedule.centauri.partition.group import Levels, levels_of, partition_groups, substitute
+from scaleout.schedule.centauri.partition.group import (
+    SUBSTITUTES,
+    WAYS,
+    Levels,
+    levels_of,
+    partition_groups,
+    substitute,
+)
 from scaleout.simulation.run import simulate
 
 DEVICE = load_device("a100-80g")
@@ -33,12 +41,21 @@ def columns_of(program):
 
 
 def received_bytes(program, rank):
-    """Bytes that a rank must receive in each phase of its collectives, whatever the groups: `(p - 1) / p n` each."""
+    """Bytes that a rank must receive in each phase of its collectives, whatever the groups: `(p - 1) / p n` each.
+
+    Of reductions, the mirror image, bytes that it must send: a root of a reduce sends none, as that of a broadcast
+    receives none.
+    """
     graph = program.graphs[program.role_of_rank[rank]]
     totals = {}
     for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
         kind = COLLECTIVES[graph.collective[node]]
-        p = len(program.groups[graph.group[node]].of(rank))
+        group = program.groups[graph.group[node]].of(rank)
+        p = len(group)
+        if kind in ("reduce", "broadcast"):
+            part = "reduce_scatter" if kind == "reduce" else "all_gather"
+            totals[part] = totals.get(part, 0) + (rank != group[0]) * int(graph.bytes[node])
+            continue
         for part in ("reduce_scatter", "all_gather") if kind == "all_reduce" else (kind,):
             totals[part] = totals.get(part, 0) + (p - 1) / p * int(graph.bytes[node])
     return totals
@@ -78,6 +95,36 @@ def test_substitution_conserves_work_and_leaves_its_input(job, schedule):
     assert simulate(found, topology).makespan_s >= 0  # it runs to its end
 
 
+@given(random_jobs, schedules, st.sampled_from(WAYS))
+@settings(max_examples=100)
+def test_every_way_to_substitute_runs_and_those_that_scale_conserve_bytes(job, schedule, way):
+    """Table 2 marks what scales: there a rank must receive (of reductions, send) no more than before."""
+    program, topology = job
+    program = apply_schedule(program, schedule)
+    before = columns_of(program)
+    found = substitute(program, way=way)
+    assert columns_of(program) == before
+    assert columns_of(substitute(program, way=way)) == columns_of(found)
+    assert found.total_flops == program.total_flops
+    for rank in range(program.num_ranks if way != "rooted" else 0):
+        old, new = received_bytes(program, rank), received_bytes(found, rank)
+        shards = (
+            2 * max(len(group) for family in program.groups for group in family.members) * sum(map(len, program.graphs))
+        )
+        assert all(new.get(kind, 0) == pytest.approx(size, abs=shards) for kind, size in old.items())
+    alike = [len({len(group) for group in family.members}) == 1 for family in program.groups]
+    for graph in found.graphs:
+        for node in np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & (graph.slices == 1)).tolist():
+            of = graph.group[node]
+            left = (
+                COLLECTIVES[graph.collective[node]] in SUBSTITUTES
+                and way in SUBSTITUTES[COLLECTIVES[graph.collective[node]]]
+            )
+            assert not left or (way == "distinct-roots" and not alike[of])
+    assert simulate(found, topology).makespan_s >= 0
+    assert simulate(apply_schedule(found, "overlap"), topology).makespan_s >= 0
+
+
 @given(random_jobs, schedules)
 @settings(max_examples=100)
 def test_group_partition_conserves_work_and_leaves_its_input(job, schedule):
@@ -98,26 +145,90 @@ def test_group_partition_conserves_work_and_leaves_its_input(job, schedule):
 
 
 def carried_out(stages, held, kind):
-    """Shards that each rank holds after collectives over groups, one after another.
-
-    Gathered: every member has what any had. Scattered: members hold partial sums of the same shards, from whoever
-    took part so far, and each keeps its part; `held` maps a rank to shards, and each to whose values it sums.
-    """
+    """Shards that each rank holds after collectives over groups, one after another; see `_after`."""
     for family in stages:
-        after = {}
-        for group in family.members:
-            if kind == "all_gather":
-                everything = set().union(*(held[rank] for rank in group))
-                after |= dict.fromkeys(group, everything)
-                continue
-            shards = sorted(held[group[0]])
-            assert all(sorted(held[rank]) == shards for rank in group)  # only like buffers can be added up
-            share = len(shards) // len(group)
-            for place, rank in enumerate(group):
-                mine = shards[place * share : (place + 1) * share]
-                after[rank] = {shard: set().union(*(held[other][shard] for other in group)) for shard in mine}
-        held = after
+        held = {rank: shards for group in family.members for rank, shards in _after(kind, group, held).items()}
     return held
+
+
+def _after(kind, group, held):
+    """Shards that the members of a group hold after a collective; the root is the first.
+
+    `held` maps a rank to shards, and each to whose values it sums. Reduced are partial sums of the same shards, from
+    whoever took part so far. Scattered: each keeps its part. Gathered: all that any had. Who is not served keeps none.
+    """
+    root, share = group[0], {}
+    if kind in ("all_reduce", "reduce_scatter", "reduce"):
+        assert all(held[rank].keys() == held[root].keys() for rank in group)  # only like buffers can be added up
+        found = {shard: set().union(*(held[rank][shard] for rank in group)) for shard in held[root]}
+    elif kind in ("all_gather", "gather"):
+        found = {shard: of for rank in group for shard, of in held[rank].items()}
+    else:
+        found = held[root]
+    if kind in ("reduce_scatter", "scatter"):
+        shards = sorted(found)
+        share = {
+            rank: shards[i * len(shards) // len(group) :][: len(shards) // len(group)] for i, rank in enumerate(group)
+        }
+    served = (root,) if kind in ("reduce", "gather") else group
+    return {rank: {shard: found[shard] for shard in share.get(rank, found)} if rank in served else {} for rank in group}
+
+
+def run_through(program, held):
+    """Shards of a byte each that ranks hold after the collectives of a program of one role, in its order.
+
+    Those of one kind are of consecutive parts of the buffer, and touch only them.
+    """
+    (graph,) = program.graphs
+    begins = {}
+    for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
+        kind, size_bytes = COLLECTIVES[graph.collective[node]], int(graph.bytes[node])
+        part = range(begins.get(kind, 0), begins.get(kind, 0) + size_bytes)
+        begins[kind] = part.stop
+        within = {rank: {shard: of for shard, of in shards.items() if shard in part} for rank, shards in held.items()}
+        after = carried_out([program.groups[graph.group[node]]], within, kind)
+        outside = {
+            rank: {shard: of for shard, of in shards.items() if shard not in part} for rank, shards in held.items()
+        }
+        held = {rank: outside[rank] | after[rank] for rank in held}
+    return held
+
+
+def at_first(program):
+    """Shards that ranks hold before a collective: their own of an all-gather, else all, each of their own values."""
+    (graph,) = program.graphs
+    size_bytes, held = int(graph.bytes[0]), {}
+    for group in program.groups[graph.group[0]].members:
+        for place, rank in enumerate(group):
+            share = size_bytes // len(group)
+            own = range(place * share, (place + 1) * share)
+            gathers = COLLECTIVES[graph.collective[0]] == "all_gather"
+            held[rank] = {shard: {rank} for shard in (own if gathers else range(size_bytes))}
+    return held
+
+
+@pytest.mark.parametrize(("kind", "way"), [(kind, way) for kind, ways in SUBSTITUTES.items() for way in ways])
+@given(data=st.data())
+@settings(max_examples=20)
+def test_every_substitute_gives_each_rank_what_the_original_gave_it(kind, way, data):
+    size, count, share = (data.draw(st.integers(1, most)) for most in (6, 3, 3))
+    ranks = data.draw(st.permutations(range(size * count)))
+    program = collective_program(kind, size * share, ranks=size * count)
+    groups = tuple(tuple(ranks[i : i + size]) for i in range(0, len(ranks), size))
+    program = dataclasses.replace(program, groups=(GroupFamily("any", groups),))
+    found = substitute(program, way=way)
+    kinds = {COLLECTIVES[each] for each in found.graphs[0].collective.tolist() if each >= 0}
+    assert kinds == set(SUBSTITUTES[kind][way])
+    assert run_through(found, at_first(program)) == run_through(program, at_first(program))
+
+
+def test_the_oracle_sees_wrong_roots():
+    """Reduces of distinct roots over groups that all begin with one rank leave all shards on it."""
+    program = collective_program("reduce_scatter", 8, ranks=4)
+    found = substitute(program, way="distinct-roots")
+    wrong = dataclasses.replace(found, groups=(found.groups[0],) * len(found.groups))
+    assert run_through(found, at_first(program)) == run_through(program, at_first(program))
+    assert run_through(wrong, at_first(program)) != run_through(program, at_first(program))
 
 
 @st.composite
@@ -147,7 +258,7 @@ def test_levels_reach_whom_the_whole_group_reached(case):
         for group in each.members:
             extends = np.ptp(topology.coordinates(group), axis=0) > 0
             assert len({topology.dimensions[n].bytes_per_s for n in np.flatnonzero(extends)}) == 1
-    own = {rank: {rank} for group in family.members for rank in group}
+    own = {rank: {rank: {rank}} for group in family.members for rank in group}
     gathered = carried_out(found.families[::-1], own, "all_gather")
     assert gathered == carried_out([family], own, "all_gather")
     buffers = {r: {shard: {r} for shard in range(len(group))} for group in family.members for r in group}
@@ -185,7 +296,7 @@ def test_the_oracle_sees_levels_in_the_wrong_order():
     """Gathering within nodes twice never crosses them."""
     family = GroupFamily("world", (tuple(range(16)),))
     found = levels_of(family, CLUSTER)
-    own = {rank: {rank} for rank in range(16)}
+    own = {rank: {rank: {rank}} for rank in range(16)}
     assert carried_out([found.families[0]] * 2, own, "all_gather") != carried_out([family], own, "all_gather")
 
 
@@ -229,6 +340,54 @@ def test_an_all_reduce_becomes_two_collectives_of_its_bytes():
     assert found.names == ("all_reduce_reduce_scatter", "all_reduce_all_gather")
     assert found.bytes.tolist() == [1000, 1000]
     assert found.dependencies_of(1).tolist() == [0]
+
+
+def test_distinct_roots_are_a_chain_for_each_member():
+    found = substitute(collective_program("all_reduce", 1001, ranks=4), way="distinct-roots")
+    graph = found.graphs[0]
+    assert [name.removeprefix("all_reduce_") for name in graph.names[:4]] == [
+        "reduce_root_0", "broadcast_root_0", "reduce_root_1", "broadcast_root_1",
+    ]  # fmt: skip
+    assert graph.names[-1] == "all_reduce_done"
+    assert graph.bytes.tolist() == [250, 250, 250, 250, 250, 250, 251, 251, 0]
+    assert [graph.dependencies_of(node).tolist() for node in range(9)] == [
+        [],
+        [0],
+        [],
+        [2],
+        [],
+        [4],
+        [],
+        [6],
+        [1, 3, 5, 7],
+    ]
+    assert [found.groups[group].members for group in graph.group[:8:2]] == [
+        ((0, 1, 2, 3),), ((1, 2, 3, 0),), ((2, 3, 0, 1),), ((3, 0, 1, 2),),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("network", ["alpha_beta", "link"])
+@pytest.mark.parametrize("way", WAYS)
+def test_substitutes_fold_as_they_are_unfolded(way, network):
+    topology = Topology("grid", (Dimension("mesh", 4, 1e9, 1e-6), Dimension("switch", 3, 2e9, 1e-6)))
+    found = apply_schedule(collective_program("all_reduce", 10**6, ranks=12), f"overlap+substituted:{way}")
+    folded, unfolded = (simulate(found, topology, network=network, unfold=each).makespan_s for each in (False, True))
+    assert folded == pytest.approx(unfolded, rel=1e-12)
+
+
+def test_groups_of_different_sizes_have_no_common_roots():
+    program = collective_program("all_reduce", 1000, ranks=3)
+    program = dataclasses.replace(program, groups=(GroupFamily("any", ((0, 1), (2,))),))
+    assert columns_of(substitute(program, way="distinct-roots")) == columns_of(program)
+
+
+def test_a_way_is_named_in_the_schedule():
+    program = collective_program("all_gather", 1000, ranks=4)
+    found = apply_schedule(program, "overlap+substituted:rooted").graphs[0]
+    assert [COLLECTIVES[kind] for kind in found.collective.tolist()] == ["gather", "broadcast"]
+    assert columns_of(apply_schedule(program, "substituted")) == columns_of(apply_schedule(program, "baseline"))
+    with pytest.raises(ConfigError, match="substituted:root: unknown way 'root'; did you mean 'rooted'"):
+        apply_schedule(program, "substituted:root")
 
 
 WORLD = GroupFamily("world", (tuple(range(16)),))

@@ -15,9 +15,10 @@ from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
 from scaleout.program.graph import GraphBuilder, NodeKind, NodeRole
-from scaleout.program.operations import TimeSource, kernel
+from scaleout.program.operations import OPERATIONS, TimeSource, kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
+from scaleout.schedule.centauri.partition.dimensions import DIMENSIONS, DimensionType, sizes_of
 from scaleout.schedule.centauri.partition.workload import check_cut, find_chains, partition_workload
 from scaleout.simulation.run import simulate
 from scaleout.workloads.config import load_workload
@@ -298,6 +299,31 @@ def test_a_layers_gradients_are_reduced_as_they_are_made():
     needs = {cut.names[node] for node in ancestors(cut)[first]}
     assert "layer_0_feed_forward_1_weight_gradient" not in needs
     assert "layer_0_feed_forward_1_input_gradient" not in needs
+
+
+TABLE_3 = {
+    ("gemm", "gemm_fp8", "gemm_fp8_rowwise", "grouped_gemm"): ("OD, CD, OD", ("M", "N"), ("K",)),
+    ("add", "mul_scalar", "dropout_fwd", "relu_fwd", "gelu_fwd"): ("OD, OD", ("elements",), ()),
+    ("swiglu_fwd",): ("OD, ND", ("elements",), ()),  # its rows alone, though one size counts both
+    ("softmax_fwd", "layer_norm_fwd"): ("OD, ND", ("tokens",), ()),
+}
+"""Operations to the types of the paper's table, and the sizes along which parts are independent, or to be added up."""
+
+
+@pytest.mark.parametrize(
+    ("op", "types", "free", "summed"), [(op, *row) for operations, row in TABLE_3.items() for op in operations]
+)
+def test_the_dimensions_of_operations_are_those_of_the_papers_table_3(op, types, free, summed):
+    assert ", ".join(each.type for each in DIMENSIONS[op]) == types
+    assert (sizes_of(op, DimensionType.OD), sizes_of(op, DimensionType.CD)) == (free, summed)
+    for size in free if "gemm" in op and "grouped" not in op else ():
+        check_cut(size)
+
+
+@pytest.mark.parametrize("op", DIMENSIONS)
+def test_dimensions_are_counted_by_sizes_of_their_operation(op):
+    assert {each.size for each in DIMENSIONS[op]} - {""} <= set(OPERATIONS[op].parameters)
+    assert all(each.size or each.type is DimensionType.ND for each in DIMENSIONS[op])
 
 
 def test_a_dimension_that_cannot_be_split_is_named_with_its_type():

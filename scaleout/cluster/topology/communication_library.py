@@ -167,6 +167,15 @@ class Protocol:
     backend: str = ""  # the way to communicate that it belongs to, where a library is made of several; see `backends`
     concurrent: bool = False  # whether calls may run concurrently, so that their latencies overlap
 
+    def serves(self, kind: str) -> bool:
+        """Whether it carries a kind: that of messages also gathers and scatters, which are made of them."""
+        return kind in self.collectives or (kind in _OF_MESSAGES and "send" in self.collectives)
+
+
+_OF_MESSAGES = ("gather", "scatter")
+"""Kinds that are grouped sends and receives (NCCL user guide, Point-to-point communication, one-to-all and all-to-one;
+PyTorch, torch/csrc/cuda/nccl.cpp)."""
+
 
 BARE = Protocol("", (), BARE_LINKS)
 """Bare links."""
@@ -212,7 +221,7 @@ class Library:
 
     def protocols_for(self, kind: str, algorithm: str) -> tuple[Protocol, ...]:
         """Return the protocols for a collective by an algorithm, with the bare links where none is for any size."""
-        serving = tuple(protocol for protocol in self.protocols if kind in protocol.collectives)
+        serving = tuple(protocol for protocol in self.protocols if protocol.serves(kind))
         own = tuple(protocol for protocol in serving if algorithm in protocol.algorithms)
         found = own or tuple(protocol for protocol in serving if not protocol.algorithms)
         return found if any(protocol.largest_message_bytes == math.inf for protocol in found) else (*found, BARE)
@@ -233,7 +242,9 @@ class Library:
         return dict(self.algorithms).get(kind, ())
 
 
-Kind = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "send"]
+Kind = Literal[
+    "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter", "send"
+]
 """The kinds of `collectives.KINDS`, which are above this module."""
 
 

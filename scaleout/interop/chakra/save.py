@@ -2,8 +2,8 @@
 
 Each role is encoded once, and ranks in the same groups get copies of one file. Attributes of our own (`vocabulary`),
 which ASTRA-sim skips, carry what Chakra has no field for, so that `load.load_program` gives back an equal program.
-ASTRA-sim replays all-reduce, reduce-scatter, all-gather and all-to-all. A reduce or a barrier stops it; a broadcast
-takes no time there.
+ASTRA-sim replays all-reduce, reduce-scatter, all-gather and all-to-all. A reduce, gather, scatter or barrier stops it;
+a broadcast takes no time there.
 
 Source: shapes of attributes as in astra-sim's feeder; `comm_size` of an all-gather is a rank's shard (Ring.cc).
 """

@@ -46,7 +46,7 @@ OWN_KINDS: Mapping[str, str] = MappingProxyType(
 COMM_TYPES: Mapping[str, CollectiveCommType] = MappingProxyType(
     {kind: CollectiveCommType[kind.upper()] for kind in COLLECTIVES}
 )
-"""Kind of collective to the value of `comm_type`; Chakra's GATHER, SCATTER and REDUCE_SCATTER_BLOCK have none."""
+"""Kind of collective to the value of `comm_type`; Chakra's REDUCE_SCATTER_BLOCK has none."""
 
 WORLD = "0"
 """The `pg_name` of all ranks, as is an empty or absent one."""

@@ -26,8 +26,8 @@ from scaleout.network.collectives.rounds import Ring, Round
 MAX_CHUNKS = 1024
 """Most chunks that a pipelined schedule may cut the buffer into; reached only where latencies are next to nothing."""
 
-SHARDED = frozenset({"all_reduce", "reduce_scatter", "all_gather", "all_to_all"})
-"""Kinds of which a rank keeps one shard itself."""
+SHARDED = frozenset({"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "gather", "scatter"})
+"""Kinds of which a rank, or the root, keeps one shard itself."""
 
 REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 """Kinds that add up."""

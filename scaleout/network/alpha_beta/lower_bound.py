@@ -34,6 +34,9 @@ _CROSSING: dict[str, Callable[[float, int], float]] = {
     "all_to_all": lambda share, p: share * (1 - share) * p,  # from each rank of one side 1 / p to each of the other
     "broadcast": lambda share, p: 1.0,  # the buffer
     "reduce": lambda share, p: 1.0,
+    # The shards of the side without the root, which may be either.
+    "gather": lambda share, p: min(share, 1 - share),
+    "scatter": lambda share, p: min(share, 1 - share),
     "send": lambda share, p: 1.0,
 }
 """Kind to the bytes that cross a cut in the busier direction, for each of n, with a share of the ranks on one side."""

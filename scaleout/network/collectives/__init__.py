@@ -20,6 +20,7 @@ from scaleout.network.collectives import (
 from scaleout.network.collectives.algorithm import (
     BUS_FACTORS,
     KINDS,
+    ROOTED,
     Algorithm,
     algorithm_bandwidth,
     bus_bandwidth,
@@ -56,6 +57,7 @@ __all__ = [
     "ALGORITHMS",
     "BUS_FACTORS",
     "KINDS",
+    "ROOTED",
     "Algorithm",
     "Messages",
     "Round",

@@ -10,10 +10,13 @@ reduce_scatter     the input; rank i ends with the i-th of p shards of the sum
 all_gather         the output; each rank brings one of p shards
 all_to_all         the input, as large as the output; one of p shards goes to each rank, the own one stays
 broadcast, reduce  the buffer; the root is the first rank of the group
+gather             the output of the root, the first rank; each rank brings one of p shards
+scatter            the input of the root, the first rank; rank i ends with the i-th of p shards
 send               the message, from the first to the second of two ranks
 =================  ==========================================================================
 
-Only the transport is charged: the additions of a reduction are free.
+Only the transport is charged: the additions of a reduction are free. Rounds have the root as member 0: closed forms
+take the first in the order of the grid for it, routed messages the first of the group.
 
 Symbols: p ranks; n bytes; t [s].
 Source: nccl-tests, doc/PERFORMANCE.md.
@@ -88,8 +91,11 @@ def on_dimension(schedule: Schedule, number: int, *, fraction: float) -> tuple[R
     )
 
 
-KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "send")
+KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter", "send")
 """Every kind of collective; `send` is the message from one rank to another."""
+
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+"""Kinds from one rank to all, or back."""
 
 BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda p: 2 * (p - 1) / p,
@@ -98,6 +104,8 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "all_to_all": lambda p: (p - 1) / p,
     "broadcast": lambda p: 1.0,
     "reduce": lambda p: 1.0,
+    "gather": lambda p: (p - 1) / p,  # of the root
+    "scatter": lambda p: (p - 1) / p,
     "send": lambda p: 1.0,
 }
 """Kind to the bytes that a rank must send or receive, for each of ``n``, as a function of the ranks ``p``."""

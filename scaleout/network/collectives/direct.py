@@ -27,6 +27,16 @@ def _reduce(placement: Placement) -> Schedule:
     return Schedule((Round(Edges.from_root(placement.num_ranks).reversed(), 1.0),))
 
 
+def _scatter(placement: Placement) -> Schedule:
+    p = placement.num_ranks
+    return Schedule((Round(Edges.from_root(p), 1 / p),))
+
+
+def _gather(placement: Placement) -> Schedule:
+    p = placement.num_ranks
+    return Schedule((Round(Edges.from_root(p).reversed(), 1 / p),))
+
+
 def _pairwise(placement: Placement) -> Schedule:
     p = placement.num_ranks
     shape = placement.shape if placement.regular else (p,)
@@ -49,6 +59,8 @@ ALGORITHM = Algorithm(
         "all_to_all": _shards,
         "broadcast": _broadcast,
         "reduce": _reduce,
+        "gather": _gather,
+        "scatter": _scatter,
     },
 )
 

@@ -8,7 +8,7 @@ Source: Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005 (tree); van de Geijn,
 """
 
 from scaleout.cluster.topology.placement import Placement
-from scaleout.network.collectives import ring
+from scaleout.network.collectives import direct, ring
 from scaleout.network.collectives.algorithm import Algorithm, then
 from scaleout.network.collectives.rounds import Edges, Round, Schedule
 
@@ -29,22 +29,12 @@ def _reduce(placement: Placement) -> Schedule:
     return Schedule(tuple(Round(edges.reversed(), 1.0) for edges in _levels(placement.num_ranks)[::-1]))
 
 
-def _scatter(placement: Placement) -> Schedule:
-    p = placement.num_ranks
-    return Schedule((Round(Edges.from_root(p), 1 / p),))
-
-
-def _gather(placement: Placement) -> Schedule:
-    p = placement.num_ranks
-    return Schedule((Round(Edges.from_root(p).reversed(), 1 / p),))
-
-
 def _pair(placement: Placement) -> str | None:
     count = placement.num_ranks
     return None if count <= 2 else f"needs a group of two ranks, sender and receiver, not {count}"
 
 
-_RING = ring.BIDIRECTIONAL.schedules
+_DIRECT, _RING = direct.ALGORITHM.schedules, ring.BIDIRECTIONAL.schedules
 
 BINOMIAL_TREE = Algorithm(
     "binomial_tree", "the ranks that have the buffer double in each round", {"broadcast": _broadcast, "reduce": _reduce}
@@ -53,7 +43,10 @@ BINOMIAL_TREE = Algorithm(
 SCATTER_ALL_GATHER = Algorithm(
     "scatter_all_gather",
     "shards from the root, gathered on a ring both ways",
-    {"broadcast": then(_scatter, _RING["all_gather"]), "reduce": then(_RING["reduce_scatter"], _gather)},
+    {
+        "broadcast": then(_DIRECT["scatter"], _RING["all_gather"]),
+        "reduce": then(_RING["reduce_scatter"], _DIRECT["gather"]),
+    },
 )
 
 POINT_TO_POINT = Algorithm(

@@ -15,11 +15,11 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from scaleout.cluster.topology.placement import Placement, arrange, congruent_members
+from scaleout.cluster.topology.placement import Placement, arrange, congruent_members, place
 from scaleout.cluster.topology.topology import Topology
 from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta.load import combined
-from scaleout.network.collectives import Round, Schedule, schedule, transfers
+from scaleout.network.collectives import ROOTED, Round, Schedule, schedule, transfers
 from scaleout.network.collectives.rounds import Combined, Edges, Everyone, Pattern, Ring, Shift, among, uncombined
 from scaleout.network.flow.flows import Demand, Flows
 from scaleout.network.routes.crossing import Crossing
@@ -93,7 +93,7 @@ def messages_of(topology: Topology, groups: Sequence[Group], kind: str, algorith
     ]
     if not chosen:
         return []
-    lying = congruent_members(topology, groups)
+    lying = _lying(topology, groups, kind)
     if lying is not None:
         ends = [transfers(round_, first.placement)[:2] for round_ in chosen]
         return [(lying[:, sources].ravel(), lying[:, destinations].ravel()) for sources, destinations in ends]
@@ -165,17 +165,47 @@ def _plan(topology: Topology, group: Group, kind: str, algorithm: str) -> _Plan:
     placement, ranks = arrange(topology, group)
     found = schedule(kind, placement, algorithm=algorithm)
     check_rounds(found, kind, algorithm, placement.num_ranks)
-    plan = _Plan(placement, np.array(ranks, np.int64), found, kind, algorithm)
+    order = _from_root(placement, ranks.index(group[0])) if kind in ROOTED else np.arange(len(ranks))
+    plan = _Plan(placement, np.array(ranks, np.int64)[order], found, kind, algorithm)
     _check_number(sum(_size(round_, placement) for round_ in plan.distinct.values()), plan)
     return plan
 
 
 def _plans(topology: Topology, groups: Sequence[Group], kind: str, algorithm: str) -> list[_Plan]:
-    lying = congruent_members(topology, groups) if len(groups) > 1 else None
+    lying = _lying(topology, groups, kind) if len(groups) > 1 else None
     if lying is None:
         return [_plan(topology, group, kind, algorithm) for group in groups]
     first = _plan(topology, groups[0], kind, algorithm)
     return [first._replace(ranks=ranks) for ranks in lying]
+
+
+def _lying(topology: Topology, groups: Sequence[Group], kind: str) -> Ints | None:
+    """(G, p) the members of congruent groups in the order of their plans, if their roots are congruent as well."""
+    found = congruent_members(topology, groups)
+    if found is None or kind not in ROOTED:
+        return found
+    roots = found == np.array([group[:1] for group in groups])
+    if (roots != roots[0]).any():
+        return None
+    return np.asarray(found[:, _from_root(place(topology, groups[0]), int(roots[0].argmax()))], np.int64)
+
+
+def _from_root(placement: Placement, root: int) -> Ints:
+    """Return the members of a grid in an order from a root on, as if the grid began there.
+
+    They are moved round each dimension; where they are on a line the root's coordinate and the first change places.
+    """
+    extents = placement.extents if placement.regular else ()
+    shape = placement.shape if placement.regular else (placement.num_ranks,)
+    indices = np.arange(placement.num_ranks).reshape(shape, order="F")
+    for axis, size in enumerate(shape):
+        at = root // math.prod(shape[:axis]) % size
+        moved = (np.arange(size) + at) % size
+        if extents and extents[axis].is_line:
+            moved = np.arange(size)
+            moved[[0, at]] = at, 0
+        indices = np.take(indices, moved, axis=axis)
+    return indices.ravel(order="F")
 
 
 def check_rounds(found: Schedule, kind: str, algorithm: str, num_ranks: int) -> None:

@@ -41,6 +41,18 @@ def _rooted(call: Callable[..., Any]) -> Maker:
     return make
 
 
+def _gather(size_bytes: int, group: Group, ranks: list[int]) -> Callable[[], Any]:
+    shard = _buffer(size_bytes // len(ranks))
+    received = [torch.empty_like(shard) for _ in ranks] if dist.get_rank() == ranks[0] else None
+    return lambda: dist.gather(shard, received, ranks[0], group=group)
+
+
+def _scatter(size_bytes: int, group: Group, ranks: list[int]) -> Callable[[], Any]:
+    shard = _buffer(size_bytes // len(ranks))
+    sent = [shard.clone() for _ in ranks] if dist.get_rank() == ranks[0] else None
+    return lambda: dist.scatter(torch.empty_like(shard), sent, ranks[0], group=group)
+
+
 def _all_gather(size_bytes: int, group: Group, ranks: list[int]) -> Callable[[], Any]:
     shard = _buffer(size_bytes // len(ranks))
     whole = shard.new_empty(shard.numel() * len(ranks))
@@ -73,6 +85,8 @@ CALLS: dict[str, Maker] = {
     "all_to_all": _all_to_all,
     "broadcast": _rooted(dist.broadcast),
     "reduce": _rooted(dist.reduce),
+    "gather": _gather,
+    "scatter": _scatter,
     "send": _send,
 }
 """Kind of collective to the function that makes its call."""

@@ -24,6 +24,7 @@ from scaleout.errors import ConfigError
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.operations import Kernel, kernel
 from scaleout.program.program import Program
+from scaleout.schedule.centauri.partition.dimensions import DimensionType, sizes_of
 from scaleout.schedule.centauri.partition.workload import GEMMS, shares
 from scaleout.schedule.pairs import keys_of
 from scaleout.schedule.rewrite import JOIN, Rewrite, divided
@@ -32,24 +33,19 @@ _COMPUTE, _COLLECTIVE = int(NodeKind.COMPUTE), int(NodeKind.COLLECTIVE)
 _ALL_TO_ALL = COLLECTIVES.index("all_to_all")
 _OVER_TENSOR_AXIS = tuple(COLLECTIVES.index(kind) for kind in ("all_gather", "reduce_scatter"))
 
+_ACCUMULATING = "grouped_gemm_accumulate"
+"""A GEMM that adds to what is there, so that its parts along K need no other addition."""
+
 _ALONG = {
-    "embedding_bag_fwd": "tables",
-    "embedding_bag_bwd_sparse": "tables",
-    "embedding_sgd_sparse": "tables",
-    "permute_for_all_to_all": "tables",
-    "moe_permute_rows": "tokens",
-    "moe_repeat_topk": "tokens",
-    "moe_sum_topk": "tokens",
-    "grouped_gemm": "M",
-    "grouped_gemm_accumulate": "K",
-} | dict.fromkeys(GEMMS, "M") | dict.fromkeys(
-    (
+    op: sizes_of(op, DimensionType.CD if op == _ACCUMULATING else DimensionType.OD)[0]
+    for op in (
+        "embedding_bag_fwd", "embedding_bag_bwd_sparse", "embedding_sgd_sparse", "permute_for_all_to_all",
+        "moe_permute_rows", "moe_repeat_topk", "moe_sum_topk", "grouped_gemm", _ACCUMULATING, *GEMMS,
         "gelu_fwd", "gelu_bwd", "silu_fwd", "silu_bwd", "swiglu_fwd", "swiglu_fwd_unfused", "swiglu_bwd",
         "swiglu_bwd_fused", "cast_to_fp8", "cast_to_fp8_twice",
-    ),
-    "elements",
-)  # fmt: skip
-"""Operations that treat tables or rows one by one, and the size that counts them."""
+    )
+}  # fmt: skip
+"""Operations that treat tables or rows one by one, and the size that counts them: their first dimension."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +177,8 @@ def largest_count(graph: ExecutionGraph, segment: Segment) -> int:
 def _along(graph: ExecutionGraph, node: int) -> tuple[str, int]:
     """Return the dimension that a kernel is cut along, and its size."""
     call = graph.kernels[graph.kernel[node]]
-    dimension = "K" if graph.role[node] & NodeRole.WEIGHT_GRADIENT else _ALONG[call.op]
+    summed = graph.role[node] & NodeRole.WEIGHT_GRADIENT
+    dimension = sizes_of(call.op, DimensionType.CD)[0] if summed else _ALONG[call.op]
     return dimension, int(dict(call.shape)[dimension])
 
 
@@ -193,14 +190,14 @@ def chunk_times(graph: ExecutionGraph, node: int, count: int, machine: Machine |
     dimension, _ = _along(graph, node)
     call = graph.kernels[graph.kernel[node]]
     times_s = [whole_s * share for share in shares(machine.device, call, dimension, _edges(count))]
-    added_s = _addition_s(machine.device, call) if dimension == "K" else 0.0
+    added_s = _addition_s(machine.device, call) if dimension in sizes_of(call.op, DimensionType.CD) else 0.0
     return [times_s[0], *(chunk_s + added_s for chunk_s in times_s[1:])]
 
 
 @lru_cache(maxsize=1024)
 def _addition_s(device: Device, call: Kernel) -> float:
     """Return how long it takes to add a weight's gradient to what is there, where its GEMM does not."""
-    if call.op == "grouped_gemm_accumulate":
+    if call.op == _ACCUMULATING:
         return 0.0
     sizes = dict(call.shape)
     return float(kernel_times(device, [kernel("add", dtype=call.dtype, elements=sizes["M"] * sizes["N"])])[0][0])

@@ -27,6 +27,7 @@ from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Ints, Node
 from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Family, Kernel, kernel
 from scaleout.program.program import Program
 from scaleout.program.reorder import gathers_parameters
+from scaleout.schedule.centauri.partition.dimensions import DimensionType, sizes_of
 from scaleout.schedule.pairs import keys_of
 from scaleout.schedule.rewrite import Rewrite, divided
 
@@ -42,13 +43,15 @@ _COVERED = 0.99
 
 def check_cut(dimension: str) -> None:
     """Refuse to cut GEMMs along a dimension along which their parts are not independent."""
-    if dimension == "K":
+    independent = sizes_of("gemm", DimensionType.OD)
+    instead = f"cut along {' or '.join(independent)}"
+    if dimension in sizes_of("gemm", DimensionType.CD):
         raise ConfigError(
-            "gemm cannot be cut along K, a contraction dimension (CD), along which parts would have to be added up; "
-            "cut along M or N"
+            f"gemm cannot be cut along {dimension}, a contraction dimension (CD), along which parts would have to be "
+            f"added up; {instead}"
         )
-    if dimension not in ("M", "N"):
-        raise ConfigError(f"gemm has no dimension {dimension!r} that it can be cut along; cut along M or N")
+    if dimension not in independent:
+        raise ConfigError(f"gemm has no dimension {dimension!r} that it can be cut along; {instead}")
 
 
 class Piece(NamedTuple):
