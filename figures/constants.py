@@ -31,7 +31,16 @@ MACHINES = {
     "aluminum": ("traces/v100/device.yaml", "topologies/sierra-*.yaml", "topologies/sierra/*.yaml"),
 }  # fmt: skip
 """Files of each paper's machines; of a pattern all are scaled together."""
-NO_CONSTANTS = {"size", "nodes", "tile_rows", "tile_columns", "most_per_sm", "waves_per_tile", "threads_per_unit"}
+NO_CONSTANTS = {
+    "size",
+    "nodes",
+    "tile_rows",
+    "tile_columns",
+    "tile_depth",
+    "most_per_sm",
+    "waves_per_tile",
+    "threads_per_unit",
+}
 _QUANTITY = re.compile(r"\s*[0-9.]+(?:[eE][-+]?[0-9]+)?\s*[A-Za-z/]*")
 _GIVEN = re.compile("data ?sheet|product page|white paper|Table|Sec\\.|nominal")
 _OURS = re.compile("assumed|read as|reading|Fig\\.|issue|pull request")

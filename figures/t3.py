@@ -246,7 +246,7 @@ FIGURES: dict[str, Callable[[Axes], None]] = {
 }
 
 
-SIZES = {"fig14": (5, 3.6), "fig17": (10, 5.4)}
+SIZES = {"fig14": (5, 3.6), "fig17": (10, 5.4), "ring": (10, 4.8)}
 """Of figures that are not as wide and high as the others, in inches."""
 
 
