@@ -16,7 +16,7 @@ from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.program.graph import COLLECTIVES, NONE, GraphBuilder, NodeKind
 from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import GroupFamily, Program
-from scaleout.schedule import SCHEDULES, apply_schedule, passes_of
+from scaleout.schedule import SCHEDULES, apply_schedule, passes_of, substituting
 from scaleout.schedule.fusion.passes import fuse
 from scaleout.simulation.run import simulate
 
@@ -76,11 +76,12 @@ def test_work_is_conserved_and_the_input_untouched(schedule, job):
     assert columns_of(program) == before
     assert columns_of(apply_schedule(program, schedule)) == columns_of(scheduled)
     assert scheduled.total_flops == program.total_flops
-    assert scheduled.payload_bytes == program.payload_bytes
     assert scheduled.num_ranks == program.num_ranks
+    whole = not substituting(schedule)  # what substitutes carry: test_partition.py
+    assert not whole or scheduled.payload_bytes == program.payload_bytes
     for rank in range(program.num_ranks):  # roles may split
         old, new = (each.graphs[each.role_of_rank[rank]] for each in (program, scheduled))
-        assert payload_of_kinds(new) == payload_of_kinds(old)
+        assert not whole or payload_of_kinds(new) == payload_of_kinds(old)
         assert kernel_seconds(new) == pytest.approx(kernel_seconds(old), rel=1e-12, abs=1e-20)
         memory = [int(graph.bytes[graph.kind == NodeKind.COMPUTE].sum()) for graph in (old, new)]
         assert memory[0] == memory[1]
@@ -389,7 +390,7 @@ def test_ranks_that_become_ready_in_different_orders_do_not_deadlock(schedule):
         graphs.append(graph.build())
     program = Program("crossed", tuple(graphs), np.array([0, 1, 0, 1]), WORLD)
     for line in simulate(apply_schedule(program, schedule), SWITCH).timelines:
-        begin = dict(zip(line.graph.names, line.start_s, strict=True))
+        begin = dict(zip((name.partition("_")[0] for name in line.graph.names), line.start_s, strict=True))
         assert begin["first"] < begin["second"]
 
 
