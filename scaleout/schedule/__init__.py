@@ -1,8 +1,9 @@
 """Schedules: passes from program to program that decide what may run concurrently.
 
 A schedule is the name of a pass, or of several joined by `+` and applied from left to right: `overlap+fused`. A pass
-puts nodes on streams or rewrites the graph; a rewrite alone stands on `baseline`. Passes conserve FLOPs and payload
-bytes and leave their input as it is. `SCHEDULES` is the one table; a pass is imported when it is first applied.
+puts nodes on streams or rewrites the graph; a rewrite alone stands on `baseline`. Passes conserve FLOPs and, but where
+they substitute collectives, payload bytes, and leave their input as it is. `SCHEDULES` is the one table; a pass is
+imported when it is first applied.
 """
 
 import math
