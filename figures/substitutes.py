@@ -1,13 +1,15 @@
 """What each substitution of Centauri's Table 2 costs: 100 MB over 8 and 128 H200, nothing else running.
 
-    python figures/substitutes.py [--network link]
+    python figures/substitutes.py [--network link] [--output DIR]
 
-Prints a table of microseconds, collectives by NCCL as `topologies/nccl/h200.yaml` describes it.
+Prints a table of microseconds and writes it as substitutes.md, collectives by NCCL as `topologies/nccl/h200.yaml`
+describes it.
 
 Source: Chen et al., Centauri, ASPLOS 2024, Table 2.
 """
 
 import argparse
+from pathlib import Path
 
 import numpy as np
 
@@ -35,16 +37,20 @@ def time_us(kind: str, way: str, topology_name: str, network: str) -> str:
 
 
 def main() -> None:
-    """Print the table."""
+    """Print and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--network", default="alpha_beta", help="alpha_beta or link")
-    network = parser.parse_args().network
-    print(f"| {BYTES // 10**6} MB, us | ranks | whole | {' | '.join(WAYS)} |")
-    print("|---" * (len(WAYS) + 3) + "|")
+    parser.add_argument("--output", type=Path, help="directory to write to; nothing is written without")
+    given = parser.parse_args()
+    lines = [f"| {BYTES // 10**6} MB, us | ranks | whole | {' | '.join(WAYS)} |", "|---" * (len(WAYS) + 3) + "|"]
     for kind in SUBSTITUTES:
         for name in TOPOLOGIES:
-            cells = [time_us(kind, way, name, network) for way in ("", *WAYS)]
-            print(f"| {kind} | {load_topology(name).num_ranks} | {' | '.join(cells)} |", flush=True)
+            cells = [time_us(kind, way, name, given.network) for way in ("", *WAYS)]
+            lines.append(f"| {kind} | {load_topology(name).num_ranks} | {' | '.join(cells)} |")
+    print("\n".join(lines))
+    if given.output is not None:
+        given.output.mkdir(parents=True, exist_ok=True)
+        (given.output / "substitutes.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
 if __name__ == "__main__":
