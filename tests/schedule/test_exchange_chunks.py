@@ -11,6 +11,7 @@ import pytest
 from test_partition import check_conserved, columns_of
 
 from scaleout.cluster.device.annotate import time_kernels
+from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import load_topology
@@ -188,6 +189,19 @@ def test_segments_end_where_rows_meet():
         exchanges = np.flatnonzero(graph.collective == COLLECTIVES.index("all_to_all"))
         assert cut.issuperset(exchanges.tolist())
         assert {bool(graph.role[node] & NodeRole.WEIGHT_GRADIENT) for node in cut} == {False, job != "dlrm"}
+
+
+def test_kernels_of_the_main_job_were_measured_in_the_sizes_of_eight_chunks():
+    graph = generate(load_workload("dlrm-128")).graphs[0]
+    calls = [graph.kernels[graph.kernel[node]] for each in find_segments(graph) for node in each.passed
+             if graph.kind[node] == NodeKind.COMPUTE]  # fmt: skip
+    parts = [
+        kernel(call.op, dtype=call.dtype, **{**dict(call.shape), "tables": dict(call.shape)["tables"] // 8})
+        for call in calls
+    ]
+    assert {call.op for call in parts} == {"embedding_bag_fwd", "permute_for_all_to_all", "embedding_sgd_sparse"}
+    _, sources = kernel_times(H200, parts)
+    assert set(sources) == {TimeSource.MEASURED}
 
 
 def test_the_main_job_partitioned_is_near_fused():

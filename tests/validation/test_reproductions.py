@@ -15,7 +15,18 @@ from scaleout.program.operations import kernel
 from scaleout.schedule.fusion import plan_operator
 from scaleout.schedule.fusion.fused import run
 from scaleout.validation import papers
-from scaleout.validation.papers import PAPERS, Published, aluminum, centauri, fused, page, published, reproduce, t3
+from scaleout.validation.papers import (
+    BASES,
+    PAPERS,
+    Published,
+    aluminum,
+    centauri,
+    fused,
+    page,
+    published,
+    reproduce,
+    t3,
+)
 
 TARGETS = Path(__file__).parents[3] / "shared" / "targets" / "published_90.csv"
 MODULES = dict(zip(PAPERS, (fused, t3, centauri, aluminum), strict=True))
@@ -236,3 +247,22 @@ def test_the_page_counts_predictions_first_and_names_every_constant():
     assert "| fused | 0 of 1 | 1 of 1 | - | 1 of 2 |" in text
     assert text.index("## predicted: 0 of 1 met") < text.index("## calibrated: 1 of 1 met")
     assert "| `work_groups.crowded_from` of `traces/mi210/device.yaml` | F14-oblivious, F14-aware |" in text
+
+
+def test_readme_and_page_count_as_the_readings_do():
+    """Numbers are simulated when the page is made; how many count as predictions follows from the readings alone."""
+    root = Path(__file__).parents[2]
+    page = (root / "figures" / "reproductions.md").read_text(encoding="utf-8")
+    (line,) = [line for line in page.splitlines() if line.startswith("| all |")]
+    counts = [[int(number) for number in cell.split(" of ")] for cell in line.strip("| ").split(" | ")[1:]]
+    claims = published()
+    assert [number for _, number in counts] == [
+        *(sum(claim.reading.basis == basis for claim in claims) for basis in BASES),
+        len(claims),
+    ]
+    (predicted, predictions), *_, (met, claimed) = counts
+    readme = " ".join((root / "README.md").read_text(encoding="utf-8").split())
+    assert (
+        f"simulates {claimed} numbers that four papers publish. {met} are met, {predicted} of the {predictions}"
+        in readme
+    )
