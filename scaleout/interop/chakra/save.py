@@ -289,6 +289,7 @@ def _values(graph: ExecutionGraph, node: int, *, grouped: bool) -> dict[str, Any
             "comm_dst" if kind == NodeKind.SEND else "comm_src": int(graph.peer[node]),
             "comm_tag": int(graph.tag[node]),
             "comm_priority": int(graph.priority[node]),
+            vocabulary.GROUP: int(graph.group[node]) if graph.group[node] != NONE else None,
         }
     model_part = {
         vocabulary.MICROBATCH: graph.microbatch,
