@@ -4,14 +4,14 @@ Slices of a kernel follow each other; those of a collective go onto its group's 
 data. FLOPs and bytes of the slices add up to those of the node exactly.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind
+from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind, compress_edges
 from scaleout.program.operations import TimeSource
 from scaleout.schedule.overlap import communication_stream
 
@@ -53,7 +53,7 @@ class Rewrite:
 
     graph: ExecutionGraph
     origin: list[int] = field(default_factory=list)
-    dependencies: list[tuple[int, ...]] = field(default_factory=list)
+    dependencies: dict[int, Collection[int]] = field(default_factory=dict)  # of new nodes that are added one by one
     changed: dict[str, tuple[list[int], list[Any]]] = field(  # column to the new nodes where it differs, and how
         default_factory=lambda: {name: ([], []) for name in ("name", *_CHANGED)}
     )
@@ -83,7 +83,7 @@ class Rewrite:
         self.origin += [node] * len(new)
         stream = changes["stream"][0] if "stream" in changes else int(self.graph.stream[node])
         held = [self.holds[stream]] if stream in self.holds else []
-        self.dependencies += [tuple(sorted({*needs, *held})) for needs in after]
+        self.dependencies.update((node, {*needs, *held}) for node, needs in zip(new, after, strict=True))
         for name, values in changes.items():
             nodes, known = self.changed[name]
             nodes += new
@@ -96,7 +96,6 @@ class Rewrite:
         first = len(self.origin)
         self._blocks.append((begin, first, block))
         self.origin += (begin + block.nodes).tolist()
-        self.dependencies += [()] * len(block.nodes)
         self.done.update((begin + old, first + new) for old, new in block.done.items())
 
     def keep(self, begin: int, end: int) -> None:
@@ -106,7 +105,6 @@ class Rewrite:
             self._held.append((new.start, new.stop, dict(self.holds)))
         self.done.update(zip(range(begin, end), new, strict=True))
         self.kept += new
-        self.dependencies += [()] * len(new)
         self.origin += range(begin, end)
 
     def needed(self, node: int) -> list[int]:
@@ -194,7 +192,7 @@ class Rewrite:
         holding, kept = self._holding(origin), np.array(self.kept, np.int64)
         held, counts = np.flatnonzero(holding != NONE), np.diff(offsets)[origin[kept]]
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        added = np.array([(new, need) for new, row in enumerate(self.dependencies) for need in row], np.int64)
+        added = np.array([(new, need) for new, row in self.dependencies.items() for need in row], np.int64)
         edges = [added.reshape(-1, 2).T, np.stack([held, holding[held]])]  # new nodes, and new ones that they wait for
         before = [np.stack([np.repeat(kept, counts), np.repeat(offsets[origin[kept]], counts) + within])]
         for begin, first, block in self._blocks:
@@ -204,8 +202,7 @@ class Rewrite:
         done[list(self.done)] = list(self.done.values())
         users, places = np.concatenate(before, axis=1)
         users, needs = np.concatenate([*edges, np.stack([users, done[graph.dependencies[places]]])], axis=1)
-        users, needs = np.divmod(np.unique(users * size + needs), max(size, 1))
-        return np.concatenate(([0], np.cumsum(np.bincount(users, minlength=size)))), needs
+        return compress_edges(users, needs, size)
 
     def _holding(self, origin: Ints) -> Ints:
         """Return the new node that holds the stream of each node that was kept, (N,); `NONE` for none."""
