@@ -289,23 +289,24 @@ def finish_s(
 
     `collective_s` maps a collective and the part of it that a chunk is to seconds. Collectives outside take none.
     """
-    cuts = dict.fromkeys(segment.nodes, (segment, count))
-    times_s = {node: chunk_times(graph, node, count, machine) for node in cuts}
     begin, end = segment.begin, segment.end
+    cuts = dict.fromkeys(segment.nodes, (segment, count))
+    columns = (column[begin:end].tolist() for column in (graph.kind == _COMPUTE, graph.group, graph.duration_s))
+    about: dict[int, tuple[bool, int, list[float], list[int]]] = {}  # each node's chunks in s, and what it waits for
+    for node, computes, group, whole_s in zip(range(begin, end), *columns, strict=True):
+        if computes:
+            lasts_s = chunk_times(graph, node, count, machine) if node in cuts else [whole_s]
+        else:
+            lasts_s = [collective_s(node, 1 / count)] * count if node in cuts else [0.0]
+        about[node] = computes, group, lasts_s, graph.dependencies_of(node).tolist()
     order = written(graph, cuts, (begin, end)) if count > 1 else ((node, NONE) for node in range(begin, end))
     ends_s: dict[tuple[int, int], float] = {}
     done_s: dict[int, float] = {}
     free_s: dict[int, float] = {}  # by the group of collectives; kernels have none
     for node, chunk in order:
-        ready_s = 0.0
-        for old in graph.dependencies_of(node).tolist():
-            ready_s = max(ready_s, ends_s.get((old, chunk), 0.0) or done_s.get(old, 0.0))
-        group = int(graph.group[node])
-        if graph.kind[node] == _COMPUTE:
-            lasts_s = times_s[node][max(chunk, 0)] if node in times_s else float(graph.duration_s[node])
-        else:
-            lasts_s = collective_s(node, 1 / count) if node in cuts else 0.0
-        ends_s[node, chunk] = done_s[node] = max(ready_s, free_s.get(group, 0.0)) + lasts_s
-        if graph.kind[node] == _COMPUTE or node in cuts:
+        computes, group, lasts_s, needs = about[node]
+        ready_s = max((ends_s.get((old, chunk), 0.0) or done_s.get(old, 0.0) for old in needs), default=0.0)
+        ends_s[node, chunk] = done_s[node] = max(ready_s, free_s.get(group, 0.0)) + lasts_s[max(chunk, 0)]
+        if computes or node in cuts:
             free_s[group] = done_s[node]
     return max(done_s.values())
