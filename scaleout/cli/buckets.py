@@ -45,7 +45,7 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: "Simulati
         raise ConfigError("the sweep sets gradient_bucket; leave it out, and give the sizes")
     workload = str(job.workload)
     loaded, topology, device = job.load()
-    swept = Job(loaded, device, topology, "overlap", options)
+    swept = Job(loaded, device, topology, "overlap:always", options)
     rows = sweep_buckets(swept, sizes_bytes=parse_sizes(sizes), ways=tuple(dict.fromkeys(ways)))
     found = best(rows)
     summary = {"workload": workload, "best": asdict(found), "results": [asdict(row) for row in rows]}

@@ -10,10 +10,9 @@ from scaleout.program.graph import ExecutionGraph
 from scaleout.program.program import Program, alike
 from scaleout.schedule.centauri.partition.group import LEVELLED, Levels, bytes_on_level, levels_of, sorting_s
 from scaleout.schedule.decision import Decision
-from scaleout.schedule.overlap import in_program_order
+from scaleout.schedule.steps import step
 from scaleout.simulation.cost_model import CostModel
 from scaleout.simulation.result import Result
-from scaleout.simulation.run import simulate
 
 CollectiveSeconds = Callable[[int, str, float], float]
 """Seconds of a collective: its family of groups, its kind and its bytes."""
@@ -103,12 +102,6 @@ class ProgramCosts:
         """Return how many times as long a GEMM and a collective concurrent with it take as each isolated."""
         return self.cost_model.slowdowns(graph.kernels[graph.kernel[node]], float(graph.duration_s[node]))
 
-    def step(self, program: Program) -> Result:
-        """Simulate a step of the program as it is scheduled."""
-        topology, algorithms = self.machine.topology, self.machine.algorithms
-        contention = self.cost_model.contention
-        return simulate(in_program_order(program), topology, algorithms=algorithms, contention=contention)
-
 
 @dataclass
 class Trial:
@@ -122,7 +115,7 @@ class Trial:
     @cached_property
     def result(self) -> Result:
         """A step, simulated."""
-        return self.costs.step(self.scheduled)
+        return step(self.scheduled, self.costs.machine)
 
     def beside(self, old: "Trial") -> "Trial":
         """Return this trial, with the old one's step if nothing differs."""

@@ -55,9 +55,10 @@ def _serial(graph: ExecutionGraph) -> ExecutionGraph:
 
 
 def in_program_order(program: Program) -> Program:
-    """Let every collective wait for the one before it on its stream, as on hardware; slices of one transfer overlap.
+    """Let every collective wait for the one before it on its stream, as on hardware.
 
-    Otherwise ranks that become ready in different orders could wait for each other forever.
+    Slices of transfers overlap; each waits for the last whole collective before it. Otherwise ranks that become ready
+    in different orders could wait for each other forever.
     """
     return program.map_graphs(_chain)
 
@@ -66,7 +67,9 @@ def in_program_order(program: Program) -> Program:
 def _chain(graph: ExecutionGraph) -> ExecutionGraph:
     nodes = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE)
     nodes = nodes[np.argsort(graph.stream[nodes], kind="stable")]
-    before, after = nodes[:-1], nodes[1:]
+    whole, order = graph.slices[nodes] == 1, np.arange(len(nodes))
+    last_whole = np.maximum.accumulate(np.where(whole, order, 0))
+    before, after = nodes[np.where(whole[1:], order[:-1], last_whole[:-1])], nodes[1:]
     waits = graph.stream[before] == graph.stream[after]
     waits &= (graph.slices[before] == 1) | (graph.slices[after] == 1)
     users = np.repeat(np.arange(len(graph)), np.diff(graph.dependency_offsets))

@@ -341,7 +341,7 @@ def test_the_command_says_what_the_fastest_overlaps(scaleout):
         (("--schedule", "centaur"), "unknown schedule 'centaur'; did you mean 'centauri'?"),
         (("--schedule", "centauri:groups"), "unknown dimension 'groups' of centauri's partition space"),
         (("--schedule", "centauri:"), "unknown dimension '' of centauri's partition space"),
-        (("--schedule", "overlap:2"), "schedule 'overlap' takes no option '2'"),
+        (("--schedule", "concurrent:2"), "schedule 'concurrent' takes no option '2'"),
         (("--schedule", "fused+centauri"), "replace the same operators"),
         (("--simulations", "4"), "--simulations is for schedules that are simulated; give --schedule as well"),
         (("--schedule", "overlap", "--memory", "1GB"), "more; give more ranks or a smaller batch"),

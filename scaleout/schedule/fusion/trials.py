@@ -16,11 +16,9 @@ from scaleout.program.program import Program
 from scaleout.schedule.decision import Decision, Planned, collectives
 from scaleout.schedule.fusion.pair_cost import FusedCost
 from scaleout.schedule.fusion.passes import candidates, fuse, fused, likeness
-from scaleout.schedule.overlap import in_program_order
 from scaleout.schedule.pairs import Pair
-from scaleout.simulation.contention import contention_of
+from scaleout.schedule.steps import step
 from scaleout.simulation.result import Result
-from scaleout.simulation.run import simulate
 
 Kinds = frozenset[tuple[object, ...]]
 """Candidates, by what their pairs have in common."""
@@ -90,18 +88,11 @@ class _Trials:
         chosen = [[(pair, cost) for pair, cost, kind in mine if kind in kinds] for mine in self.found]
         program = fused(self.program, chosen) if kinds else self.program
         try:
-            return _Trial(kinds, program, self._step(program))
+            return _Trial(kinds, program, step(program, self.machine))
         except SimulationError:
             if not kinds:
                 raise
             return _Trial(kinds, program, None)
-
-    def _step(self, program: Program) -> Result:
-        machine, topology = self.machine, self.machine.topology
-        return simulate(
-            in_program_order(program), topology, network=machine.network, algorithms=machine.algorithms,
-            injection_bytes_per_s=machine.injection_bytes_per_s, contention=contention_of(machine.device, topology),
-        )  # fmt: skip
 
     def decisions(self, given: _Trial, best: _Trial) -> tuple[Decision, ...]:
         """Say which candidates are fused, and what a step takes with them and without."""
