@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from scaleout.cluster.machine import Machine
-from scaleout.program.graph import ExecutionGraph, NodeKind, NodeRole
+from scaleout.program.graph import ExecutionGraph, NodeKind, NodeRole, compress_edges
 from scaleout.program.program import Program
 
 COMPUTE_STREAM = 0
@@ -73,8 +73,6 @@ def _chain(graph: ExecutionGraph) -> ExecutionGraph:
     waits = graph.stream[before] == graph.stream[after]
     waits &= (graph.slices[before] == 1) | (graph.slices[after] == 1)
     users = np.repeat(np.arange(len(graph)), np.diff(graph.dependency_offsets))
-    size = max(len(graph), 1)
-    pairs = np.sort(np.concatenate([users * size + graph.dependencies, after[waits] * size + before[waits]]))
-    users, dependencies = np.divmod(pairs[np.diff(pairs, prepend=-1) > 0], size)
-    offsets = np.searchsorted(users, np.arange(len(graph) + 1))
-    return graph.with_columns(dependency_offsets=offsets.astype(np.int64), dependencies=dependencies)
+    users, needs = np.append(users, after[waits]), np.append(graph.dependencies, before[waits])
+    offsets, dependencies = compress_edges(users, needs, len(graph))
+    return graph.with_columns(dependency_offsets=offsets, dependencies=dependencies)

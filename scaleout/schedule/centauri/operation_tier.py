@@ -15,9 +15,10 @@ import numpy as np
 
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind
 from scaleout.program.program import Program
-from scaleout.schedule.centauri.partition.exchange import Segment, find_segments, largest_count, partition_exchanges
 from scaleout.schedule.centauri.partition.exchange import finish_s as finish_segment_s
+from scaleout.schedule.centauri.partition.exchange import largest_count, partition_exchanges
 from scaleout.schedule.centauri.partition.group import Levels
+from scaleout.schedule.centauri.partition.segments import Segment, find_segments
 from scaleout.schedule.centauri.partition.workload import Chain, own_edges, part_times, partition_workload
 from scaleout.schedule.cost import CollectiveSeconds, ProgramCosts
 from scaleout.schedule.decision import Decision, collective_counts, collectives
@@ -183,11 +184,14 @@ class Weights:
     def weigh_segments(self, graph: ExecutionGraph) -> list[tuple[Segment, Weighed]]:
         """Weigh the all-to-alls of a graph; those of a layer are cut alike, as autograd plays chunks back."""
         layers: dict[int, list[Segment]] = {}
+        done_of: dict[int, dict[int, float]] = {}  # shapes, by identity
         for segment in find_segments(graph):
             layers.setdefault(int(graph.layer[segment.collectives[0]]), []).append(segment)
+            if id(segment.shape) not in done_of:
+                done_of[id(segment.shape)] = self._segment_s(graph, segment)
         found = []
         for segments in layers.values():
-            done_s = [self._segment_s(graph, segment) for segment in segments]
+            done_s = [done_of[id(segment.shape)] for segment in segments]
             common = set[int].intersection(*(set(each) for each in done_s))
             best = min(sorted(common), key=lambda count: sum(each[count] for each in done_s))
             for segment, each in zip(segments, done_s, strict=True):
@@ -201,14 +205,15 @@ class Weights:
             kind, size_bytes = _sent(graph, node)
             return self.collective_s(int(graph.group[node]), kind, part * size_bytes)
 
-        if segment.signature not in self.segments:
+        signature = segment.shape.signature
+        if signature not in self.segments:
             most = min(MAX_CHUNKS, largest_count(graph, segment))
-            self.segments[segment.signature] = {
+            self.segments[signature] = {
                 count: finish_segment_s(graph, segment, count, self.costs.machine, collective_s=collective_s)
                 for count in (1, 2, 4, 8)
                 if count <= most
             }
-        return self.segments[segment.signature]
+        return self.segments[signature]
 
     def _weigh(self, graph: ExecutionGraph, chain: Chain, independent_s: float) -> Weighed:
         """Take the way to cut after which collective and GEMMs are done first."""
@@ -253,15 +258,15 @@ def cut(
 ) -> tuple[Program, tuple[Decision, ...]]:
     """Return the program with every chain that is chosen cut as it is done first, and what was cut."""
     cuts: dict[int, dict[int, Weighed]] = {id(graph): {} for graph in program.graphs}
-    ordered = in_program_order(overlap(program)).graphs  # collectives that wait on a stream overlap with less
-    ordered_of = {id(graph): other for graph, other in zip(program.graphs, ordered, strict=True)}
     independent: dict[int, _Independent] = {}
 
     def granularity(graph: ExecutionGraph, chain: Chain) -> Sequence[float]:
         if not chosen(chain):
             return (1.0,)
         if id(graph) not in independent:
-            independent[id(graph)] = _Independent(ordered_of[id(graph)], weights.costs)
+            alone = replace(program, graphs=(graph,))
+            ordered = in_program_order(overlap(alone))  # collectives that wait on a stream overlap with less
+            independent[id(graph)] = _Independent(ordered.graphs[0], weights.costs)
         weighed = independent[id(graph)].weigh(graph, chain, weights)
         if chain.gradients and not weights.gradients:
             return (1.0,)
