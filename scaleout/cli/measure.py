@@ -106,12 +106,14 @@ def _measure(
     machine: "ModuleType", wanted: "dict[str, list[Row]]", output: Path, gpus: int, *, repeats: int, retry: bool
 ) -> None:
     """Measure the rows of each experiment, one experiment after the other, and write the files of the machine."""
+    from scaleout.config.writing import check_writable
     from scaleout.validation.measure.checkpoint import CheckpointLog
     from scaleout.validation.measure.experiments import EXPERIMENTS, Job, measure
     from scaleout.validation.measure.machine_files import check_folder, write_files
 
     environment = {**machine.environment(), "gpus": gpus}
     check_folder(output, environment)
+    check_writable(output)
     output.mkdir(parents=True, exist_ok=True)
     folder = output.absolute()
     write_files(folder, environment)

@@ -87,7 +87,7 @@ def search(job: NamedJob, options: "SimulationOptions", workers: int | None, out
     summary = _summary(request, answer, found)
 
     def write(folder: Path) -> dict[str, str]:
-        from scaleout.report.files import write_json
+        from scaleout.config.writing import write_json
         from scaleout.report.plots.studies import draw_plans
         from scaleout.study.search.best import FILE
 

@@ -5,6 +5,7 @@ Colours: compute blue, communication orange, idle grey.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+
+from scaleout.config.writing import write_bytes
 
 if TYPE_CHECKING:
     from scaleout.simulation.result import Timeline
@@ -72,8 +75,11 @@ def drawn(
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure, the same bytes for the same figure."""
-    figure.savefig(path, metadata={"Software": None} if path.suffix == ".png" else None)
+    drawn = BytesIO()  # as Pillow takes a write to a file that a full disk cuts short for a whole one
+    metadata = {"Software": None} if path.suffix == ".png" else None
+    figure.savefig(drawn, format=path.suffix[1:] or None, metadata=metadata)
     plt.close(figure)
+    write_bytes(path, drawn.getvalue())
 
 
 def _bars(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> None:

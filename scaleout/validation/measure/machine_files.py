@@ -10,7 +10,6 @@ links; B their bandwidth; p ranks; C the rate at which a rank's own shard is cop
 """
 
 import itertools
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.config.library import find
 from scaleout.config.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
+from scaleout.config.writing import write_json, write_text
 from scaleout.config.yaml_files import read_yaml
 from scaleout.errors import ConfigError
 from scaleout.network.collectives import BUS_FACTORS
@@ -150,11 +150,11 @@ def write_files(folder: Path, environment: Mapping[str, Any]) -> dict[Path, str]
     for name, (values, meaning) in files.items():
         if values is not None:
             text = yaml.safe_dump(values, sort_keys=False, width=110)
-            (folder / name).write_text(text, encoding="utf-8")
+            write_text(folder / name, text)
             written[folder / name] = meaning
     names = {"device": DEVICE, "topology": MACHINE}
     known = {key: name for key, name in names.items() if (folder / name).is_file()}
-    (folder / "environment.json").write_text(json.dumps({**environment, **known}, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "environment.json", {**environment, **known})
     return written
 
 
