@@ -21,6 +21,7 @@ import yaml
 
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.topology import load_topology
+from scaleout.config.checkpoint import Row
 from scaleout.config.library import find
 from scaleout.config.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
 from scaleout.config.writing import write_json, write_text
@@ -29,7 +30,7 @@ from scaleout.errors import ConfigError
 from scaleout.network.collectives import BUS_FACTORS
 from scaleout.program.graph import Bools, Floats
 from scaleout.program.operations import kernel
-from scaleout.validation.measure.checkpoint import CheckpointLog, Row, read
+from scaleout.validation.measure.checkpoint import MeasurementLog, measured
 from scaleout.validation.measure.experiments import LARGEST, RINGS
 from scaleout.validation.measured.rows import MACHINES
 
@@ -139,7 +140,7 @@ _LEAST_ROWS = 4
 def write_files(folder: Path, environment: Mapping[str, Any]) -> dict[Path, str]:
     """Write the files for which a folder has enough rows, and the environment; return each with its description."""
     where = f"measured on {environment['gpu']}, {environment.get('date', 'no date')}, by scaleout measure"
-    rows = {name: read(CheckpointLog(folder, name).rows) for name in ("kernels", "collectives", "host")}
+    rows = {name: measured(MeasurementLog(folder, name).rows) for name in ("kernels", "collectives", "host")}
     machine, library = machine_files(environment, rows["collectives"], where=where)
     files = {
         DEVICE: (device_file(environment, rows, where=where), "the device, for --device"),
