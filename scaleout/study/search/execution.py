@@ -6,7 +6,7 @@ A step that the memory of the search knows is not computed again.
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import connection, parent_process
@@ -78,8 +78,8 @@ class Execution:
         function: Callable[[SearchRequest, Sequence[Any]], list[Any]],
         request: SearchRequest,
         items: Sequence[Any],
-    ) -> Iterator[Any]:
-        """Yield what a function makes of all items as plain values, in their order."""
+    ) -> list[Any]:
+        """Return what a function makes of all items, as plain values and in their order."""
         starts = {f"{step} {begin}": items[begin : begin + _TOGETHER] for begin in range(0, len(items), _TOGETHER)}
         new = {
             self.pool.submit(function, request, some): name
@@ -88,8 +88,7 @@ class Execution:
         }
         for future in as_completed(new):
             self.memory.add_step(new[future], future.result())
-        for name in starts:
-            yield from self.memory.steps[name]
+        return [value for name in starts for value in self.memory.steps[name]]
 
     def simulate(
         self,

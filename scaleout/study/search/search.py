@@ -102,7 +102,7 @@ def search(
     simulated = None
     with pool_of(workers) as pool:
         execution = Execution(pool, workers, memory, tell)
-        bounds = list(execution.mapped("bounds", _weigh, request, [family.plans[0] for family in todo]))
+        bounds = execution.mapped("bounds", _weigh, request, [family.plans[0] for family in todo])
         evaluated, nearest = _evaluated(request, todo, [under_baseline_s for under_baseline_s, _ in bounds], execution)
         counts.evaluated, counts.too_large = len(evaluated), len(nearest)
         counts.bounded = counts.enumerated - counts.indivisible - counts.evaluated - counts.too_large
