@@ -6,6 +6,7 @@ from functools import cached_property
 
 from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError
+from scaleout.program.fastest import is_faster
 from scaleout.program.graph import ExecutionGraph
 from scaleout.program.program import Program, alike
 from scaleout.schedule.centauri.partition.group import LEVELLED, Levels, bytes_on_level, levels_of, sorting_s
@@ -82,7 +83,7 @@ class ProgramCosts:
         if key not in self._by_levels:
             levels_s = self.levels_s(family, kind, size_bytes)
             total = max if self.concurrent else sum
-            self._by_levels[key] = bool(levels_s) and total(levels_s) < self.whole_s(family, kind, size_bytes)
+            self._by_levels[key] = bool(levels_s) and is_faster(total(levels_s), self.whole_s(family, kind, size_bytes))
         return self._by_levels[key]
 
     def best_s(self, family: int, kind: str, size_bytes: float) -> float:
@@ -97,7 +98,9 @@ class ProgramCosts:
 
     def substitutes(self, family: int, kind: str, size_bytes: float) -> bool:
         """Whether an all-reduce is better as the two."""
-        return kind == "all_reduce" and self.substituted_s(family, size_bytes) < self.whole_s(family, kind, size_bytes)
+        if kind != "all_reduce":
+            return False
+        return is_faster(self.substituted_s(family, size_bytes), self.whole_s(family, kind, size_bytes))
 
     def slowdowns(self, graph: ExecutionGraph, node: int) -> tuple[float, float]:
         """Return how many times as long a GEMM and a collective concurrent with it take as each isolated."""
@@ -143,4 +146,4 @@ class Trial:
 
 def shorter(best: Trial, rival: Trial | None) -> Trial:
     """Return the rival if its step is shorter, else what was best so far."""
-    return best if rival is None or rival.step_s >= best.step_s else rival
+    return rival if rival is not None and is_faster(rival.step_s, best.step_s) else best

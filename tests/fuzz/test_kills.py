@@ -57,7 +57,7 @@ def test_a_search_that_is_killed(tmp_path, whole, number):
     answer, lasts_s = whole
     for part, how in enumerate((signal.SIGKILL, signal.SIGTERM)):  # the second time as it resumes
         process = started(tmp_path)
-        time.sleep(lasts_s * random.uniform(number, number + 1) / KILLS / (part + 1))  # noqa: S311 - no secret
+        time.sleep(lasts_s * random.uniform(number, number + 1) / KILLS / (part + 1))
         process.send_signal(how)
         process.wait()
         until = time.monotonic() + 2

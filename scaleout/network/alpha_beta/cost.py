@@ -22,6 +22,7 @@ from scaleout.errors import ConfigError
 from scaleout.network import collectives
 from scaleout.network.alpha_beta.load import Load, is_quick, load_of
 from scaleout.network.collectives.rounds import Ring, Round
+from scaleout.program.fastest import fastest
 
 MAX_CHUNKS = 1024
 """Most chunks that a pipelined schedule may cut the buffer into; reached only where latencies are next to nothing."""
@@ -169,7 +170,7 @@ def _collective_cost(
         terms = candidate.protocol.modelled or candidate.protocol.actual
         return _on_terms(terms, candidate.expected, size_bytes, shard_bytes, chunks=chunks).time_s
 
-    candidate = min(found, key=expected_s)
+    candidate = fastest(found, expected_s)
     cost = _on_terms(candidate.protocol.actual, candidate.taken, size_bytes, shard_bytes, chunks=chunks)
     bare = _at_size(candidate.bare, size_bytes, chunks)
     before_s = candidate.protocol.actual.startup_s if candidate.bare.pipelined else cost.latency_s - bare.latency_s

@@ -18,6 +18,7 @@ from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.machine import Machine
 from scaleout.config.units import format_bytes
 from scaleout.errors import ConfigError
+from scaleout.program.fastest import fastest, is_faster
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.program import Program
 from scaleout.schedule.cost import ProgramCosts
@@ -94,12 +95,11 @@ def best_launch(
     fit = bisect_right(list(plans), capacity_bytes, key=lambda size: peak(plans[size]).total_bytes)
     sizes = list(plans)[: max(fit, 1)]
     exposed_s = {size: max(each.exposed_s(launched_together(plans[size])) for each in stages) for size in sizes}
-    by_equation = min(sizes, key=exposed_s.__getitem__)
+    by_equation = fastest(sizes, exposed_s.__getitem__)
     messages = CostModel(machine).messages(workload.message_bytes, workload.mesh, "pipeline")
     messages_s = [message.time_s for message in messages]
     steps_s = {size: step_s(plans[size], stages, messages_s) for size in sizes if m % size == 0 or size == by_equation}
-    rounded_s = {size: float(f"{each:.9e}") for size, each in steps_s.items()}  # sums differ in their last bits
-    best = min(rounded_s, key=rounded_s.__getitem__)
+    best = fastest(steps_s, steps_s.__getitem__)
     return Launch(best, steps_s[best], by_equation, steps_s[by_equation])
 
 
@@ -180,7 +180,7 @@ def model_tier(workload: ModelFamily, machine: Machine, *, memory_bytes: float |
     if contention_of(machine.device, machine.topology) is not None and peak(workload).total_bytes <= capacity_bytes:
         before, program = (time_kernels(generate(each), machine.device) for each in (workload, chosen))
         before_s, after_s = _shortest_s(before, machine, overlap, baseline), _shortest_s(program, machine, overlap)
-        if after_s > before_s:
+        if is_faster(before_s, after_s):
             slower = f"a step before it is partitioned would take {after_s * 1e3:.5g} ms, not {before_s * 1e3:.5g}"
             words = f"model tier: nothing changed, as kernels beside collectives are slower: {slower}"
             return ModelTier(workload, words, program=before)

@@ -9,10 +9,11 @@ Source: Chen et al., Centauri, Sec. 3.2.1, Algorithm 1.
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from math import ceil, floor
+from math import ceil, floor, fsum
 
 import numpy as np
 
+from scaleout.program.fastest import MARGIN, fastest, is_faster
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind
 from scaleout.program.program import Program
 from scaleout.schedule.centauri.partition.exchange import Segment, find_segments, largest_count, partition_exchanges
@@ -60,11 +61,11 @@ class Costs:
 
 def even(costs: Costs) -> tuple[float, ...]:
     """Return equal chunks, each no longer than the computation that overlaps it (lines 3 to 7), so rounded up."""
-    if costs.independent_s >= costs.communication_s:
+    if not is_faster(costs.independent_s, costs.communication_s):
         return (1.0,)
     count = MAX_CHUNKS
     if costs.independent_s > 0:
-        count = ceil(min(costs.communication_s / costs.independent_s, MAX_CHUNKS))
+        count = ceil(min(costs.communication_s / costs.independent_s, MAX_CHUNKS) * (1 - MARGIN))
     return (1 / count,) * count
 
 
@@ -78,13 +79,13 @@ def granularity(costs: Costs) -> tuple[float, ...]:
     >>> granularity(Costs(10.0, 4.0, 3.0, inter_s=2.0, inter_size=2, intra_size=8))  # between nodes is hidden
     (0.125, 0.875)
     """
-    if costs.independent_s >= costs.communication_s or not costs.group_partitioned:
+    if not is_faster(costs.independent_s, costs.communication_s) or not costs.group_partitioned:
         return even(costs)
     inter, intra = costs.inter_size, costs.intra_size
     world = inter * intra
-    if costs.independent_s > costs.inter_s:
+    if is_faster(costs.inter_s, costs.independent_s):
         return (inter / world, 1 - inter / world)
-    if costs.computation_s / inter > intra * costs.inter_s:
+    if is_faster(intra * costs.inter_s, costs.computation_s / inter):
         return (intra / world, 1 - intra / world)
     return (intra / world, (inter - 1) / world, 1 - (inter + intra - 1) / world)
 
@@ -189,7 +190,8 @@ class Weights:
         for segments in layers.values():
             done_s = [self._segment_s(graph, segment) for segment in segments]
             common = set[int].intersection(*(set(each) for each in done_s))
-            best = min(sorted(common), key=lambda count: sum(each[count] for each in done_s))
+            total_s = {count: fsum(each[count] for each in done_s) for count in sorted(common)}
+            best = fastest(total_s, total_s.__getitem__)
             for segment, each in zip(segments, done_s, strict=True):
                 found.append((segment, Weighed((1 / best,) * best, each[1], each[best])))
         return found
@@ -244,7 +246,7 @@ class Weights:
             )
 
         ways = {parts: done_s(parts) for parts in self.ways(costs)}
-        best = min(ways, key=ways.__getitem__)
+        best = fastest(ways, ways.__getitem__)
         return Weighed(best, ways[(1.0,)], ways[best])
 
 

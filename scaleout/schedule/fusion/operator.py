@@ -12,6 +12,7 @@ from pydantic import Field
 
 from scaleout.config.validated import Config
 from scaleout.errors import ConfigError
+from scaleout.program.fastest import fastest
 from scaleout.schedule.fusion.fused import ORDERS, Recipe, Run, run
 from scaleout.schedule.fusion.machine import FusedMachine
 
@@ -85,7 +86,7 @@ def evaluate(plan: Plan) -> Evaluation:
     """Simulate an operator in all ways."""
     runs = {order: run(plan.recipes[order], order) for order in ORDERS}
     split = {chunks: _split_s(plan, chunks) for chunks in CHUNKS}
-    chunks = min(split, key=lambda count: split[count])
+    chunks = fastest(split, split.__getitem__)
     return Evaluation(plan, runs, split[chunks], chunks)
 
 

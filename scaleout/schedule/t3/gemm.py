@@ -17,6 +17,7 @@ import numpy.typing as npt
 from scaleout.cluster.device.sections import Stages
 from scaleout.cluster.device.spec import Device
 from scaleout.errors import ConfigError
+from scaleout.program.fastest import fastest
 from scaleout.program.operations import ITEM_BYTES
 
 Floats = npt.NDArray[np.float64]
@@ -132,7 +133,7 @@ def _reads(gemm: Gemm, device: Device, held: float, *, bypassed: bool) -> tuple[
         sweep_rows = max(1.0, held / gemm.split_depth / math.ceil(way.columns / across)) * down
         return read_bytes(way, sweep_rows=sweep_rows, cache=cache, bypassed=bypassed)
 
-    left, right = min(of(gemm, down, across), of(turned, across, down)[::-1], key=sum)
+    left, right = fastest((of(gemm, down, across), of(turned, across, down)[::-1]), math.fsum)
     along_depth = constants.tile_depth * item_bytes
     right_piece = along_depth if gemm.transposed else across * item_bytes
     cost = left * constants.piece_cost(along_depth) + right * constants.piece_cost(right_piece)
