@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from math import fsum
 
 from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError
@@ -82,19 +83,19 @@ class ProgramCosts:
         key = family, kind, int(size_bytes)
         if key not in self._by_levels:
             levels_s = self.levels_s(family, kind, size_bytes)
-            total = max if self.concurrent else sum
+            total = max if self.concurrent else fsum
             self._by_levels[key] = bool(levels_s) and is_faster(total(levels_s), self.whole_s(family, kind, size_bytes))
         return self._by_levels[key]
 
     def best_s(self, family: int, kind: str, size_bytes: float) -> float:
         """Seconds of a collective as it will be carried out."""
         if self.by_levels(family, kind, size_bytes):
-            return sum(self.levels_s(family, kind, size_bytes))
+            return fsum(self.levels_s(family, kind, size_bytes))
         return self.whole_s(family, kind, size_bytes)
 
     def substituted_s(self, family: int, size_bytes: float) -> float:
         """Seconds of an all-reduce as reduce-scatter and all-gather."""
-        return sum(self.best_s(family, kind, size_bytes) for kind in ("reduce_scatter", "all_gather"))
+        return fsum(self.best_s(family, kind, size_bytes) for kind in ("reduce_scatter", "all_gather"))
 
     def substitutes(self, family: int, kind: str, size_bytes: float) -> bool:
         """Whether an all-reduce is better as the two."""

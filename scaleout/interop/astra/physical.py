@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
+from math import fsum
 from pathlib import Path
 from typing import Any
 
@@ -339,4 +340,4 @@ def _placement(topology: Topology, members: tuple[int, ...]) -> Placement:
 
 
 def _mean(weighted: Sequence[tuple[int, float]]) -> float:
-    return sum(ranks * seconds for ranks, seconds in weighted) / sum(ranks for ranks, _ in weighted)
+    return fsum(ranks * seconds for ranks, seconds in weighted) / sum(ranks for ranks, _ in weighted)

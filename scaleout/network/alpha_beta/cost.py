@@ -11,6 +11,7 @@ import functools
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import fsum
 
 import numpy as np
 import numpy.typing as npt
@@ -234,8 +235,8 @@ def _profile(kind: str, placement: Placement, algorithm: str, terms: Terms, *, b
     schedule = collectives.schedule(kind, placement, algorithm=algorithm)
     load_on = load_of if bare else functools.partial(_load_on, terms=terms)
     chains = [[(round_.repeat, load_on(round_, placement)) for round_ in chain] for chain in schedule.chains]
-    latency_s = max((sum(repeat * load.latency_s for repeat, load in chain) for chain in chains), default=0.0)
-    seconds_per_byte = max((sum(r * load.busiest_s_per_byte for r, load in chain) for chain in chains), default=0.0)
+    latency_s = max((fsum(repeat * load.latency_s for repeat, load in chain) for chain in chains), default=0.0)
+    seconds_per_byte = max((fsum(r * load.busiest_s_per_byte for r, load in chain) for chain in chains), default=0.0)
     link_latency_s, by_extent = _most_used([each for chain in chains for each in chain])
     link_s_per_byte = max(by_extent.values(), default=0.0)
     if len(chains) > 1:  # chains share the links that they meet on

@@ -17,6 +17,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.text import Text
 
 from scaleout.config.writing import write_bytes
 
@@ -75,6 +76,8 @@ def drawn(
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure, the same bytes for the same figure."""
+    for text in figure.findobj(Text):  # a name of a file need not be text that fonts have
+        text.set_text(text.get_text().encode(errors="replace").decode())
     drawn = BytesIO()  # as Pillow takes a write to a file that a full disk cuts short for a whole one
     metadata = {"Software": None} if path.suffix == ".png" else None
     figure.savefig(drawn, format=path.suffix[1:] or None, metadata=metadata)

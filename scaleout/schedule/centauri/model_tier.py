@@ -10,6 +10,7 @@ Source: Chen et al., Centauri, ASPLOS 2024, Sec. 3.2.3 and 5.1, Fig. 3 (hybrid s
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -229,7 +230,7 @@ def costs_of_stages(workload: LayeredModel, machine: Machine) -> list[Costs]:
 
     costs = [
         Costs(
-            sum(program_costs.best_s(group, kind, size_bytes) for _, (kind, size_bytes, group) in stage.gathers()),
+            fsum(program_costs.best_s(group, kind, size_bytes) for _, (kind, size_bytes, group) in stage.gathers()),
             _reductions_s(reduced, program_costs, family=axes.dense().replicas if workload.zero == 3 else None),
             *map(isolated_s, graphs),
         )

@@ -222,7 +222,7 @@ class Weights:
         levels_s = program_costs.levels_s(family, kind, size_bytes) if by_levels else ()
         sizes = levels.sizes if isinstance(levels, Levels) and len(levels_s) == 2 else (1, 1)  # within, between nodes
         costs = Costs(
-            sum(float(graph.duration_s[piece.node]) for piece in chain.pieces),
+            fsum(float(graph.duration_s[piece.node]) for piece in chain.pieces),
             self.collective_s(family, kind, size_bytes),
             independent_s,
             inter_s=levels_s[-1] if levels_s else 0.0,
@@ -236,7 +236,7 @@ class Weights:
             if len(parts) > 1 and (len(chain.pieces) == 1 or chain.gradients):
                 to_whole = ceil if chain.produces else floor
                 cuts = [(piece, own_edges(graph, piece, parts, to_whole)) for piece in chain.pieces]
-                computation_s = sum(sum(part_times(graph, *each, program_costs.machine)) for each in cuts)
+                computation_s = fsum(fsum(part_times(graph, *each, program_costs.machine)) for each in cuts)
             kernels, collective = slowdowns if len(parts) > 1 else (1.0, 1.0)
             return finish_s(
                 parts,
@@ -297,8 +297,8 @@ def _decisions(program: Program, cuts: Mapping[int, Mapping[int, Weighed]]) -> t
         Decision(
             collectives(len(found), kind, size_bytes, family),
             f"cut into {chunks} chunks with the {'kernels' if kind == 'all_to_all' else 'GEMMs'} next to it",
-            sum(each.whole_s for each in found) / len(found),
-            sum(each.cut_s for each in found) / len(found),
+            fsum(each.whole_s for each in found) / len(found),
+            fsum(each.cut_s for each in found) / len(found),
         )
         for (kind, family, size_bytes, chunks), found in sorted(alike.items())
     )

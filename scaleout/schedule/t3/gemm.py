@@ -10,6 +10,7 @@ Symbols: S stages; M x K times K x N. Source: Smith, IEEE TSE SE-4(2), 1978; Hil
 import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import fsum
 
 import numpy as np
 import numpy.typing as npt
@@ -158,7 +159,7 @@ def missed(distance_bytes: float, cache: Cache) -> float:
     if mean == 0:
         return 0.0
     there = (math.exp(count * math.log(mean) - mean - math.lgamma(count + 1)) for count in range(cache.ways))
-    return max(0.0, 1.0 - sum(there))
+    return max(0.0, 1.0 - fsum(there))
 
 
 def read_bytes(gemm: Gemm, *, sweep_rows: float, cache: Cache, bypassed: bool) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from functools import cache
+from math import fsum
 from typing import Any
 
 from scaleout.analysis.breakdown import breakdown, by_axis, exposed_by_family
@@ -31,7 +32,7 @@ def estimate_of(outcome: Outcome) -> Estimate:
     step_s, compute_s = result.makespan_s, breakdown(result).compute_s
     exposed = exposed_by_family(result)  # of which messages are part of the bubble
     exposed_s = by_axis({each: seconds for each, seconds in exposed.items() if each and each.name != "pipeline"})
-    bubble_s = max(0.0, step_s - compute_s - sum(exposed_s.values()))
+    bubble_s = max(0.0, step_s - compute_s - fsum(exposed_s.values()))
     return Estimate.of(workload, device, step_s, compute_s=compute_s, exposed_s=exposed_s, bubble_s=bubble_s)
 
 
@@ -127,7 +128,7 @@ def candidates_of(request: SearchRequest, some: Sequence[Family], *, last_s: flo
         if key not in links_s:
             links_s[key] = lower_bounds.links_s(workload)
         bound_s = max(kernels_s(lighter[1]), links_s[key])
-        if bound_s * ROUNDING <= last_s and sum(peak_bytes_of(workload).values()) <= request.memory_bytes:
+        if bound_s * ROUNDING <= last_s and fsum(peak_bytes_of(workload).values()) <= request.memory_bytes:
             found.append((max(bound_s, passes_s(lighter[1])), bound_s, plan))
     return found
 

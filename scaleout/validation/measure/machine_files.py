@@ -12,6 +12,7 @@ links; B their bandwidth; p ranks; C the rate at which a rank's own shard is cop
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from math import fsum
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -115,7 +116,7 @@ def host_launch_us(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     for (kind, (forward, backward)), direction in itertools.product(_EXCHANGES.items(), _DIRECTIONS):
         calls = [(call, direction) for call in (backward if direction == "backward" else forward)]
         if all(call in known for call in calls):
-            found[f"{kind}_{direction}"] = sum(known[call] for call in calls)
+            found[f"{kind}_{direction}"] = fsum(known[call] for call in calls)
     found |= {name.replace("gelu", "pointwise"): us for name, us in found.items() if name.startswith("gelu_")}
     if ("start", "backward") in known:
         start_us = known["start", "backward"]

@@ -13,6 +13,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -256,7 +257,7 @@ class Peak:
     @property
     def total_bytes(self) -> float:
         """All kinds together."""
-        return sum(self.bytes_of.values())
+        return fsum(self.bytes_of.values())
 
     @property
     def moment(self) -> str:
@@ -323,7 +324,7 @@ class Ledger:
                 )
             persistent.append(alike[key])
         kept, recomputed, transient, moment = _highest(workload, stages)
-        total = np.array([sum(each.values()) for each in persistent]) + kept + recomputed + transient
+        total = np.array([fsum(each.values()) for each in persistent]) + kept + recomputed + transient
         return cls(workload, stages, persistent, kept, recomputed, transient, total, moment)
 
     @property
