@@ -76,8 +76,10 @@ def drawn(
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure, the same bytes for the same figure."""
-    for text in figure.findobj(Text):  # a name of a file need not be text that fonts have
-        text.set_text(text.get_text().encode(errors="replace").decode())
+    of_axes = [each for axes in figure.axes for each in axes.get_children() if each not in axes.texts]
+    for title in (each for each in (*figure.texts, *of_axes) if isinstance(each, Text)):
+        title.set_text(title.get_text().encode(errors="replace").decode())  # names of files need be no proper text
+        title.set_parse_math(False)
     drawn = BytesIO()  # as Pillow takes a write to a file that a full disk cuts short for a whole one
     metadata = {"Software": None} if path.suffix == ".png" else None
     figure.savefig(drawn, format=path.suffix[1:] or None, metadata=metadata)
