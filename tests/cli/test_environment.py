@@ -16,7 +16,8 @@ def command(tmp_path):
     """Run a command line by a shell, in an environment with changes; return its exit code, output and error output."""
 
     def run(*arguments, shell="{}", **changes):
-        line = shell.format(" ".join(("'%s' -c 'from scaleout.cli import main; main()'" % sys.executable, *arguments)))
+        program = f"'{sys.executable}' -c 'from scaleout.cli import main; main()'"
+        line = shell.format(" ".join((program, *arguments)))
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **changes}
         done = subprocess.run(
             ["bash", "-o", "pipefail", "-c", line], capture_output=True, env=environment, cwd=tmp_path, check=False
