@@ -33,7 +33,7 @@ class Output(NamedTuple):
         """
         written: Mapping[str, str] = {}
         if self.folder is not None:
-            from scaleout.report.files import into
+            from scaleout.config.writing import into
 
             with into(self.folder) as unfinished:
                 written = write(unfinished)
@@ -61,12 +61,21 @@ def _handing(
     return decorate
 
 
+def _output(given: dict[str, Any]) -> Output:
+    folder = given.pop("output")
+    if folder is not None:
+        from scaleout.config.writing import check_writable
+
+        check_writable(folder)
+    return Output(folder, given.pop("as_json"))
+
+
 def output_options(meaning: str) -> Callable[[Command], Command]:
     """Add ``--output``, a directory, and ``--json``, and hand the verb one ``output``, an `Output`."""
     folder = click.option("--output", type=click.Path(path_type=Path, file_okay=False), help=meaning)
     return _handing(
         "output",
-        lambda given: Output(given.pop("output"), given.pop("as_json")),
+        _output,
         lambda command: folder(json_option(command)),
     )
 

@@ -301,8 +301,8 @@ def test_saving_refuses_to_mix_sets(tmp_path):
         chakra.save_program(program, tmp_path / "new", name="job", facts={})
     with pytest.raises(TraceError, match="'a/b' cannot be the prefix of a file; give a name without a folder"):
         chakra.save_program(program, tmp_path / "new", name="a/b", facts={})
-    with pytest.raises(TraceError, match=r"cannot be written \(No such file or directory\); give a folder of yours"):
-        chakra.save_program(program, tmp_path / "no" / "folder", name="job", facts={})
+    with pytest.raises(ConfigError, match=r"cannot be written \(Not a directory\); give another one"):
+        chakra.save_program(program, tmp_path / "job.0.et" / "folder", name="job", facts={})
     with pytest.raises(TraceError, match=r"job.0.et: cannot be read \(Not a directory\); give a folder"):
         chakra.save_program(program, tmp_path / "job.0.et", name="job", facts={})
 
