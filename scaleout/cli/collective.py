@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scaleout.cli.options import SIMULATION, Output, change_links, link_options, output_options
+from scaleout.cli.printing import say
 
 if TYPE_CHECKING:
     from scaleout.cluster.topology.placement import Placement
@@ -345,7 +346,7 @@ def _print(title: str, by_size: list[list[dict[str, Any]]], left_out: list[str])
     if not several and "busiest_links" in chosen[0]:
         print_links(f"busiest links of {chosen[0]['algorithm']}", chosen[0]["busiest_links"])
     if left_out:
-        click.echo(f"left out, as they have too many messages for the link model: {', '.join(left_out)}")
+        say(f"left out, as they have too many messages for the link model: {', '.join(left_out)}")
 
 
 def _compare(kind: str, cluster: "Topology", sizes: list[int], policy: str | None, output: Output) -> None:

@@ -1,6 +1,5 @@
 """Options that several verbs share, and how their text becomes values."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
@@ -8,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import click
 
-from scaleout.errors import ConfigError
+from scaleout.cli.printing import say, say_json
+from scaleout.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from scaleout.cluster.device.spec import Device
@@ -38,11 +38,11 @@ class Output(NamedTuple):
             with into(self.folder) as unfinished:
                 written = write(unfinished)
         if self.as_json:
-            click.echo(json.dumps(summary, indent=2))
+            say_json(summary)
             return
         print_tables()
         for name, meaning in written.items():
-            click.echo(f"{Path(self.folder or '') / name}  {meaning}")
+            say(f"{Path(self.folder or '') / name}  {meaning}")
 
 
 def _handing(
@@ -298,14 +298,11 @@ def _pairs(texts: Sequence[str], *, option: str, form: str, empty: bool = False)
 
 def parse_settings(settings: Sequence[str], *, option: str = "--set") -> dict[str, Any]:
     """Turn ``key=value`` texts into a mapping, values read as YAML reads them; `ConfigError` if one cannot be read."""
-    import yaml
+    from scaleout.config.yaml_files import parse_value
 
     values: dict[str, Any] = {}
     for key, value in _pairs(settings, option=option, form="as key=value", empty=True).items():
-        try:
-            values[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise ConfigError(f"{option} {f'{key}={value}'!r}: {value!r} is not a plain value; quote it") from None
+        values[key] = parse_value(value, where=f"{option} {shown(f'{key}={value}')}")
     return values
 
 

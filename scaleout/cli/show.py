@@ -1,12 +1,12 @@
 """`scaleout show`: what a workload, topology, device or Chakra trace is, in words and numbers."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
 from scaleout.cli.options import json_option, parse_settings, set_option
+from scaleout.cli.printing import say_json
 from scaleout.errors import ConfigError
 
 
@@ -18,7 +18,7 @@ def show(name_or_file: str, settings: tuple[str, ...], as_json: bool) -> None:
     """Describe a workload, topology, device or Chakra trace (.et)."""
     facts = _facts(name_or_file, parse_settings(settings))
     if as_json:
-        click.echo(json.dumps(facts, indent=2))
+        say_json(facts)
         return
     from scaleout.cli.console import print_facts
 

@@ -10,7 +10,6 @@ links; B their bandwidth; p ranks; C the rate at which a rank's own shard is cop
 """
 
 import itertools
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ import yaml
 
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.topology import load_topology
+from scaleout.config.documents import read_json, to_json
 from scaleout.config.library import find
 from scaleout.config.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
 from scaleout.config.yaml_files import read_yaml
@@ -154,7 +154,7 @@ def write_files(folder: Path, environment: Mapping[str, Any]) -> dict[Path, str]
             written[folder / name] = meaning
     names = {"device": DEVICE, "topology": MACHINE}
     known = {key: name for key, name in names.items() if (folder / name).is_file()}
-    (folder / "environment.json").write_text(json.dumps({**environment, **known}, indent=2) + "\n", encoding="utf-8")
+    (folder / "environment.json").write_text(to_json({**environment, **known}, indent=2) + "\n", encoding="utf-8")
     return written
 
 
@@ -342,7 +342,7 @@ def check_folder(folder: Path, environment: Mapping[str, Any]) -> None:
     file = folder / "environment.json"
     if not file.is_file():
         return
-    known = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    known = read_json(file)
     for key in ("gpu", "gpus", "torch", "nccl"):
         if known.get(key) != environment.get(key):
             raise ConfigError(
