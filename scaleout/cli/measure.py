@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import parse_settings, set_option
+from scaleout.cli.options import Whole, parse_settings, set_option
 from scaleout.cli.printing import say, say_json
 from scaleout.errors import ConfigError
 
@@ -22,7 +22,7 @@ NAMES = ("kernels", "collectives", "host", "contention", "steps", "fused")
 @click.option(
     "--output", required=True, type=click.Path(path_type=Path, file_okay=False), help="Directory for all files."
 )
-@click.option("--gpus", type=int, metavar="N", help="GPUs that take part; by default all.")
+@click.option("--gpus", type=Whole(), metavar="N", help="GPUs that take part; by default all.")
 @click.option("--quick", is_flag=True, help="Few rows of each kind: minutes instead of an hour.")
 @click.option(
     "--only",
@@ -39,9 +39,7 @@ NAMES = ("kernels", "collectives", "host", "contention", "steps", "fused")
     type=click.Path(path_type=Path, dir_okay=False),
     help="Measure the rows of a file, one JSON object a line.",
 )
-@click.option(
-    "--repeats", type=click.IntRange(1), default=7, show_default=True, metavar="N", help="Repetitions of each row."
-)
+@click.option("--repeats", type=Whole(), default=7, show_default=True, metavar="N", help="Repetitions of each row.")
 @click.option("--retry", is_flag=True, help="Measure again rows that failed before.")
 @click.option("--plan", "plan_only", is_flag=True, help="Print the rows that would be measured; needs no GPU.")
 def measure(

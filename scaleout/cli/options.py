@@ -61,6 +61,23 @@ def _handing(
     return decorate
 
 
+class Whole(click.IntRange):
+    """A whole number of at least 1, written as in files: without zeros before it."""
+
+    name = "whole number"
+
+    def __init__(self, most: int = 10**9) -> None:
+        super().__init__(min=1, max=most)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; refuse what is none."""
+        from scaleout.config.documents import whole
+
+        if isinstance(value, str) and whole(value) is None:
+            self.fail(f"{shown(value)} is no whole number above zero.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def output_options(meaning: str) -> Callable[[Command], Command]:
     """Add ``--output``, a directory, and ``--json``, and hand the verb one ``output``, an `Output`."""
     folder = click.option("--output", type=click.Path(path_type=Path, file_okay=False), help=meaning)
@@ -272,13 +289,14 @@ def change_links(topology: "Topology", degrade: Sequence[str], broken: Sequence[
 def change_ranks(topology: "Topology", slow: Sequence[str]) -> "Topology":
     """Apply ``--slow``; `ConfigError` if a rank or factor is no number."""
     from scaleout.cluster.topology.topology import slow_down
+    from scaleout.config.documents import number, whole
 
     factors: dict[int, float] = {}
-    for rank, factor in _pairs(slow, option="--slow", form="like 5=1.3").items():
-        try:
-            factors[int(rank)] = float(factor)
-        except ValueError:
-            raise ConfigError(f"--slow {rank}={factor}: write a rank and a factor, such as --slow 5=1.3") from None
+    for text, to in _pairs(slow, option="--slow", form="like 5=1.3").items():
+        rank, factor = whole(text), number(to)
+        if rank is None or factor is None:
+            raise ConfigError(f"--slow {text}={to}: write a rank and a factor, such as --slow 5=1.3")
+        factors[rank] = factor
     return slow_down(topology, factors)
 
 
@@ -289,9 +307,9 @@ def _pairs(texts: Sequence[str], *, option: str, form: str, empty: bool = False)
         what, separator, to = text.partition("=")
         what = what.strip()
         if not (what and separator and (to or empty)):
-            raise ConfigError(f"{option} {text!r}: write it {form}")
+            raise ConfigError(f"{option} {shown(text)}: write it {form}")
         if what in found:
-            raise ConfigError(f"{option} {text!r}: {what} is given twice; give it once")
+            raise ConfigError(f"{option} {shown(text)}: {what} is given twice; give it once")
         found[what] = to
     return found
 
@@ -318,5 +336,7 @@ def parse_algorithms(texts: Sequence[str]) -> dict[str, str]:
         able = [algorithm for algorithm, entry in ALGORITHMS.items() if kind in entry.schedules]
         if name not in able:
             raise ConfigError(f"--algorithm {key}={name}: no algorithm of {kind}; {nearest(str(name), able)}")
+        if kind in chosen:
+            raise ConfigError(f"--algorithm {key}={name}: {kind} is given twice; give it once")
         chosen[kind] = name
     return chosen

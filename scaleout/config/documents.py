@@ -23,7 +23,18 @@ LARGEST_INTEGER = 2**63 - 1
 """Of whole numbers, either way."""
 
 _MAY_BE_HUGE = re.compile(r"\d{19}|[eE]\+?\d{3}")
+_WHOLE = re.compile(r"0|[1-9][0-9]{0,17}")
+NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9_]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+"""Without zeros before it and without colons, which YAML 1.1 takes for another base."""
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
+
+
+def is_file(path: Path) -> bool:
+    """Return whether there is such a file; a name that no file can have, as one with a null, is none."""
+    try:
+        return path.is_file()
+    except ValueError:
+        return False
 
 
 def read_text(path: Path, *, what: str = "file", most_bytes: int = MOST_BYTES) -> str:
@@ -96,6 +107,17 @@ def finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{shown(text)} is no finite number")
     return value
+
+
+def whole(text: str) -> int | None:
+    """Return the whole number that a text such as ``12`` is; None if it is none, as ``010`` and ``1:30``."""
+    return int(text) if _WHOLE.fullmatch(text) else None
+
+
+def number(text: str) -> float | None:
+    """Return the finite number that a text such as ``1.5e-3`` is; None if it is none, as ``010`` and ``nan``."""
+    value = float(text.replace("_", "")) if NUMBER.fullmatch(text) else math.nan
+    return value if math.isfinite(value) else None
 
 
 def unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:

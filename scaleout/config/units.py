@@ -16,11 +16,12 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from scaleout.config.documents import NUMBER
 from scaleout.errors import ConfigError, shown
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
-_NUMBER = re.compile(r"\s*([+-]?(?:(?:0|[1-9][0-9_]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([^\s0-9_]\S*)?\s*")
+_NUMBER = re.compile(rf"\s*({NUMBER.pattern})\s*([^\s0-9_]\S*)?\s*")
 
 
 @dataclass(frozen=True)
@@ -108,23 +109,27 @@ SecondsByLevel = Annotated[tuple[float, ...], _validator(SECONDS, by_level=True)
 """One value for all levels of a network, or a list of one each."""
 
 MOST_COUNT = 2**40
-MOST_RANKS = 2**22
-LARGEST_NUMBER = 1e15
+MAX_RANKS = 2**20
+"""More ranks than any machine has; a larger number is a slip of the pen, and would only exhaust the memory."""
+_TINY, _HUGE = 1e-9, 1e15
+"""The least and the greatest of numbers without a unit."""
 
-Count = Annotated[int, Field(strict=True, ge=1, le=MOST_COUNT)]
+Count = Annotated[int, Field(strict=True, gt=0, le=MOST_COUNT)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0, le=MOST_COUNT)]
-Ranks = Annotated[int, Field(strict=True, ge=1, le=MOST_RANKS)]
-"""A number of ranks, or a degree of parallelism."""
-Rank = Annotated[int, Field(strict=True, ge=0, lt=MOST_RANKS)]
-Positive = Annotated[float, Field(strict=True, gt=0, le=LARGEST_NUMBER)]
-NotNegative = Annotated[float, Field(strict=True, ge=0, le=LARGEST_NUMBER)]
-Slowdown = Annotated[float, Field(strict=True, ge=1, le=LARGEST_NUMBER)]
-Share = Annotated[float, Field(strict=True, gt=0, le=1)]
+RankCount = Annotated[int, Field(strict=True, gt=0, le=MAX_RANKS)]
+"""Ranks, or a degree of parallelism."""
+Rank = Annotated[int, Field(strict=True, ge=0, lt=MAX_RANKS)]
+Positive = Annotated[float, Field(strict=True, ge=_TINY, le=_HUGE)]
+Number = Annotated[float, Field(strict=True, ge=-_HUGE, le=_HUGE)]
+NotNegative = Annotated[float, Field(strict=True, ge=0, le=_HUGE)]
+Slowdown = Annotated[float, Field(strict=True, ge=1, le=_HUGE)]
+Share = Annotated[float, Field(strict=True, ge=_TINY, le=1)]
 ShareOrZero = Annotated[float, Field(strict=True, ge=0, le=1)]
 Size = Annotated[Bytes, Field(gt=0)]
 Rate = Annotated[BytesPerSecond, Field(gt=0)]
-Latency = Annotated[Seconds, Field(gt=0)]
-"""Numbers of files and options: all are finite and have a maximum; words, truth values and texts are none."""
+ComputeRate = Annotated[FlopsPerSecond, Field(gt=0)]
+Duration = Annotated[Seconds, Field(gt=0)]
+"""Numbers of files and options: finite and with a maximum; no text, word or truth value is one."""
 
 
 def _scaled(value: float, unit: str, prefixes: tuple[tuple[float, str], ...]) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from scaleout.config.documents import MOST_LEVELS, finite, integer, read_text
+from scaleout.config.documents import MOST_LEVELS, NUMBER, finite, integer, read_text
 from scaleout.errors import ConfigError, shown
 
 MOST_BYTES = 4 * 2**20
@@ -32,7 +32,6 @@ _WORDS = {
     },
 }
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
-_FLOAT = re.compile(r"[-+]?(?:(?:0|[1-9][0-9_]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
 class _Scaling(NamedTuple):
@@ -222,7 +221,7 @@ def _scalar(event: Any) -> Any:
     try:
         if _INTEGER.fullmatch(text):
             return integer(text.replace("_", ""))
-        if _FLOAT.fullmatch(text) or text.lower().lstrip("+-") in (".nan", ".inf"):
+        if NUMBER.fullmatch(text) or text.lower().lstrip("+-") in (".nan", ".inf"):
             return finite(text.lower().replace("_", "").replace(".n", "n").replace(".i", "i"))
     except ValueError as error:
         raise _YamlError(str(error), event.start_mark) from None
