@@ -24,7 +24,7 @@ VERBS = {
     "trace": ("trace:trace", "Write WORKLOAD as Chakra execution traces."),
     "astra": ("astra:astra", "Simulate ASTRA-sim's own inputs as ASTRA-sim 2.0 does."),
     "list": ("list:list_names", "List the names that other verbs take; by default of all kinds."),
-    "show": ("show:show", "Describe a workload, topology, device or Chakra trace (.et)."),
+    "show": ("show:show", "Describe a workload, topology, device or Chakra trace (.et, or a directory)."),
     "validate": ("validate:validate", "Predict measured runs, and print the errors."),
     "measure": ("measure:measure", "Measure kernels, collectives and steps on this machine's GPUs."),
     "reproduce": ("reproduce:reproduce", "Simulate the experiments of four papers, and compare."),

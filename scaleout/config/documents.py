@@ -19,6 +19,8 @@ MOST_BYTES = 16 * 2**20
 MOST_BYTES_OF_LINES = 2**30
 MOST_LEVELS = 64
 """Of lists and mappings within one another."""
+MAX_RANKS = 2**20
+"""More ranks than any machine has; a larger number is a slip of the pen, and would only exhaust the memory."""
 LARGEST_INTEGER = 2**63 - 1
 """Of whole numbers, either way."""
 

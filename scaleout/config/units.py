@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from scaleout.config.documents import NUMBER
+from scaleout.config.documents import MAX_RANKS, NUMBER
 from scaleout.errors import ConfigError, shown
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
@@ -109,8 +109,6 @@ SecondsByLevel = Annotated[tuple[float, ...], _validator(SECONDS, by_level=True)
 """One value for all levels of a network, or a list of one each."""
 
 MOST_COUNT = 2**40
-MAX_RANKS = 2**20
-"""More ranks than any machine has; a larger number is a slip of the pen, and would only exhaust the memory."""
 _TINY, _HUGE = 1e-9, 1e15
 """The least and the greatest of numbers without a unit."""
 

@@ -16,8 +16,8 @@ from scaleout.cluster.topology.communication_library import Library
 from scaleout.cluster.topology.dimension import Dimension
 from scaleout.cluster.topology.kinds import find_kind
 from scaleout.config import library, validated
+from scaleout.config.documents import MAX_RANKS
 from scaleout.config.units import (
-    MAX_RANKS,
     BytesPerSecond,
     BytesPerSecondByLevel,
     Number,

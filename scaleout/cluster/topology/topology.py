@@ -21,8 +21,8 @@ from scaleout.cluster.topology.fabric import SUFFIXES, load_fabric
 from scaleout.cluster.topology.faults import LinkChange, LinkPosition, find_link, link_bytes_per_s
 from scaleout.cluster.topology.files import join_sources, read_dimension, read_topology
 from scaleout.config import library, validated
-from scaleout.config.documents import number
-from scaleout.config.units import BYTES_PER_S, MAX_RANKS, parse
+from scaleout.config.documents import MAX_RANKS, number
+from scaleout.config.units import BYTES_PER_S, parse
 from scaleout.errors import ConfigError
 
 __all__ = [

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scaleout.config.documents import parse_json, read_json
+from scaleout.config.documents import MAX_RANKS, parse_json, read_json, whole
 from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError, shown
 from scaleout.interop.astra.network import HOPS, Network, build_network
@@ -65,10 +65,20 @@ _Reader = Callable[[Any], Any]
 """A value of a file to the value of a field; a `ValueError` says what it must be instead."""
 
 
-def _integer(minimum: int) -> _Reader:
+_LEAST, _LARGEST = 1e-9, 1e15
+"""Bounds of numbers."""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _integer(minimum: int, most: float = _LARGEST) -> _Reader:
     def read(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < minimum:
+        if not _is_number(value) or value != int(value) or value < minimum:
             raise ValueError(f"must be a whole number of at least {minimum}")
+        if value > most:
+            raise ValueError(f"must be at most {most:,.0f}")
         return int(value)
 
     return read
@@ -76,9 +86,10 @@ def _integer(minimum: int) -> _Reader:
 
 def _number(minimum: float = 0.0, *, above: bool = False) -> _Reader:
     def read(value: Any) -> float:
-        fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not fits or value < minimum or (above and value == minimum):
+        if not _is_number(value) or value < minimum or (above and value == minimum):
             raise ValueError(f"must be a number {'above' if above else 'of at least'} {minimum:g}")
+        if value > _LARGEST or (above and value < _LEAST):
+            raise ValueError(f"must be from {_LEAST:g} to {_LARGEST:g}")
         return float(value)
 
     return read
@@ -86,7 +97,7 @@ def _number(minimum: float = 0.0, *, above: bool = False) -> _Reader:
 
 def _one_of(*known: str) -> _Reader:
     def read(value: Any) -> str:
-        if value not in known:
+        if not isinstance(value, str) or value not in known:
             raise ValueError(f"must be {', '.join(map(repr, known[:-1]))} or {known[-1]!r}")
         return str(value)
 
@@ -116,7 +127,7 @@ def _list_of(item: _Reader, *, minimum: int = 0) -> _Reader:
 
 NETWORK_KEYS: Mapping[str, tuple[str, _Reader]] = {
     "topology": ("topology", _list_of(_one_of(*HOPS), minimum=1)),
-    "npus_count": ("npus_count", _list_of(_integer(2), minimum=1)),
+    "npus_count": ("npus_count", _list_of(_integer(2, MAX_RANKS), minimum=1)),
     "bandwidth": ("bandwidth", _list_of(_number(above=True), minimum=1)),
     "latency": ("latency", _list_of(_number(), minimum=1)),
 }
@@ -217,10 +228,10 @@ def read_groups(path: Path, *, num_ranks: int) -> dict[str, tuple[int, ...]]:
     """Read communicator groups: ``{"1": [0, 1], "2": [2, 3]}``."""
     groups = read_object(path)
     for key, ranks in groups.items():
-        if not key.isdecimal() or int(key) == 0:
+        if not whole(key):
             raise ConfigError(f'{path}: group {key!r} must be a whole number above 0, as a string, such as "1"')
         if not isinstance(ranks, list) or not ranks or not all(type(rank) is int for rank in ranks):
-            raise ConfigError(f"{path}: group {key!r} must be a list of ranks, such as [0, 1], not {ranks!r}")
+            raise ConfigError(f"{path}: group {key!r} must be a list of ranks, such as [0, 1], not {shown(ranks)}")
         strange = [rank for rank in ranks if not 0 <= rank < num_ranks]
         if strange:
             raise ConfigError(f"{path}: group {key!r} has rank {strange[0]}, but ranks go from 0 to {num_ranks - 1}")
