@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scaleout.cli.options import Output, machine_options, output_options, parse_settings, set_option
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -184,14 +184,17 @@ def parse_sweep(text: str) -> tuple[str, list[Any]]:
     """Turn ``slice_size=1:64`` into its doublings, ``occupancy=0.25,0.5`` into its values; or raise `ConfigError`."""
     key, separator, value = text.partition("=")
     if not separator or not key or not all(value.split(",")):
-        raise ConfigError(f"--sweep {text!r}: write it as key=values, such as slice_size=1:64")
+        raise ConfigError(f"--sweep {shown(text)}: write it as key=values, such as slice_size=1:64")
     first, colon, last = value.partition(":")
     if not colon:
         parsed = [parse_settings([f"{key}={part}"], option="--sweep") for part in value.split(",")]
         return key, [one for each in parsed for one in each.values()]
-    if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last)):
-        raise ConfigError(f"--sweep {text!r}: a range goes from a smaller whole number above zero to a larger one")
-    values = [int(first)]
-    while values[-1] * 2 <= int(last):
+    from scaleout.config.documents import whole
+
+    low, high = whole(first), whole(last)
+    if low is None or high is None or not 0 < low <= high:
+        raise ConfigError(f"--sweep {shown(text)}: a range goes from a smaller whole number above zero to a larger one")
+    values = [low]
+    while values[-1] * 2 <= high:
         values.append(values[-1] * 2)
     return key, values

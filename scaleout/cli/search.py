@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import NamedJob, Output, job_options, output_options, simulation_options
+from scaleout.cli.options import NamedJob, Output, Whole, job_options, output_options, simulation_options
 from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _COUNTED = {
 @click.option(
     "--ranks",
     "num_ranks",
-    type=click.IntRange(min=1),
+    type=Whole(),
     metavar="N",
     help="Ranks of the job; must be those of the topology, the default.",
 )
@@ -40,7 +40,7 @@ _COUNTED = {
 @click.option(
     "--global-batch",
     "batch",
-    type=click.IntRange(min=1),
+    type=Whole(),
     metavar="N",
     help="Sequences in a step, over all replicas; by default the workload's batch_per_replica x data_parallel.",
 )
@@ -55,15 +55,13 @@ _COUNTED = {
 )
 @click.option(
     "--simulations",
-    type=click.IntRange(min=1),
+    type=Whole(),
     metavar="N",
     help="Simulate at most this many plans under each --schedule; by default 8.",
 )
 @simulation_options("host", "clocks", "contention")
-@click.option(
-    "--top", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="How many plans to print."
-)
-@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Worker processes; by default one per core.")
+@click.option("--top", type=Whole(), default=10, show_default=True, metavar="N", help="How many plans to print.")
+@click.option("--workers", type=Whole(), metavar="N", help="Worker processes; by default one per core.")
 @output_options("Write plans and a figure here; the same command resumes an interrupted search from them.")
 def search(job: NamedJob, options: "SimulationOptions", workers: int | None, output: Output, **wanted: Any) -> None:
     """Find the fastest parallelisation plans that fit the memory.

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from scaleout.cli.options import parse_settings, set_option
+from scaleout.cli.printing import say
 
 
 @click.command()
@@ -31,4 +32,4 @@ def trace(workload: str, output: Path, device: str | None, settings: tuple[str, 
     program = timed(job, on)
     facts = {"workload": job.name, "device": on.name, "topology": job.topology}
     files = save_program(program, output, name=job.name, facts=facts)
-    click.echo(f"{len(files)} files in {output}, for {program.num_ranks} ranks")
+    say(f"{len(files)} files in {output}, for {program.num_ranks} ranks")

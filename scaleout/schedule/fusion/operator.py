@@ -7,17 +7,15 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import fsum
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field
-
+from scaleout.config.units import Count, Share, ShareOrZero
 from scaleout.config.validated import Config
 from scaleout.errors import ConfigError
 from scaleout.program.fastest import fastest
 from scaleout.schedule.fusion.fused import ORDERS, Recipe, Run, run
 from scaleout.schedule.fusion.machine import FusedMachine
 
-Count = Annotated[int, Field(ge=1)]
 CHUNKS = (2, 4, 8, 16, 32, 64)
 """Small kernels that the split is tried with."""
 
@@ -111,8 +109,8 @@ class Settings(Config):
 
     slice_size: Count | None = None
     work_groups: Count | None = None
-    occupancy: Annotated[float, Field(gt=0, le=1)] | None = None
-    spread: Annotated[float, Field(ge=0, le=1)] = 0.0
+    occupancy: Share | None = None
+    spread: ShareOrZero = 0.0
 
     def slots(self, most: int, usual: int) -> int:
         """Return the persistent work-groups, at most `most`; a ConfigError says which key is wrong."""

@@ -23,6 +23,7 @@ import yaml
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.config.checkpoint import Row
+from scaleout.config.documents import read_json
 from scaleout.config.library import find
 from scaleout.config.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
 from scaleout.config.writing import write_json, write_text
@@ -344,7 +345,7 @@ def check_folder(folder: Path, environment: Mapping[str, Any]) -> None:
     file = folder / "environment.json"
     if not file.is_file():
         return
-    known = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    known = read_json(file)
     for key in ("gpu", "gpus", "torch", "nccl"):
         if known.get(key) != environment.get(key):
             raise ConfigError(
