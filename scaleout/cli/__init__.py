@@ -6,10 +6,12 @@ when it runs, so that `scaleout --help` answers at once.
 
 import atexit
 import gc
+import io
 import os
 import sys
 import warnings
 from importlib import import_module
+from io import StringIO
 
 gc.set_threshold(50_000, 20, 20)  # graphs, and what imports make, are tuples without cycles, and stay: look less often
 import click  # noqa: E402
@@ -23,7 +25,7 @@ VERBS = {
     "trace": ("trace:trace", "Write WORKLOAD as Chakra execution traces."),
     "astra": ("astra:astra", "Simulate ASTRA-sim's own inputs as ASTRA-sim 2.0 does."),
     "list": ("list:list_names", "List the names that other verbs take; by default of all kinds."),
-    "show": ("show:show", "Describe a workload, topology, device or Chakra trace (.et)."),
+    "show": ("show:show", "Describe a workload, topology, device or Chakra trace (.et, or a directory)."),
     "validate": ("validate:validate", "Predict measured runs, and print the errors."),
     "measure": ("measure:measure", "Measure kernels, collectives and steps on this machine's GPUs."),
     "reproduce": ("reproduce:reproduce", "Simulate the experiments of four papers, and compare."),
@@ -65,8 +67,10 @@ def scaleout() -> None:
 
 def main() -> None:
     """Run the command line and turn the user's errors into one message and exit code 2."""
+    from scaleout.cli.printing import say
     from scaleout.errors import ScaleoutError
 
+    _open_streams()
     warnings.showwarning = _say  # what users are told of old names, as one line
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # to look for any would read all that is installed
     atexit.register(gc.freeze)  # as the process ends, nothing that is left needs to be looked at
@@ -74,22 +78,35 @@ def main() -> None:
         scaleout.main(standalone_mode=False)
         sys.stdout.flush()
     except ScaleoutError as error:
-        click.echo(f"error: {error}", err=True)
+        say(f"error: {error}", err=True)
         sys.exit(2)
     except click.ClickException as error:
-        error.show()
+        words = StringIO()
+        error.show(words)
+        say(words.getvalue().rstrip(), err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+        say("interrupted", err=True)
         sys.exit(130)
     except (BrokenPipeError, SystemExit):  # click makes the second of the first: the reader, such as `head`, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor may the interpreter's last flush fail
         sys.exit(0)
     except OSError as error:
         what = f"{error.filename}: cannot be read or written" if error.filename else "cannot write the output"
-        click.echo(f"error: {what} ({error.strerror})", err=True)
+        say(f"error: {what} ({error.strerror})", err=True)
         sys.exit(2)
 
 
+def _open_streams() -> None:
+    """See that there is somewhere to print to, and that no name is beyond what a terminal can show."""
+    for name in ("stdin", "stdout", "stderr"):  # in this order, so that a closed one gets its own number back
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def _say(message: Warning | str, *_: object, **__: object) -> None:
-    click.echo(f"warning: {message}", err=True)
+    from scaleout.cli.printing import say
+
+    say(f"warning: {message}", err=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scaleout.cli.options import Output, output_options
+from scaleout.cli.printing import say
 
 if TYPE_CHECKING:
     from scaleout.interop.astra import Outcome
@@ -65,7 +66,7 @@ def astra(physical: bool, output: Output, **given: Any) -> None:
     options = Options(**given)
     outcome = run(options)
     for note in outcome.notes:
-        click.echo(f"note: {note}", err=True)
+        say(f"note: {note}", err=True)
     name = options.workload.name
     compared = _compared(outcome, name, physical=physical) if physical or output.folder else None
     facts = _facts(outcome, options.backend) | ({"physical": compared.summary()} if compared and physical else {})
@@ -107,7 +108,7 @@ def _print(outcome: "Outcome", title: str) -> None:
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    click.echo("\n".join([*lines, "", title, *table, ""]))
+    say("\n".join([*lines, "", title, *table, ""]))
 
 
 def _compared(outcome: "Outcome", name: str, *, physical: bool) -> "SideBySide":
@@ -119,11 +120,10 @@ def _compared(outcome: "Outcome", name: str, *, physical: bool) -> "SideBySide":
 
 def _write(outcome: "Outcome", compared: "SideBySide | None", folder: Path) -> dict[str, str]:
     from scaleout.interop.astra.physical import FILES, write_tables
-    from scaleout.report.files import into, write
+    from scaleout.report.files import write
 
     assert compared is not None
-    with into(folder) as unfinished:
-        write_tables(outcome, compared, unfinished)
+    write_tables(outcome, compared, folder)
     return write(compared.comparison, folder) | FILES
 
 

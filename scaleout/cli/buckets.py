@@ -59,7 +59,7 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: "Simulati
         print_table(f"{workload}: gradient buckets", columns, cells, left=2)
 
     def write(folder: Path) -> dict[str, str]:
-        from scaleout.report.files import write_json
+        from scaleout.config.writing import write_json
         from scaleout.report.plots.studies import draw_buckets
 
         write_json(folder / "buckets.json", summary)

@@ -1,6 +1,5 @@
 """`scaleout collective`: what a collective costs on a topology, in the manner of nccl-tests."""
 
-import re
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -8,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import SIMULATION, Output, change_links, link_options, output_options
+from scaleout.cli.options import SIMULATION, Output, Whole, change_links, link_options, output_options
+from scaleout.cli.printing import say
 
 if TYPE_CHECKING:
     from scaleout.cluster.topology.placement import Placement
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 DECIDED = "1KiB:1GiB"
 """Sizes of a decision table where none are given."""
+
+_MOST_SIZES = 1000
 
 SIZES_HELP = "Sizes such as 64MiB or 1MiB,64MiB; FIRST:LAST doubles from the first to the last."
 
@@ -56,7 +58,9 @@ class _Request:
 @click.option("--group", metavar="RANKS", help="Ranks that take part, such as 0-7 or 0,8,16; by default all.")
 @SIMULATION["network"]
 @SIMULATION["injection"]
-@click.option("--chunks", type=int, metavar="N", help="Chunks of a pipelined algorithm; by default the fastest number.")
+@click.option(
+    "--chunks", type=Whole(), metavar="N", help="Chunks of a pipelined algorithm; by default the fastest number."
+)
 @click.option(
     "--decide", is_flag=True, help="Print which algorithm `auto` takes at each size, by default from 1 KiB on."
 )
@@ -170,13 +174,12 @@ def parse_sizes(text: str) -> list[int]:
         if colon and not 0 < size <= end:
             raise ConfigError(f"--bytes {part!r}: a range goes from a smaller size above zero to a larger one")
         sizes.append(size)
+        if len(sizes) > _MOST_SIZES:
+            raise ConfigError(f"--bytes: more than {_MOST_SIZES:,} sizes; give fewer")
         while colon and size * 2 <= end:
             size *= 2
             sizes.append(size)
     return sizes
-
-
-_RANKS = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 
 
 def parse_ranks(text: str, num_ranks: int) -> list[int]:
@@ -187,14 +190,14 @@ def parse_ranks(text: str, num_ranks: int) -> list[int]:
     ConfigError
         If a part is neither a rank nor a range of ranks.
     """
+    from scaleout.config.documents import whole
     from scaleout.errors import ConfigError
 
     ranks: list[int] = []
     for part in text.split(","):
-        match = _RANKS.fullmatch(part)
-        if match is None:
+        first, last = (whole(end) for end in (part.split("-") if part.count("-") == 1 else (part, part)))
+        if first is None or last is None:
             raise ConfigError(f"--group {text!r}: {part!r} is no rank or range of ranks; write 0-7 or 0,8,16")
-        first, last = int(match[1]), int(match[2] or match[1])
         if not first <= last < num_ranks:
             raise ConfigError(
                 f"--group {text!r}: {part!r} is not within ranks 0 to {num_ranks - 1} of the topology; give such ranks"
@@ -345,7 +348,7 @@ def _print(title: str, by_size: list[list[dict[str, Any]]], left_out: list[str])
     if not several and "busiest_links" in chosen[0]:
         print_links(f"busiest links of {chosen[0]['algorithm']}", chosen[0]["busiest_links"])
     if left_out:
-        click.echo(f"left out, as they have too many messages for the link model: {', '.join(left_out)}")
+        say(f"left out, as they have too many messages for the link model: {', '.join(left_out)}")
 
 
 def _compare(kind: str, cluster: "Topology", sizes: list[int], policy: str | None, output: Output) -> None:
@@ -360,7 +363,7 @@ def _compare(kind: str, cluster: "Topology", sizes: list[int], policy: str | Non
     summary = _plain_backends(found)
 
     def write(folder: Path) -> dict[str, str]:
-        from scaleout.report.files import write_json
+        from scaleout.config.writing import write_json
         from scaleout.report.plots.studies import draw_curves, draw_map
 
         write_json(folder / "backends.json", summary)

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scaleout.config.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
+from scaleout.errors import printable
 
 _FORMATS = {
     "_bytes_per_s": format_bytes_per_s,
@@ -21,7 +22,10 @@ _FORMATS = {
 
 
 class _Console(Console):
-    """A console that ends quietly when its reader, such as `head`, has seen enough."""
+    """A console that writes no controls of a text, and ends quietly when its reader, such as `head`, has enough."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        super().print(*(printable(each) if isinstance(each, str) else each for each in objects), **how)
 
     def on_broken_pipe(self) -> NoReturn:
         raise BrokenPipeError
@@ -39,12 +43,14 @@ def console() -> Console:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
     """Print a table whose first `left` columns are text and whose others are numbers, which are never cut short."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    table = Table(
+        title=printable(title), title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
+    )
     for index, column in enumerate(columns):
         text = index < left
-        table.add_column(column, justify="left" if text else "right", no_wrap=not text, overflow="fold")
+        table.add_column(printable(column), justify="left" if text else "right", no_wrap=not text, overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     console().print(table)
     console().print()
 
@@ -73,7 +79,7 @@ def print_facts(facts: Mapping[str, Any]) -> None:
             if value:
                 print_table(title, ("", ""), [[name, _written(key, cell)] for name, cell in value.items()], left=2)
         else:
-            console().print(Text.assemble((title, "bold"), f": {_written(key, value)}"))
+            console().print(Text.assemble((printable(title), "bold"), f": {printable(_written(key, value))}"))
 
 
 def _leading_text(rows: Sequence[Mapping[str, Any]]) -> int:

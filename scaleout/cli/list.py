@@ -2,6 +2,8 @@
 
 import click
 
+from scaleout.cli.printing import say
+
 KINDS = (
     *("workloads", "topologies", "devices", "schedules", "strategies", "frameworks", "pipelines", "collectives"),
     "operators",
@@ -14,9 +16,9 @@ def list_names(kind: str | None) -> None:
     """List the names that other verbs take; by default of all kinds."""
     for each in KINDS if kind is None else (kind,):
         if kind is None:
-            click.echo(f"{each}:")
+            say(f"{each}:")
         for name in _names(each):
-            click.echo(name if kind else f"  {name}")
+            say(name if kind else f"  {name}")
 
 
 def _names(kind: str) -> list[str]:

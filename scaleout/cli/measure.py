@@ -1,18 +1,18 @@
 """`scaleout measure`: kernels, collectives, contention, steps and fused operators on the GPUs at hand."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import parse_settings, set_option
+from scaleout.cli.options import Whole, parse_settings, set_option
+from scaleout.cli.printing import say, say_json
 from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from scaleout.validation.measure.checkpoint import Row
+    from scaleout.config.checkpoint import Row
 
 NAMES = ("kernels", "collectives", "host", "contention", "steps", "fused")
 
@@ -22,7 +22,7 @@ NAMES = ("kernels", "collectives", "host", "contention", "steps", "fused")
 @click.option(
     "--output", required=True, type=click.Path(path_type=Path, file_okay=False), help="Directory for all files."
 )
-@click.option("--gpus", type=int, metavar="N", help="GPUs that take part; by default all.")
+@click.option("--gpus", type=Whole(), metavar="N", help="GPUs that take part; by default all.")
 @click.option("--quick", is_flag=True, help="Few rows of each kind: minutes instead of an hour.")
 @click.option(
     "--only",
@@ -39,9 +39,7 @@ NAMES = ("kernels", "collectives", "host", "contention", "steps", "fused")
     type=click.Path(path_type=Path, dir_okay=False),
     help="Measure the rows of a file, one JSON object a line.",
 )
-@click.option(
-    "--repeats", type=click.IntRange(1), default=7, show_default=True, metavar="N", help="Repetitions of each row."
-)
+@click.option("--repeats", type=Whole(), default=7, show_default=True, metavar="N", help="Repetitions of each row.")
 @click.option("--retry", is_flag=True, help="Measure again rows that failed before.")
 @click.option("--plan", "plan_only", is_flag=True, help="Print the rows that would be measured; needs no GPU.")
 def measure(
@@ -91,7 +89,7 @@ def measure(
     if plan_only:
         for name in NAMES if what == "all" else (what,):
             for row in rows_of(name, gpus or 1 if name in ("kernels", "host", "steps") else gpus or 2):
-                click.echo(json.dumps({"experiment": name, **row}))
+                say_json({"experiment": name, **row}, indent=None)
         return
     machine = experiments.backend()
     names = [name for name in NAMES if what in {name, "all"}]
@@ -106,28 +104,32 @@ def _measure(
     machine: "ModuleType", wanted: "dict[str, list[Row]]", output: Path, gpus: int, *, repeats: int, retry: bool
 ) -> None:
     """Measure the rows of each experiment, one experiment after the other, and write the files of the machine."""
-    from scaleout.validation.measure.checkpoint import CheckpointLog
+    from scaleout.config.checkpoint import locked
+    from scaleout.config.writing import check_writable
+    from scaleout.validation.measure.checkpoint import MeasurementLog
     from scaleout.validation.measure.experiments import EXPERIMENTS, Job, measure
     from scaleout.validation.measure.machine_files import check_folder, write_files
 
     environment = {**machine.environment(), "gpus": gpus}
     check_folder(output, environment)
+    check_writable(output)
     output.mkdir(parents=True, exist_ok=True)
     folder = output.absolute()
-    write_files(folder, environment)
-    try:
-        for name, rows in wanted.items():
-            log = CheckpointLog(folder, name)
-            log.open({**environment, "command": f"scaleout measure {name}", "method": EXPERIMENTS[name].method})
-            left = log.remaining(rows, EXPERIMENTS[name].keys, retry=retry)
-            job = Job(name, tuple(left), str(folder), gpus, repeats)
-            measured, failed = _follow(job, measure(job, machine=machine, log=log)) if left else (0, 0)
-            kept = f", {len(rows) - len(left)} were there already" if len(left) < len(rows) else ""
-            click.echo(f"{name}: {measured} rows measured, {failed} failed{kept}  {log.rows}")
-            _print_failed(log, failed)
-    finally:
-        for path, meaning in write_files(folder, environment).items():
-            click.echo(f"{path}  {meaning}")
+    with locked(folder, "measure"):
+        write_files(folder, environment)
+        try:
+            for name, rows in wanted.items():
+                log = MeasurementLog(folder, name)
+                log.open({**environment, "command": f"scaleout measure {name}", "method": EXPERIMENTS[name].method})
+                left = log.remaining(rows, EXPERIMENTS[name].keys, retry=retry)
+                job = Job(name, tuple(left), str(folder), gpus, repeats)
+                measured, failed = _follow(job, measure(job, machine=machine, log=log)) if left else (0, 0)
+                kept = f", {len(rows) - len(left)} were there already" if len(left) < len(rows) else ""
+                say(f"{name}: {measured} rows measured, {failed} failed{kept}  {log.rows}")
+                _print_failed(log, failed)
+        finally:
+            for path, meaning in write_files(folder, environment).items():
+                say(f"{path}  {meaning}")
 
 
 def _follow(job: Any, progress: Any) -> tuple[int, int]:
@@ -146,10 +148,10 @@ def _follow(job: Any, progress: Any) -> tuple[int, int]:
 
 
 def _print_failed(log: Any, failed: int) -> None:
-    from scaleout.validation.measure.checkpoint import read
+    from scaleout.validation.measure.checkpoint import measured
 
-    for row in read(log.failed)[-failed:][:5] if failed else ():
+    for row in measured(log.failed)[-failed:][:5] if failed else ():
         what = " ".join(str(value) for key, value in row.items() if key not in ("error", "method"))
-        click.echo(f"  failed: {what}: {row['error']}")
+        say(f"  failed: {what}: {row['error']}")
     if failed > 5:
-        click.echo(f"  and {failed - 5} more, see {log.failed}")
+        say(f"  and {failed - 5} more, see {log.failed}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scaleout.cli.options import Output, machine_options, output_options, parse_settings, set_option
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,7 +76,7 @@ def operator(
     summary = {**about, **found.plain(), "fused_aware_between_s": between, "timeline": _timeline(found)}
 
     def write(folder: Path) -> dict[str, str]:
-        from scaleout.report.files import write_json
+        from scaleout.config.writing import write_json
         from scaleout.report.plots.operators import draw_timelines
 
         write_json(folder / "operator.json", summary)
@@ -170,7 +170,7 @@ def _print_sweep(key: str, rows: list[dict[str, Any]], title: str) -> None:
 
 def _draw(key: str, rows: list[dict[str, Any]], title: str, folder: Path) -> dict[str, str]:
     """Write all times, and where the values are numbers, draw them."""
-    from scaleout.report.files import write_json
+    from scaleout.config.writing import write_json
     from scaleout.report.plots.operators import draw_sweep
 
     write_json(folder / "sweep.json", rows)
@@ -184,14 +184,17 @@ def parse_sweep(text: str) -> tuple[str, list[Any]]:
     """Turn ``slice_size=1:64`` into its doublings, ``occupancy=0.25,0.5`` into its values; or raise `ConfigError`."""
     key, separator, value = text.partition("=")
     if not separator or not key or not all(value.split(",")):
-        raise ConfigError(f"--sweep {text!r}: write it as key=values, such as slice_size=1:64")
+        raise ConfigError(f"--sweep {shown(text)}: write it as key=values, such as slice_size=1:64")
     first, colon, last = value.partition(":")
     if not colon:
         parsed = [parse_settings([f"{key}={part}"], option="--sweep") for part in value.split(",")]
         return key, [one for each in parsed for one in each.values()]
-    if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last)):
-        raise ConfigError(f"--sweep {text!r}: a range goes from a smaller whole number above zero to a larger one")
-    values = [int(first)]
-    while values[-1] * 2 <= int(last):
+    from scaleout.config.documents import whole
+
+    low, high = whole(first), whole(last)
+    if low is None or high is None or not 0 < low <= high:
+        raise ConfigError(f"--sweep {shown(text)}: a range goes from a smaller whole number above zero to a larger one")
+    values = [low]
+    while values[-1] * 2 <= high:
         values.append(values[-1] * 2)
     return key, values

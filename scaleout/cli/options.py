@@ -1,6 +1,5 @@
 """Options that several verbs share, and how their text becomes values."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
@@ -8,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import click
 
-from scaleout.errors import ConfigError
+from scaleout.cli.printing import say, say_json
+from scaleout.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from scaleout.cluster.device.spec import Device
@@ -33,16 +33,16 @@ class Output(NamedTuple):
         """
         written: Mapping[str, str] = {}
         if self.folder is not None:
-            from scaleout.report.files import into
+            from scaleout.config.writing import into
 
             with into(self.folder) as unfinished:
                 written = write(unfinished)
         if self.as_json:
-            click.echo(json.dumps(summary, indent=2))
+            say_json(summary)
             return
         print_tables()
         for name, meaning in written.items():
-            click.echo(f"{Path(self.folder or '') / name}  {meaning}")
+            say(f"{Path(self.folder or '') / name}  {meaning}")
 
 
 def _handing(
@@ -61,12 +61,38 @@ def _handing(
     return decorate
 
 
+def _output(given: dict[str, Any]) -> Output:
+    folder = given.pop("output")
+    if folder is not None:
+        from scaleout.config.writing import check_writable
+
+        check_writable(folder)
+    return Output(folder, given.pop("as_json"))
+
+
+class Whole(click.IntRange):
+    """A whole number of at least 1, written as in files: without zeros before it."""
+
+    name = "whole number"
+
+    def __init__(self, most: int = 10**9) -> None:
+        super().__init__(min=1, max=most)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; refuse what is none."""
+        from scaleout.config.documents import whole
+
+        if isinstance(value, str) and whole(value) is None:
+            self.fail(f"{shown(value)} is no whole number above zero.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def output_options(meaning: str) -> Callable[[Command], Command]:
     """Add ``--output``, a directory, and ``--json``, and hand the verb one ``output``, an `Output`."""
     folder = click.option("--output", type=click.Path(path_type=Path, file_okay=False), help=meaning)
     return _handing(
         "output",
-        lambda given: Output(given.pop("output"), given.pop("as_json")),
+        _output,
         lambda command: folder(json_option(command)),
     )
 
@@ -272,13 +298,14 @@ def change_links(topology: "Topology", degrade: Sequence[str], broken: Sequence[
 def change_ranks(topology: "Topology", slow: Sequence[str]) -> "Topology":
     """Apply ``--slow``; `ConfigError` if a rank or factor is no number."""
     from scaleout.cluster.topology.topology import slow_down
+    from scaleout.config.documents import number, whole
 
     factors: dict[int, float] = {}
-    for rank, factor in _pairs(slow, option="--slow", form="like 5=1.3").items():
-        try:
-            factors[int(rank)] = float(factor)
-        except ValueError:
-            raise ConfigError(f"--slow {rank}={factor}: write a rank and a factor, such as --slow 5=1.3") from None
+    for text, to in _pairs(slow, option="--slow", form="like 5=1.3").items():
+        rank, factor = whole(text), number(to)
+        if rank is None or factor is None:
+            raise ConfigError(f"--slow {text}={to}: write a rank and a factor, such as --slow 5=1.3")
+        factors[rank] = factor
     return slow_down(topology, factors)
 
 
@@ -289,23 +316,20 @@ def _pairs(texts: Sequence[str], *, option: str, form: str, empty: bool = False)
         what, separator, to = text.partition("=")
         what = what.strip()
         if not (what and separator and (to or empty)):
-            raise ConfigError(f"{option} {text!r}: write it {form}")
+            raise ConfigError(f"{option} {shown(text)}: write it {form}")
         if what in found:
-            raise ConfigError(f"{option} {text!r}: {what} is given twice; give it once")
+            raise ConfigError(f"{option} {shown(text)}: {what} is given twice; give it once")
         found[what] = to
     return found
 
 
 def parse_settings(settings: Sequence[str], *, option: str = "--set") -> dict[str, Any]:
     """Turn ``key=value`` texts into a mapping, values read as YAML reads them; `ConfigError` if one cannot be read."""
-    import yaml
+    from scaleout.config.yaml_files import parse_value
 
     values: dict[str, Any] = {}
     for key, value in _pairs(settings, option=option, form="as key=value", empty=True).items():
-        try:
-            values[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise ConfigError(f"{option} {f'{key}={value}'!r}: {value!r} is not a plain value; quote it") from None
+        values[key] = parse_value(value, where=f"{option} {shown(f'{key}={value}')}")
     return values
 
 
@@ -321,5 +345,7 @@ def parse_algorithms(texts: Sequence[str]) -> dict[str, str]:
         able = [algorithm for algorithm, entry in ALGORITHMS.items() if kind in entry.schedules]
         if name not in able:
             raise ConfigError(f"--algorithm {key}={name}: no algorithm of {kind}; {nearest(str(name), able)}")
+        if kind in chosen:
+            raise ConfigError(f"--algorithm {key}={name}: {kind} is given twice; give it once")
         chosen[kind] = name
     return chosen

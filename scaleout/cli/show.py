@@ -1,12 +1,12 @@
 """`scaleout show`: what a workload, topology, device or Chakra trace is, in words and numbers."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
 from scaleout.cli.options import json_option, parse_settings, set_option
+from scaleout.cli.printing import say_json
 from scaleout.errors import ConfigError
 
 
@@ -15,10 +15,10 @@ from scaleout.errors import ConfigError
 @set_option()
 @json_option
 def show(name_or_file: str, settings: tuple[str, ...], as_json: bool) -> None:
-    """Describe a workload, topology, device or Chakra trace (.et)."""
+    """Describe a workload, topology, device or Chakra trace (.et, or a directory)."""
     facts = _facts(name_or_file, parse_settings(settings))
     if as_json:
-        click.echo(json.dumps(facts, indent=2))
+        say_json(facts)
         return
     from scaleout.cli.console import print_facts
 
@@ -28,7 +28,7 @@ def show(name_or_file: str, settings: tuple[str, ...], as_json: bool) -> None:
 def _facts(name_or_file: str, settings: dict[str, Any]) -> dict[str, Any]:
     from scaleout.report import describe
 
-    kind = "trace" if name_or_file.endswith(".et") else _kind(name_or_file)
+    kind = "trace" if name_or_file.endswith(".et") or _is_trace_set(Path(name_or_file)) else _kind(name_or_file)
     if settings and kind != "workload":
         raise ConfigError(f"--set changes a workload, and {name_or_file!r} is a {kind}; leave it out")
     if kind == "workload":
@@ -36,26 +36,46 @@ def _facts(name_or_file: str, settings: dict[str, Any]) -> dict[str, Any]:
     return {"topology": describe.topology, "device": describe.device, "trace": describe.trace}[kind](name_or_file)
 
 
+def _is_trace_set(path: Path) -> bool:
+    """Whether a path is what ``--trace`` of `scaleout run` takes: a directory, or one and a prefix."""
+    return path.is_dir() or (path.parent / f"{path.name}.0.et").is_file()
+
+
 def _kind(name_or_file: str) -> str:
     """Tell workloads, topologies and devices apart: by their names, or by what a file holds."""
     from scaleout.cluster.topology.fabric import SUFFIXES
     from scaleout.config import library
     from scaleout.config.reading import nearest
-    from scaleout.config.yaml_files import read_yaml
 
     if name_or_file.endswith(SUFFIXES):
         return "topology"
     if library.is_path(name_or_file):
-        keys = read_yaml(Path(name_or_file)).keys()
-        for kind, key in (("workload", "kind"), ("topology", "dimensions"), ("device", "peak_flops")):
-            if key in keys:
-                return kind
-        raise ConfigError(
-            f"{name_or_file}: neither a workload (key 'kind'), a topology ('dimensions') nor a device ('peak_flops')"
-        )
+        return _kind_of_file(Path(name_or_file))
     known = {name: kind for kind in library.FOLDERS for name in library.names(kind)}
     if name_or_file not in known:
         raise ConfigError(
             f"unknown name {name_or_file!r}; {nearest(name_or_file, known)} (`scaleout list` names them all)"
         )
     return known[name_or_file]
+
+
+def _kind_of_file(path: Path) -> str:
+    """Tell what a file holds by its keys, or by those of the file that it is `like`, one from another."""
+    from scaleout.config import library
+    from scaleout.config.yaml_files import read_yaml
+
+    chain: tuple[Path, ...] = ()
+    while True:
+        chain = library.lengthened(chain, path, key="like")
+        values = read_yaml(path)
+        for kind, key in (("workload", "kind"), ("topology", "dimensions"), ("device", "peak_flops")):
+            if key in values:
+                return kind
+        like = values.get("like")
+        if not isinstance(like, str):
+            raise ConfigError(
+                f"{path}: neither a workload (key 'kind'), a topology ('dimensions') nor a device ('peak_flops')"
+            )
+        if not library.is_path(like):
+            return "workload" if like in library.names("workload") else "topology"
+        path = path.parent / like

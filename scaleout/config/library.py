@@ -5,7 +5,8 @@ The data folders are next to the package in a clone and inside it in a wheel.
 
 from pathlib import Path
 
-from scaleout.config.validated import nearest
+from scaleout.config.documents import is_file
+from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError
 
 _PACKAGE = Path(__file__).parents[1]
@@ -13,6 +14,8 @@ _ROOTS = (_PACKAGE / "data", _PACKAGE.parent)
 FOLDERS = {"workload": "workloads", "topology": "topologies", "device": "traces"}
 """Kind of file to the data folder that holds it; a device is a folder with its file and its measured kernel times."""
 _DEVICE_FILE = "device.yaml"
+_LONGEST_CHAIN = 16
+"""Of files that name one another."""
 
 
 def folder(kind: str) -> Path:
@@ -47,17 +50,26 @@ def find(kind: str, name_or_file: str, *, named_by: str = "") -> Path:
     where = f"{named_by}: " if named_by else ""
     if is_path(name_or_file):
         path = Path(name_or_file)
-        if not path.is_file():
+        if not is_file(path):
             raise ConfigError(
                 f"{where}{kind} file {name_or_file!r} does not exist; give a file or one of the names "
                 f"that `scaleout list` prints"
             )
         return path
     path = folder(kind) / (f"{name_or_file}/{_DEVICE_FILE}" if kind == "device" else f"{name_or_file}.yaml")
-    if not path.is_file():
+    if not is_file(path):
         hint = _other_sizes(kind, name_or_file) or nearest(name_or_file, names(kind))
         raise ConfigError(f"{where}unknown {kind} {name_or_file!r}; {hint} (`scaleout list` names them all)")
     return path
+
+
+def lengthened(chain: tuple[Path, ...], path: Path, *, key: str) -> tuple[Path, ...]:
+    """Return files of which each names the next by a key, with one more; `ConfigError` if they come in a circle."""
+    if path in chain:
+        raise ConfigError(f"{path}: {key} leads back to this file; let one of {', '.join(map(str, chain))} do without")
+    if len(chain) == _LONGEST_CHAIN:
+        raise ConfigError(f"{chain[0]}: {key} leads through more than {_LONGEST_CHAIN} files; write the values out")
+    return (*chain, path)
 
 
 def _other_sizes(kind: str, name: str) -> str:

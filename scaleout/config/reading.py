@@ -13,7 +13,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     import difflib  # noqa: PLC0415 - only for messages
 
     words = sorted(known)
-    close = difflib.get_close_matches(name, words, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name[:100], words, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(words)}"
 
 

@@ -14,13 +14,14 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
-from scaleout.errors import ConfigError
+from scaleout.config.documents import MAX_RANKS, NUMBER
+from scaleout.errors import ConfigError, shown
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
-_NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S*)\s*")
+_NUMBER = re.compile(rf"\s*({NUMBER.pattern})\s*([^\s0-9_]\S*)?\s*")
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Quantity:
     name: str
     factors: dict[str, float]
     example: str
+    smallest: float = 1e-9  # above zero, in SI units
+    largest: float = 1e18
 
 
 def _with_prefixes(unit: str, scale: float, prefixes: dict[str, float]) -> dict[str, float]:
@@ -40,12 +43,12 @@ _BYTE_UNITS = _with_prefixes("B", 1.0, _DECIMAL | _BINARY) | _with_prefixes("b",
 
 BYTES = Quantity("a size", _BYTE_UNITS, "64MiB")
 BYTES_PER_S = Quantity("a bandwidth", {f"{unit}/s": f for unit, f in _BYTE_UNITS.items()}, "200 Gb/s")
-SECONDS = Quantity("a time", {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}, "700 ns")
+SECONDS = Quantity("a time", {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}, "700 ns", 1e-15, 1e9)
 HERTZ = Quantity("a clock", _with_prefixes("Hz", 1.0, _DECIMAL), "1.41 GHz")
 WATTS = Quantity("a power", _with_prefixes("W", 1.0, _DECIMAL), "700 W")
-JOULES = Quantity("an energy", {"J": 1.0, "mJ": 1e-3, "uJ": 1e-6, "nJ": 1e-9, "pJ": 1e-12}, "1 pJ")
+JOULES = Quantity("an energy", {"J": 1.0, "mJ": 1e-3, "uJ": 1e-6, "nJ": 1e-9, "pJ": 1e-12}, "1 pJ", 1e-18, 1e9)
 _FLOP_UNITS = _with_prefixes("FLOP/s", 1.0, _DECIMAL) | _with_prefixes("FLOPS", 1.0, _DECIMAL)
-FLOPS_PER_S = Quantity("a compute rate", _FLOP_UNITS, "989 TFLOP/s")
+FLOPS_PER_S = Quantity("a compute rate", _FLOP_UNITS, "989 TFLOP/s", largest=1e24)
 
 
 def parse(text: str | float, quantity: Quantity) -> float:
@@ -53,17 +56,30 @@ def parse(text: str | float, quantity: Quantity) -> float:
     is_number = isinstance(text, int | float) and not isinstance(text, bool)
     match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
     if not (is_number or match):
-        raise ConfigError(f"{text!r} is not {quantity.name}; write it like {quantity.example!r}")
-    number, unit = match.groups() if match else (text, "")
+        raise ConfigError(f"{shown(text)} is not {quantity.name}; write it like {quantity.example!r}")
+    number, unit = (match[1].replace("_", ""), match[2]) if match else (text, None)
     if unit and unit not in quantity.factors:
         raise ConfigError(
-            f"{text!r}: unknown unit {unit!r} for {quantity.name}; use one of {', '.join(quantity.factors)}"
+            f"{shown(text)}: unknown unit {shown(unit)} for {quantity.name}; use one of {', '.join(quantity.factors)}"
         )
-    value = float(number) * quantity.factors.get(unit, 1.0)
+    try:
+        value = float(number) * quantity.factors.get(unit or "", 1.0)
+    except OverflowError:
+        value = math.inf
     if not math.isfinite(value) or value < 0:
-        raise ConfigError(f"{text!r} is not {quantity.name}: it must be finite and not negative")
+        raise ConfigError(f"{shown(text)} is not {quantity.name}: it must be finite and not negative")
     if value and not unit and quantity is not BYTES:
-        raise ConfigError(f"{text!r} has no unit, and is to be {quantity.name}; write it like {quantity.example!r}")
+        raise ConfigError(
+            f"{shown(text)} has no unit, and is to be {quantity.name}; write it like {quantity.example!r}"
+        )
+    if value and not unit and value != int(value):
+        raise ConfigError(f"{shown(text)} is no whole number of bytes; write it like {quantity.example!r}")
+    if value and not quantity.smallest <= value <= quantity.largest:
+        unit = next(iter(quantity.factors))
+        raise ConfigError(
+            f"{shown(text)} is not {quantity.name}: it must be 0, or from {quantity.smallest:g} to "
+            f"{quantity.largest:g} {unit}"
+        )
     return value
 
 
@@ -91,6 +107,27 @@ Hertz = Annotated[float, _validator(HERTZ)]
 BytesPerSecondByLevel = Annotated[tuple[float, ...], _validator(BYTES_PER_S, by_level=True)]
 SecondsByLevel = Annotated[tuple[float, ...], _validator(SECONDS, by_level=True)]
 """One value for all levels of a network, or a list of one each."""
+
+MOST_COUNT = 2**40
+_TINY, _HUGE = 1e-9, 1e15
+"""The least and the greatest of numbers without a unit."""
+
+Count = Annotated[int, Field(strict=True, gt=0, le=MOST_COUNT)]
+CountOrZero = Annotated[int, Field(strict=True, ge=0, le=MOST_COUNT)]
+RankCount = Annotated[int, Field(strict=True, gt=0, le=MAX_RANKS)]
+"""Ranks, or a degree of parallelism."""
+Rank = Annotated[int, Field(strict=True, ge=0, lt=MAX_RANKS)]
+Positive = Annotated[float, Field(strict=True, ge=_TINY, le=_HUGE)]
+Number = Annotated[float, Field(strict=True, ge=-_HUGE, le=_HUGE)]
+NotNegative = Annotated[float, Field(strict=True, ge=0, le=_HUGE)]
+Slowdown = Annotated[float, Field(strict=True, ge=1, le=_HUGE)]
+Share = Annotated[float, Field(strict=True, ge=_TINY, le=1)]
+ShareOrZero = Annotated[float, Field(strict=True, ge=0, le=1)]
+Size = Annotated[Bytes, Field(gt=0)]
+Rate = Annotated[BytesPerSecond, Field(gt=0)]
+ComputeRate = Annotated[FlopsPerSecond, Field(gt=0)]
+Duration = Annotated[Seconds, Field(gt=0)]
+"""Numbers of files and options: finite and with a maximum; no text, word or truth value is one."""
 
 
 def _scaled(value: float, unit: str, prefixes: tuple[tuple[float, str], ...]) -> str:

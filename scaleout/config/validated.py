@@ -9,7 +9,6 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import (
     BaseModel,
     ConfigDict,
-    Field,
     GetCoreSchemaHandler,
     StringConstraints,
     ValidationError,
@@ -19,7 +18,7 @@ from pydantic_core import core_schema
 
 from scaleout.config.reading import nearest, renamed, with_new_names
 from scaleout.config.yaml_files import read_yaml
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, shown
 
 __all__ = ["Config", "Model", "nearest", "read_yaml", "renamed", "validate", "with_new_names"]
 
@@ -42,6 +41,7 @@ class Config(BaseModel):
 
 
 Model = TypeVar("Model", bound=BaseModel)
+_MOST_FAULTS = 20
 
 
 def validate(model: type[Model], values: Mapping[str, Any], *, where: str) -> Model:
@@ -52,7 +52,9 @@ def validate(model: type[Model], values: Mapping[str, Any], *, where: str) -> Mo
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
-        faults = [_describe(model, dict(fault)) for fault in error.errors()]
+        found = error.errors(include_url=False)
+        faults = [_describe(model, dict(fault)) for fault in found[:_MOST_FAULTS]]
+        faults += [f"and {len(found) - _MOST_FAULTS} more"] if len(found) > _MOST_FAULTS else []
         raise ConfigError(f"{where}: " + "\n  ".join(faults)) from None
 
 
@@ -60,15 +62,15 @@ def _describe(model: type[BaseModel], fault: dict[str, Any]) -> str:
     path = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "extra_forbidden":
         known = _keys_at(model, fault["loc"][:-1])
-        return f"unknown key {path!r}; {nearest(str(fault['loc'][-1]), known)}"
+        return f"unknown key {shown(path)}; {nearest(str(fault['loc'][-1]), known)}"
     if fault["type"] == "missing":
         return f"key {path!r} is missing; add it"
     if fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
-        return f"{path}: must be a mapping of keys to values, not {fault['input']!r}"
+        return f"{path}: must be a mapping of keys to values, not {shown(fault['input'])}"
     message = str(fault["msg"]).removeprefix("Value error, ")
     if fault["type"] == "value_error":
         return f"{path}: {message}" if path else message
-    return f"{path}: {message}, not {fault['input']!r}"
+    return f"{path}: {message}, not {shown(fault['input'])}"
 
 
 def _keys_at(model: type[BaseModel], location: tuple[str | int, ...]) -> list[str]:
@@ -93,7 +95,6 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 Value = TypeVar("Value")
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-Count = Annotated[int, Field(ge=1)]
 
 
 class _WithSource:

@@ -1,4 +1,8 @@
-"""YAML files to plain values. Knows no keys."""
+"""YAML files and values to plain values, within the limits of `documents`. Knows no keys.
+
+Of YAML's words and numbers only those are read as such that JSON has as well, with the signs and points of YAML:
+everything else is a string, in files and in options alike.
+"""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +14,24 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from scaleout.errors import ConfigError
+from scaleout.config.documents import MOST_LEVELS, NUMBER, finite, integer, read_text
+from scaleout.errors import ConfigError, shown
+
+MOST_BYTES = 4 * 2**20
+MOST_VALUES = 200_000
+"""Of a document, those that an alias repeats counted again."""
+
+_Parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_WORDS = {
+    "": None,
+    "~": None,
+    **{
+        form: value
+        for word, value in (("null", None), ("true", True), ("false", False))
+        for form in (word, word.capitalize(), word.upper())
+    },
+}
+_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
 
 
 class _Scaling(NamedTuple):
@@ -50,18 +71,18 @@ def scaled(files: str, key: str, factor: float) -> Iterator[None]:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds one mapping, or raise `ConfigError`."""
-    try:
-        value = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give an existing file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid YAML ({str(error).splitlines()[0]}); mend the file") from None
+    value = _parse(read_text(path, most_bytes=MOST_BYTES), where=str(path))
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: holds no mapping of keys to values; see the shipped files for the form")
     for scaling in _SCALINGS.get():
         if fnmatch(path.absolute().as_posix(), f"*/{scaling.files}"):
             _scale(value, scaling, path)
     return value
+
+
+def parse_value(text: str, *, where: str) -> Any:
+    """Read a value as it may stand in a file, or raise `ConfigError` that says `where` it stands."""
+    return _parse(text, where=where)
 
 
 def _scale(value: Any, scaling: _Scaling, path: Path) -> None:
@@ -88,15 +109,120 @@ def _times(number: Any, factor: float) -> Any:
     return max(1, round(number * factor)) if isinstance(number, int) else number * factor
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """A safe loader that refuses a key given twice in a mapping, where YAML would take the last."""
+class _YamlError(Exception):
+    """What is wrong, and where."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, str) and key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", key_node.start_mark)
-            seen.add(key if isinstance(key, str) else id(key_node))
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
-        return mapping
+    def __init__(self, what: str, mark: Any) -> None:
+        super().__init__(f"{what}, line {mark.line + 1}" if mark else what)
+
+
+def _parse(text: str, *, where: str) -> Any:
+    parser = None
+    try:
+        parser = _Parser(text)
+        return _Reader(parser).document()
+    except _YamlError as fault:
+        raise ConfigError(f"{where}: not valid YAML ({fault}); mend it") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        problem = f"{error.problem}, line {mark.line + 1}" if mark else str(error.problem)
+        raise ConfigError(f"{where}: not valid YAML ({problem}); mend it") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{where}: not valid YAML ({str(error).splitlines()[0]}); mend it") from None
+    finally:
+        if parser is not None:
+            parser.dispose()
+
+
+class _Reader:
+    """The events of a document to its value.
+
+    PyYAML's own constructors take what YAML 1.1 takes, dates and `yes` among them, raise whatever Python raises, and
+    compose deep files on the stack of C.
+    """
+
+    def __init__(self, parser: Any) -> None:
+        self._next = parser.get_event
+        self._anchors: dict[str, tuple[Any, int]] = {}  # value, and values within it
+        self._left = MOST_VALUES
+
+    def document(self) -> Any:
+        """Return the value of the only document; None if there is none."""
+        self._next()  # the start of the stream
+        if isinstance(self._next(), yaml.StreamEndEvent):
+            return None
+        value = self._value(self._next(), 0)
+        self._next()  # the end of the document
+        if not isinstance(further := self._next(), yaml.StreamEndEvent):
+            raise _YamlError("a second document", further.start_mark)
+        return value
+
+    def _value(self, event: Any, level: int) -> Any:
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event)
+        if event.tag not in (None, "!"):
+            raise _YamlError(f"tag {shown(event.tag)}, of which none is read", event.start_mark)
+        left = self._left
+        self._left -= 1
+        if left <= 0:
+            raise _YamlError(f"more than {MOST_VALUES:,} values", event.start_mark)
+        if isinstance(event, yaml.ScalarEvent):
+            value = _scalar(event)
+        elif level == MOST_LEVELS:
+            raise _YamlError(f"more than {MOST_LEVELS} levels within one another", event.start_mark)
+        else:
+            value = (self._list if isinstance(event, yaml.SequenceStartEvent) else self._mapping)(event, level + 1)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = value, left - self._left
+        return value
+
+    def _alias(self, event: Any) -> Any:
+        if event.anchor not in self._anchors:
+            raise _YamlError(f"alias {shown(event.anchor)} of nothing that stands whole before it", event.start_mark)
+        value, values = self._anchors[event.anchor]
+        self._left -= values
+        if self._left < 0:
+            raise _YamlError(f"more than {MOST_VALUES:,} values, by its aliases", event.start_mark)
+        return value
+
+    def _list(self, event: Any, level: int) -> list[Any]:
+        found = []
+        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
+            found.append(self._value(event, level))
+        return found
+
+    def _mapping(self, start: Any, level: int) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        merged: list[Any] = []
+        while not isinstance(event := self._next(), yaml.MappingEndEvent):
+            if not isinstance(event, yaml.ScalarEvent):
+                raise _YamlError("a key that is no plain value", event.start_mark)
+            key, value = self._value(event, level), self._value(self._next(), level)
+            if key == "<<" and event.implicit[0]:
+                merged += value if isinstance(value, list) else [value]
+            elif key in found:
+                raise _YamlError(f"key {shown(key)} stands twice", event.start_mark)
+            else:
+                found[key] = value
+        for other in merged:
+            if not isinstance(other, dict):
+                raise _YamlError("<< that merges what is no mapping", start.start_mark)
+            found = other | found
+        return found
+
+
+def _scalar(event: Any) -> Any:
+    """Return the value of a scalar; words and numbers are those of JSON, so `yes`, 010, 1:30 and dates are strings."""
+    text: str = event.value
+    if not event.implicit[0]:  # in quotes, or a block
+        return text
+    if text in _WORDS:
+        return _WORDS[text]
+    try:
+        if _INTEGER.fullmatch(text):
+            return integer(text.replace("_", ""))
+        if NUMBER.fullmatch(text) or text.lower().lstrip("+-") in (".nan", ".inf"):
+            return finite(text.lower().replace("_", "").replace(".n", "n").replace(".i", "i"))
+    except ValueError as error:
+        raise _YamlError(str(error), event.start_mark) from None
+    return text

@@ -7,6 +7,7 @@ Numbers are in SI units, and the end of a fact's name says which: `_s`, `_bytes`
 import math
 from collections import Counter
 from collections.abc import Mapping
+from math import fsum
 from typing import Any
 
 from scaleout.cluster.device.kernel_times.interpolated import leave_one_out
@@ -19,6 +20,7 @@ from scaleout.cluster.topology.topology import Dimension, Topology, load_topolog
 from scaleout.config.units import format_bytes, format_seconds
 from scaleout.interop.chakra.attributes import get, to_dict
 from scaleout.interop.chakra.tables import NodeType
+from scaleout.interop.chakra.trace_set import find_traces
 from scaleout.interop.chakra.wire import read
 from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.network.collectives import KINDS
@@ -207,12 +209,17 @@ def device(name_or_file: str) -> dict[str, Any]:
 
 
 def trace(path: str) -> dict[str, Any]:
-    """Describe a Chakra trace file: its metadata, its nodes by type, and its totals."""
+    """Describe a Chakra trace file: its metadata, nodes by type and totals; of a set of files that of rank 0."""
+    ranks = {}
+    if not path.endswith(".et"):
+        found = find_traces(path)
+        path, ranks = str(found.paths[0]), {"ranks": found.num_ranks}
     metadata, nodes = read(path)
     types = Counter(NodeType(node.type).name for node in nodes)
-    exact = sum(get(node, "scaleout_duration_s", float, default=node.duration_micros / 1e6) for node in nodes)
+    exact = fsum(get(node, "scaleout_duration_s", float, default=node.duration_micros / 1e6) for node in nodes)
     return {
         "trace": path,
+        **ranks,
         "version": metadata.version,
         "metadata": {name: str(value) for name, value in to_dict(metadata).items()},
         "nodes": len(nodes),

@@ -16,6 +16,7 @@ from typing import Any
 from scaleout.cluster.machine import Machine
 from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError
+from scaleout.program.fastest import fastest
 from scaleout.program.program import Program
 from scaleout.schedule.decision import Planned
 from scaleout.schedule.overlap import in_program_order
@@ -174,7 +175,7 @@ def plan_schedule(program: Program, name: str, *, machine: Machine | None = None
     planned = Planned(program)
     for each in passes:
         found = [_applied(each, given, machine) for given in (planned, planned.whole) if given is not None]
-        planned = min(found, key=lambda made: math.inf if made.result is None else made.result.makespan_s)
+        planned = fastest(found, lambda made: math.inf if made.result is None else made.result.makespan_s)
     return replace(planned, program=in_program_order(planned.program))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.placement import place
 from scaleout.errors import ConfigError
+from scaleout.program.fastest import is_faster
 from scaleout.program.graph import COLLECTIVES, NodeKind
 from scaleout.program.program import Program
 from scaleout.schedule.decision import Decision, Planned
@@ -56,7 +57,7 @@ def or_baseline(planned: Planned, program: Program, machine: Machine) -> Planned
         return planned
     serial = baseline(program)
     result = step(serial, machine)
-    if result.makespan_s >= step_s:
+    if not is_faster(result.makespan_s, step_s):
         return planned
     words = Decision("all collectives", "as under baseline", step_s, result.makespan_s, "a step")
     return replace(planned, program=serial, decisions=(words,), result=result)

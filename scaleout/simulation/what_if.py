@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from scaleout.cluster.topology.topology import Topology
+from scaleout.config.documents import is_file, read_text, whole
 from scaleout.config.reading import nearest, renamed
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, shown
 from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind
 from scaleout.program.program import Program
 
@@ -127,29 +128,30 @@ def _needs(name: str) -> str:
 
 
 def _numbers(placement: str, text: str, count: int) -> list[int]:
-    parts = text.split(",")
-    if len(parts) != count or not all(part.strip().isdecimal() for part in parts):
+    found = [whole(part.strip()) for part in text.split(",")]
+    numbers = [each for each in found if each is not None]
+    if not len(found) == len(numbers) == count:
         raise ConfigError(f"placement {placement!r}: {text!r} is not {count} whole number{'s' * (count > 1)}")
-    return [int(part) for part in parts]
+    return numbers
 
 
 def _listed(placement: str, count: int) -> Ints:
     """Read the ranks of a topology from a list or a file."""
-    if all(part.strip().isdecimal() for part in placement.split(",")):
-        text = placement
-    else:
+    text = placement
+    if not set(text) <= set("0123456789, "):
         path = Path(placement)
-        if not path.is_file():
+        if not is_file(path):
             raise ConfigError(
                 f"placement {placement!r} is neither a name, a list of ranks nor a file; "
                 f"{nearest(placement.partition(':')[0], PLACEMENTS)}"
             )
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_text(path, what="file of ranks")
     words = text.replace(",", " ").split()
-    wrong = next((word for word in words if not word.isdecimal()), None)
-    if wrong is not None:
-        raise ConfigError(f"{placement}: {wrong!r} is no rank; list the topology's rank of each, such as 0,2,1,3")
-    mapping = np.array(list(map(int, words)), np.int64)
+    ranks = [whole(word) for word in words]
+    if None in ranks:
+        wrong = shown(words[ranks.index(None)])
+        raise ConfigError(f"{placement}: {wrong} is no rank; list the topology's rank of each, such as 0,2,1,3")
+    mapping = np.array(ranks, np.int64)
     _check_permutation(mapping, count)
     return mapping
 

@@ -20,6 +20,7 @@ from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.backends import with_policy
 from scaleout.cluster.topology.topology import Topology, check_ranks
 from scaleout.errors import ConfigError, ScaleoutError
+from scaleout.program.fastest import fastest
 from scaleout.program.program import Program
 from scaleout.schedule.decision import Decision
 from scaleout.simulation.clocks import settled
@@ -242,7 +243,7 @@ def _run(job: Job, programs: dict[int, tuple[Prepared, Program]]) -> Outcome:
         if key not in programs:
             programs[key] = prepared, annotated(prepared)
         found.append(simulated(prepared, programs[key][1]))
-    return min(found, key=lambda outcome: outcome.makespan_s)
+    return fastest(found, key=lambda outcome: outcome.makespan_s)
 
 
 @dataclass(frozen=True, eq=False)

@@ -112,7 +112,7 @@ def test_dtype_without_a_peak_is_refused():
         ),
         (
             {"calibration": {"memory": {"value": 0, "source": "x"}}},
-            "calibration.memory.value: Input should be greater than 0",
+            "calibration.memory.value: Input should be greater than or equal to 0.000000001",
         ),
         ({"calibration": {"memory": {"value": 0.9}}}, "'calibration.memory.source' is missing"),
     ],

@@ -356,7 +356,7 @@ def test_a_tiny_call_takes_what_the_smallest_measured_one_took(op):
         ),
         (['{"provenance": {}}', '{"op": "add", "dtype": "bf16", "shape": {}, "us": 1}'], "whole numbers for elements"),
         (['{"provenance": {}}', '{"op": "add"}'], "needs the keys op, dtype, shape and us"),
-        (['{"provenance": {}}', "{"], "not one JSON object a line"),
+        (['{"provenance": {}}', "{"], "line 2: not valid JSON"),
         (['{"provenance": {}}', '{"op": "add", "dtype": "bf16", "shape": {"elements": 1}, "us": 0}'], "above zero"),
         (['{"provenance": {}}', '{"op": "add", "dtype": "b16", "shape": {"elements": 1}, "us": 1}'], "unknown dtype"),
         (

@@ -69,7 +69,7 @@ def test_nearest_names_one_or_all():
         (b"- 1\n- 2\n", "holds no mapping of keys to values"),
         (b"", "holds no mapping of keys to values"),
         (b"a: [1\n", "not valid YAML"),
-        (b"a: \xff\n", "not valid YAML"),
+        (b"a: \xff\n", "is no text in UTF-8"),
     ],
 )
 def test_files_that_are_no_mapping_are_refused(tmp_path, content, message):

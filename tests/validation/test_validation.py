@@ -189,8 +189,8 @@ def without(row, key):
 
 
 BAD = [
-    ([STEP, "{"], {}, "runs.jsonl, line 2: not JSON"),
-    (["[1]"], {}, "runs.jsonl, line 1: holds list, not an object"),
+    ([STEP, "{"], {}, "runs.jsonl, line 2: not valid JSON"),
+    (["[1]"], {}, "runs.jsonl, line 1: holds [1], not an object"),
     ([], {}, "holds no rows"),
     ([STEP, without(STEP, "hidden")], {}, "runs.jsonl, line 2: key 'hidden' is missing"),
     ([without(STEP, "step_us")], {}, "line 1: key 'step_us' is missing"),

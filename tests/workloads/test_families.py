@@ -11,13 +11,13 @@ from strategies import examples
 from scaleout.analysis.efficiency import mfu_of
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
+from scaleout.config.units import Count
 from scaleout.errors import ConfigError
 from scaleout.study.job import Job, run
 from scaleout.study.search.evaluate import evaluate
 from scaleout.study.search.request import request_of
 from scaleout.study.search.search import search
 from scaleout.workloads import config
-from scaleout.workloads.families.family import Count
 from scaleout.workloads.families.layered import EMBEDDING, LayeredModel
 from scaleout.workloads.generate import generate
 from scaleout.workloads.generate.autograd_tape import AutogradTape

@@ -13,14 +13,21 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from scaleout.config.units import Bytes, BytesPerSecond, Joules, Seconds, Watts
-from scaleout.config.validated import Cited, Config, Count
+from scaleout.config.units import (
+    Bytes,
+    BytesPerSecond,
+    Count,
+    Duration,
+    Joules,
+    NotNegative,
+    Positive,
+    Seconds,
+    Share,
+    Slowdown,
+    Watts,
+)  # fmt: skip
+from scaleout.config.validated import Cited, Config
 from scaleout.program.operations import OPERATIONS, Family, Kernel
-
-Share = Annotated[float, Field(gt=0, le=1)]
-NotNegative = Annotated[float, Field(ge=0)]
-Duration = Annotated[Seconds, Field(ge=0)]
-Latency = Annotated[Seconds, Field(gt=0)]
 
 _DTYPES = ("bf16", "fp16")
 """Dtypes whose FLOPs have the energies of the file; the energies of others are not known."""
@@ -51,8 +58,8 @@ class Power(Config):
     idle_w: Cited[Watts] = Field(alias="idle")  # drawn in any case
     other_w: Cited[Watts] = Field(alias="other")  # drawn beyond that by kernels whose FLOPs have no energy
     # the power of work, beyond idle, falls with this power of its slowdown; above 1, as slow work saves energy
-    exponent: Cited[Annotated[float, Field(gt=1)]]
-    memory_s: Cited[Latency] = Field(alias="memory")  # the time over which the governor takes the mean
+    exponent: Cited[Annotated[float, Field(strict=True, ge=1.01, le=100)]]
+    memory_s: Cited[Duration] = Field(alias="memory")  # the time over which the governor takes the mean
     energy: FlopEnergy
     sent: SentEnergy
 
@@ -85,21 +92,21 @@ class WorkGroups(Config):
 
     most_per_sm: Cited[Count]  # work-groups of a gathering kernel that an SM holds
     # from one row of a gather to the next, with next to nothing else resident
-    row_latency_s: Cited[Duration] = Field(alias="row_latency")
+    row_latency_s: Cited[Seconds] = Field(alias="row_latency")
     memory_share: Cited[Share]  # part of the memory's bandwidth that random rows reach
     # of a logical work-group of a fused kernel: task loop, shuffled addresses, its bit of WG_Done
-    book_keeping_s: Cited[Duration] = Field(alias="book_keeping")
+    book_keeping_s: Cited[Seconds] = Field(alias="book_keeping")
     # what the last work-group of a slice spends on the two PUTs and the fence between them
-    put_call_s: Cited[Duration] = Field(alias="put_call")
-    message_gap_s: Cited[Duration] = Field(alias="message_gap")  # of the network card for a message beyond its bytes
-    flag_s: Cited[Duration] = Field(alias="flag")  # one round between peers with direct links: fence, store, poll
-    launch_s: Cited[Duration] = Field(alias="launch")  # of a kernel that fills the device: launch and drain
-    gemm_slowdown: Cited[Annotated[float, Field(gt=0)]]  # of the operators' own GEMM over the device's library
+    put_call_s: Cited[Seconds] = Field(alias="put_call")
+    message_gap_s: Cited[Seconds] = Field(alias="message_gap")  # of the network card for a message beyond its bytes
+    flag_s: Cited[Seconds] = Field(alias="flag")  # one round between peers with direct links: fence, store, poll
+    launch_s: Cited[Seconds] = Field(alias="launch")  # of a kernel that fills the device: launch and drain
+    gemm_slowdown: Cited[Positive]  # of the operators' own GEMM over the device's library
     # time of a GEMM that stores into peers' memory, tiles ordered by destination, over that of the same isolated; 1
     # where the file does not say, as stores to peers make no calls (the paper, Sec. III.C)
-    fused_gemm_slowdown: Cited[Annotated[float, Field(ge=1)]] = 1.0
+    fused_gemm_slowdown: Cited[Slowdown] = 1.0
     # `row_latency_s` in the fused kernel's remote-first order for rows of up to `narrow_row_elements` elements
-    narrow_row_latency_s: Cited[Duration] = Field(default=0.0, alias="narrow_row_latency")
+    narrow_row_latency_s: Cited[Seconds] = Field(default=0.0, alias="narrow_row_latency")
     narrow_row_elements: Cited[Count] = 0  # 0 if rows of any width take the same latency
     # occupancy beyond which work-groups of a persistent kernel that write locally disturb each other
     crowded_from: Cited[Share] = 1.0
@@ -126,7 +133,7 @@ class Stages(Config):
     # threads of a compute unit, each with one access of `thread_access` bytes in flight for `memory_latency` seconds
     threads_per_unit: Cited[Count]
     thread_access: Cited[Bytes]
-    memory_latency: Cited[Latency]
+    memory_latency: Cited[Duration]
     queue_entries: Cited[Count]  # accesses of `access` bytes that a memory controller's queue holds
     memory_channels: Cited[Count]  # the controllers
     access: Cited[Bytes]
@@ -138,7 +145,7 @@ class Stages(Config):
     group_column_delay: Cited[Count]  # cycles between accesses to the same one
     update_column_delay: Cited[Count]  # cycles between updates of the same one
     turnaround: Cited[Count]  # cycles of the bus from reads to writes and back
-    kernel_launch: Cited[Duration]  # seconds from a kernel's launch to its first work-group
+    kernel_launch: Cited[Seconds]  # seconds from a kernel's launch to its first work-group
     tracker_entries: Cited[Count]  # wavefronts whose output the tracker can follow at once
 
     @property

@@ -11,14 +11,13 @@ Source of each number: the device file itself, beside the number; `Device.source
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from scaleout.cluster.device.sections import Power, Stages, WorkGroups
 from scaleout.config import library
-from scaleout.config.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Seconds
-from scaleout.config.validated import Cited, Config, Count, Text, brackets_in, nearest, read_yaml, sources_in, validate
+from scaleout.config.units import Bytes, BytesPerSecond, ComputeRate, Count, Hertz, Positive, Rate, Seconds
+from scaleout.config.validated import Cited, Config, Text, brackets_in, nearest, read_yaml, sources_in, validate
 from scaleout.errors import ConfigError
 from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Family
 
@@ -33,16 +32,13 @@ CLASSES: Mapping[Family, str] = {
 """Family of operations to the class in which it is calibrated: by what limits it."""
 
 
-_Ratio = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
 class DeviceFile(Config):
     """What a device file holds; see `Device`."""
 
     title: Text = Field(alias="name")
     vendor: Text
-    peak_flops_per_s: dict[str, Cited[Annotated[FlopsPerSecond, Field(gt=0)]]] = Field(alias="peak_flops", min_length=1)
-    memory_bytes_per_s: Cited[Annotated[BytesPerSecond, Field(gt=0)]] = Field(alias="memory_bandwidth")
+    peak_flops_per_s: dict[str, Cited[ComputeRate]] = Field(alias="peak_flops", min_length=1)
+    memory_bytes_per_s: Cited[Rate] = Field(alias="memory_bandwidth")
     memory_bytes: Cited[Bytes] = Field(alias="memory")
     l2_bytes: Cited[Bytes] = Field(alias="l2")
     num_sms: Cited[Count] = Field(alias="sms")
@@ -53,13 +49,13 @@ class DeviceFile(Config):
     kernel_models: tuple[Text, ...] = Field(
         default=(), description="models of kernel times in the order in which they are asked; all, if not given"
     )
-    calibration: dict[str, Cited[_Ratio]] = Field(
+    calibration: dict[str, Cited[Positive]] = Field(
         default_factory=dict,
         description="class of kernels, or one operation, to its efficiency in a step over the reference device's, "
         "or over its own where it was measured isolated",
     )
     host_from: Text | None = None
-    host_ratio: Cited[_Ratio] | None = Field(
+    host_ratio: Cited[Positive] | None = Field(
         default=None, description="what a call costs the host over what it costs that of host_from"
     )
     host_launch_s: dict[str, Cited[Seconds]] = Field(default_factory=dict, alias="host_launch")
@@ -147,7 +143,12 @@ def load_device(name_or_path: str | Path) -> Device:
     >>> load_device("h200").num_sms
     132
     """
-    path = library.find("device", str(name_or_path))
+    return _load(library.find("device", str(name_or_path)), seen=())
+
+
+def _load(path: Path, *, seen: tuple[Path, ...]) -> Device:
+    """Read a device's file; `seen` are those that name it by `host_from`, one from another."""
+    chain = library.lengthened(seen, path, key="host_from")
     name, values = library.name_of(path), read_yaml(path)
     given = validate(DeviceFile, values, where=str(path))
     files = tuple(path.parent / file for file in given.kernels)
@@ -168,7 +169,7 @@ def load_device(name_or_path: str | Path) -> Device:
         )
     numbers = {each.name: getattr(given, each.name) for each in fields(Device) if each.name in DeviceFile.model_fields}
     numbers["efficiency_from"] = given.efficiency_from or name
-    numbers["host_launch_s"] = _transferred_host(given, path) | given.host_launch_s
+    numbers["host_launch_s"] = _transferred_host(given, chain) | given.host_launch_s
     brackets = {
         key: (WorkGroups.model_validate(low), WorkGroups.model_validate(high))
         for key, (low, high) in brackets_in(values.get("work_groups") or {}).items()
@@ -176,13 +177,15 @@ def load_device(name_or_path: str | Path) -> Device:
     return Device(name=name, kernel_files=files, sources=sources_in(values), brackets=brackets, **numbers)
 
 
-def _transferred_host(given: DeviceFile, path: Path) -> dict[str, float]:
+def _transferred_host(given: DeviceFile, chain: tuple[Path, ...]) -> dict[str, float]:
     """Return the costs of the calls of the reference host, times the ratio of this host to it."""
+    path = chain[-1]
     if (given.host_from is None) != (given.host_ratio is None):
         raise ConfigError(f"{path}: host_from and host_ratio belong together; give both or neither")
     if given.host_from is None or given.host_ratio is None:
         return {}
-    transferred_s = load_device(given.host_from).host_launch_s
+    reference = library.find("device", given.host_from, named_by=f"{path}: host_from")
+    transferred_s = _load(reference, seen=chain).host_launch_s
     if not transferred_s:
         raise ConfigError(f"{path}: host_from: {given.host_from!r} has no host_launch; name a device that has")
     return {call: given.host_ratio * seconds for call, seconds in transferred_s.items()}

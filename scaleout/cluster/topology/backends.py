@@ -14,14 +14,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import Field
 
 from scaleout.cluster.topology.communication_library import Curve, Learned, Library, Protocol, Rule, Selection, Table
 from scaleout.cluster.topology.topology import Topology
 from scaleout.config import validated
-from scaleout.config.units import BYTES, SECONDS, Bytes, parse
+from scaleout.config.units import BYTES, SECONDS, RankCount, Size, parse
 from scaleout.errors import ConfigError
 
 KIND = "all_reduce"
@@ -112,8 +109,8 @@ def _pinned(protocol: Protocol, library: Library, name: str) -> Protocol:
 
 
 class _RuleFile(validated.Config):
-    ranks: Annotated[int, Field(gt=0)] | None = None
-    size: Annotated[Bytes, Field(gt=0)] | None = None
+    ranks: RankCount | None = None
+    size: Size | None = None
     backend: str
 
 

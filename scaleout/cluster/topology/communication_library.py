@@ -13,14 +13,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
 from scaleout.config import validated
-from scaleout.config.units import Bytes, BytesPerSecond, Seconds
+from scaleout.config.units import Count, NotNegative, Positive, Rate, Seconds, Share, Size, Slowdown
 from scaleout.errors import ConfigError
+from scaleout.program.fastest import fastest
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Learned:
         """Return the back end that was fastest where the benchmarks are nearest."""
         nearest = min(self.ranks, key=lambda ranks: (abs(math.log(ranks / num_ranks)), ranks))
         of = [curve for curve in self.curves if curve.num_ranks == nearest]
-        return min(of, key=lambda curve: curve.time_s(size_bytes)).backend
+        return fastest(of, lambda curve: curve.time_s(size_bytes)).backend
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -181,23 +182,19 @@ BARE = Protocol("", (), BARE_LINKS)
 """Bare links."""
 
 
-_Duration = Annotated[Seconds, Field(ge=0)]
-_Rate = Annotated[BytesPerSecond, Field(gt=0)]
-
-
 class ResourceUse(validated.Config):
     """What a collective takes from the device, and how a concurrent kernel slows it down; see `contention`."""
 
-    num_sms: validated.Count = Field(alias="sms")  # SMs that its own kernel holds, one for each channel
-    message_sms: validated.Count  # SMs that either end of a message holds
+    num_sms: Count = Field(alias="sms")  # SMs that its own kernel holds, one for each channel
+    message_sms: Count  # SMs that either end of a message holds
     # traffic of the device's memory by a collective of that many channels that nothing slows down
-    memory_bytes_per_s: _Rate = Field(alias="memory_bandwidth")
-    channels_to_fill: Annotated[float, Field(gt=0)]  # channels that the device's links can feed
-    slowdown: Annotated[float, Field(ge=1)]  # how many times as slow a channel is with any concurrent kernel
+    memory_bytes_per_s: Rate = Field(alias="memory_bandwidth")
+    channels_to_fill: Positive  # channels that the device's links can feed
+    slowdown: Slowdown  # how many times as slow a channel is with any concurrent kernel
     # what a kernel adds to that which takes all of the memory's bandwidth
-    slowdown_by_memory: Annotated[float, Field(ge=0)]
+    slowdown_by_memory: NotNegative
     # a kernel that was issued so long before takes the device before a collective that waits for the same event
-    queue_s: _Duration = Field(default=0.0, alias="queue")
+    queue_s: Seconds = Field(default=0.0, alias="queue")
     source: str
 
 
@@ -249,30 +246,30 @@ Kind = Literal[
 
 
 class _HopFile(validated.Config):
-    latency: _Duration = 0.0
-    efficiency: Annotated[float, Field(gt=0, le=1)] = 1.0
+    latency: Seconds = 0.0
+    efficiency: Share = 1.0
 
 
 class _ExpectedHopFile(validated.Config):
-    latency: _Duration = 0.0
-    efficiency: float = Field(default=1.0, gt=0)
+    latency: Seconds = 0.0
+    efficiency: Positive = 1.0
 
 
 class _ExpectedFile(validated.Config):
-    startup: _Duration
+    startup: Seconds
     links: dict[str, _ExpectedHopFile] = Field(default_factory=dict)
 
 
 class _ProtocolFile(validated.Config):
     name: str
     collectives: tuple[Kind, ...]
-    startup: _Duration
+    startup: Seconds
     links: dict[str, _HopFile] = Field(default_factory=dict)
-    local_bandwidth: _Rate = math.inf
-    staging_bandwidth: _Rate = math.inf
-    adding_bandwidth: _Rate = math.inf
+    local_bandwidth: Rate = math.inf
+    staging_bandwidth: Rate = math.inf
+    adding_bandwidth: Rate = math.inf
     expected: _ExpectedFile | None = None
-    largest_message: Annotated[Bytes, Field(gt=0)] = math.inf
+    largest_message: Size = math.inf
     algorithms: tuple[str, ...] = ()
     source: str
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scaleout.config.documents import read_text, whole
 from scaleout.config.reading import nearest
 from scaleout.config.units import BYTES_PER_S, SECONDS, parse
 from scaleout.errors import ConfigError
@@ -128,8 +129,9 @@ def load_fabric(path: Path) -> Fabric:
     ConfigError
         If the file cannot be read, or what it says is no network; the message names the file.
     """
+    text = read_text(path, what="graph")
     try:
-        graph = _read(path)
+        graph = _read(text, path.suffix)
         names = list(map(str, graph.nodes))
         ranks = _ranks(graph)
         switches = [name for name in names if name not in ranks]
@@ -142,19 +144,17 @@ def load_fabric(path: Path) -> Fabric:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _read(path: Path) -> Any:
+def _read(text: str, suffix: str) -> Any:
     import networkx  # noqa: PLC0415 - half a second that only files of graphs need
 
     try:
-        if path.suffix == ".graphml":
-            graph = networkx.read_graphml(path)
+        if suffix == ".graphml":
+            graph = networkx.parse_graphml(text)
         else:
-            graph = networkx.read_edgelist(path, create_using=networkx.MultiGraph)
-    except OSError as error:
-        raise ConfigError(f"cannot be read ({error.strerror}); give an existing file") from None
+            graph = networkx.parse_edgelist(text.split("\n"), create_using=networkx.MultiGraph)
     except Exception as error:  # whatever networkx and its parsers raise on a file that is not what its name says
         first = (str(error).splitlines() or [type(error).__name__])[0]
-        kind = "a GraphML file" if path.suffix == ".graphml" else "an edge list"
+        kind = "a GraphML file" if suffix == ".graphml" else "an edge list"
         raise ConfigError(f"not {kind} ({first}); mend the file") from None
     if graph.is_directed():
         raise ConfigError("the graph is directed, and links are full-duplex; write it with undirected edges")
@@ -164,11 +164,10 @@ def _read(path: Path) -> Any:
 def _ranks(graph: Any) -> dict[str, int]:
     """Nodes that are ranks, and their numbers, which must be 0, 1, 2, ..."""
     given = {str(name): value for name, value in graph.nodes(data="rank") if value is not None}
-    found = given or {str(name): str(name) for name in graph.nodes if str(name).isdecimal()}
-    try:
-        ranks = {name: int(value) for name, value in found.items()}
-    except (TypeError, ValueError):
-        raise ConfigError("an attribute 'rank' is no whole number; number the ranks 0, 1, 2, ...") from None
+    found = given or {str(name): name for name in graph.nodes if str(name).isdecimal()}
+    ranks = {name: number for name, value in found.items() if (number := whole(str(value))) is not None}
+    if len(ranks) < len(found):
+        raise ConfigError("the number of a rank is no whole number; number the ranks 0, 1, 2, ...")
     if not ranks:
         raise ConfigError("no node is a rank; number the ranks in the node attribute 'rank', or name them 0, 1, 2, ...")
     if sorted(ranks.values()) != list(range(len(ranks))):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaleout.cluster.topology.dimension import Dimension, edges_of, switches_of
+from scaleout.config.documents import whole
 from scaleout.errors import ConfigError
 
 
@@ -45,8 +46,9 @@ def find_link(dimensions: Sequence[Dimension], name: str) -> LinkPosition:
     """
     text, _, on = name.partition("@")
     first, colon, rest = text.partition(":")
-    chosen = [int(first)] if colon and first.isdecimal() else list(range(len(dimensions)))
-    pair = rest if colon and first.isdecimal() else text
+    named = whole(first) if colon else None
+    chosen = list(range(len(dimensions))) if named is None else [named]
+    pair = text if named is None else rest
     if not set(chosen) <= set(range(len(dimensions))):
         raise ConfigError(f"link {name!r}: there is no dimension {first}; give 0 to {len(dimensions) - 1}")
     splits = [(pair[:at], pair[at + 1 :]) for at, sign in enumerate(pair) if sign == "-"]
@@ -89,8 +91,8 @@ def _weight(dimensions: Sequence[Dimension], number: int) -> int:
 
 
 def _rank(dimensions: Sequence[Dimension], name: str) -> int | None:
-    total = _weight(dimensions, len(dimensions))
-    return int(name) if name.isdecimal() and int(name) < total else None
+    rank = whole(name)
+    return rank if rank is not None and rank < _weight(dimensions, len(dimensions)) else None
 
 
 def _positions(dimensions: Sequence[Dimension], number: int, ends: tuple[str, str], on: str) -> Iterator[LinkPosition]:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -16,14 +16,24 @@ from scaleout.cluster.topology.communication_library import Library
 from scaleout.cluster.topology.dimension import Dimension
 from scaleout.cluster.topology.kinds import find_kind
 from scaleout.config import library, validated
-from scaleout.config.units import BytesPerSecond, BytesPerSecondByLevel, Seconds, SecondsByLevel
+from scaleout.config.documents import MAX_RANKS
+from scaleout.config.units import (
+    BytesPerSecond,
+    BytesPerSecondByLevel,
+    Number,
+    Rank,
+    RankCount,
+    Seconds,
+    SecondsByLevel,
+    Slowdown,
+)  # fmt: skip
 from scaleout.errors import ConfigError
 
 
 class LinkFile(validated.Config):
     """A link of a graph."""
 
-    between: tuple[int | str, int | str]
+    between: tuple[Rank | str, Rank | str]
     bandwidth: BytesPerSecond | None = None
     latency: Seconds | None = None
 
@@ -32,15 +42,15 @@ class DimensionFile(validated.Config):
     """An entry of `dimensions`."""
 
     kind: str
-    size: int
+    size: RankCount
     bandwidth: BytesPerSecondByLevel = ()
     bandwidth_per_rank: BytesPerSecond | None = None
     bandwidth_source: str
     latency: SecondsByLevel = ()
     latency_source: str
-    radices: tuple[int, ...] = ()
-    oversubscription: tuple[float, ...] = ()
-    global_links: int = 0
+    radices: tuple[RankCount, ...] = ()
+    oversubscription: tuple[Slowdown, ...] = ()
+    global_links: Annotated[int, Field(strict=True, ge=0, le=MAX_RANKS)] = 0
     levels_source: str = ""
     link: str = ""
     switches: tuple[str, ...] = ()
@@ -56,9 +66,9 @@ class DimensionFile(validated.Config):
 class ChangesFile(validated.Config):
     """Links and ranks that are slower than their like."""
 
-    degrade: dict[str, float | str] = Field(default_factory=dict)
+    degrade: dict[str, Number | str] = Field(default_factory=dict)
     broken: tuple[str, ...] = Field(default=(), alias="break")
-    slow: dict[int, float] = Field(default_factory=dict)
+    slow: dict[Rank, Number] = Field(default_factory=dict)
     source: str = ""
 
 
@@ -83,10 +93,10 @@ def read_topology(path: Path) -> TopologyFile:
 
 def _keys(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Read a file's keys over those of the topology that it is `like`, if it names one."""
-    if path in seen:
-        raise ConfigError(f"{path}: like leads back to this file; let one of {', '.join(map(str, seen))} do without")
+    chain = library.lengthened(seen, path, key="like")
     values = validated.read_yaml(path)
-    for entry in values.get("dimensions", []) if seen else []:
+    entries = values.get("dimensions")
+    for entry in entries if seen and isinstance(entries, list) else []:
         if isinstance(entry, dict) and "file" in entry:
             entry["file"] = str((path.parent / str(entry["file"])).resolve())
     if isinstance(values.get("library"), str):
@@ -98,7 +108,7 @@ def _keys(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         if not isinstance(like, str):
             raise ConfigError(f"{path}: like is {like!r}; give the name or file of a topology")
         given = str(path.parent / like) if library.is_path(like) and not Path(like).is_absolute() else like
-        values = _keys(library.find("topology", given, named_by=f"{path}: like"), seen=(*seen, path)) | values
+        values = _keys(library.find("topology", given, named_by=f"{path}: like"), seen=chain) | values
     return values if nodes is None else _resized(values, nodes, path)
 
 

@@ -18,9 +18,10 @@ import numpy.typing as npt
 from scaleout.cluster.topology.communication_library import Library, load_library
 from scaleout.cluster.topology.dimension import Dimension, graph_dimension
 from scaleout.cluster.topology.fabric import SUFFIXES, load_fabric
-from scaleout.cluster.topology.faults import LinkChange, find_link, link_bytes_per_s
+from scaleout.cluster.topology.faults import LinkChange, LinkPosition, find_link, link_bytes_per_s
 from scaleout.cluster.topology.files import join_sources, read_dimension, read_topology
 from scaleout.config import library, validated
+from scaleout.config.documents import MAX_RANKS, number
 from scaleout.config.units import BYTES_PER_S, parse
 from scaleout.errors import ConfigError
 
@@ -35,9 +36,6 @@ __all__ = [
     "load_topology",
     "slow_down",
 ]
-
-MAX_RANKS = 2**20
-"""More ranks than any machine has; a larger number is a slip of the pen, and would only exhaust the memory."""
 
 
 @dataclass(frozen=True)
@@ -151,9 +149,8 @@ def break_links(topology: Topology, names: Iterable[str]) -> Topology:
 
 def _factor(topology: Topology, name: str, to: float | str) -> float:
     position = find_link(topology.dimensions, name)
-    try:
-        factor = float(to)
-    except ValueError:  # a bandwidth
+    factor = number(to) if isinstance(to, str) else to
+    if factor is None:  # a bandwidth
         try:
             factor = parse(to, BYTES_PER_S) / link_bytes_per_s(topology.dimensions[position[0]], position[2])
         except ConfigError as error:
@@ -169,8 +166,12 @@ def _factor(topology: Topology, name: str, to: float | str) -> float:
 def _changed(topology: Topology, factors: Iterable[tuple[str, float]]) -> Topology:
     """Replace the changes that the same links had before."""
     found = {(change.dimension, change.line, change.ends): change for change in topology.changes}
+    names: dict[LinkPosition, str] = {}
     for name, factor in factors:
         position = find_link(topology.dimensions, name)
+        if position in names:
+            raise ConfigError(f"link {name!r} is given twice, first as {names[position]!r}; give it once")
+        names[position] = name
         found[position] = LinkChange(*position, factor)
     return replace(topology, changes=tuple(found[position] for position in sorted(found)))
 
@@ -232,7 +233,7 @@ def check_ranks(topology: Topology, num_ranks: int) -> None:
 
 
 def _check_links(dimensions: Sequence[Dimension], found: Library) -> None:
-    for number, dimension in enumerate(dimensions):
+    for index, dimension in enumerate(dimensions):
         if dimension.link not in found.links:
             hint = validated.nearest(dimension.link, found.links)
-            raise ConfigError(f"dimensions.{number}: library {found.name!r} knows no link {dimension.link!r}; {hint}")
+            raise ConfigError(f"dimensions.{index}: library {found.name!r} knows no link {dimension.link!r}; {hint}")

@@ -178,7 +178,7 @@ ALGORITHMS: Mapping[str, Callable[[str, int, int, Manner], Exchange]] = {
 """Name of an exchange to what builds it from kind, members, bytes and manner."""
 
 _NAMES = (*ALGORITHMS, TREE, "oneRing", "oneDirect", "oneHalvingDoubling")
-_WINDOWED = re.compile(r"(direct|oneDirect)(\d+)")
+_WINDOWED = re.compile(r"(direct|oneDirect)([0-9]{1,9})")
 
 
 class Named(NamedTuple):

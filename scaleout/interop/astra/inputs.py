@@ -8,15 +8,15 @@ Symbols: one GB/s of a network is 2**30 bytes in 1e9 ns; one of `local-mem-bw` i
 Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), inputs and behaviour as measured.
 """
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scaleout.config.documents import MAX_RANKS, parse_json, read_json, whole
 from scaleout.config.reading import nearest
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, shown
 from scaleout.interop.astra.network import HOPS, Network, build_network
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
@@ -65,10 +65,20 @@ _Reader = Callable[[Any], Any]
 """A value of a file to the value of a field; a `ValueError` says what it must be instead."""
 
 
-def _integer(minimum: int) -> _Reader:
+_LEAST, _LARGEST = 1e-9, 1e15
+"""Bounds of numbers."""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _integer(minimum: int, most: float = _LARGEST) -> _Reader:
     def read(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < minimum:
+        if not _is_number(value) or value != int(value) or value < minimum:
             raise ValueError(f"must be a whole number of at least {minimum}")
+        if value > most:
+            raise ValueError(f"must be at most {most:,.0f}")
         return int(value)
 
     return read
@@ -76,9 +86,10 @@ def _integer(minimum: int) -> _Reader:
 
 def _number(minimum: float = 0.0, *, above: bool = False) -> _Reader:
     def read(value: Any) -> float:
-        fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not fits or value < minimum or (above and value == minimum):
+        if not _is_number(value) or value < minimum or (above and value == minimum):
             raise ValueError(f"must be a number {'above' if above else 'of at least'} {minimum:g}")
+        if value > _LARGEST or (above and value < _LEAST):
+            raise ValueError(f"must be from {_LEAST:g} to {_LARGEST:g}")
         return float(value)
 
     return read
@@ -86,7 +97,7 @@ def _number(minimum: float = 0.0, *, above: bool = False) -> _Reader:
 
 def _one_of(*known: str) -> _Reader:
     def read(value: Any) -> str:
-        if value not in known:
+        if not isinstance(value, str) or value not in known:
             raise ValueError(f"must be {', '.join(map(repr, known[:-1]))} or {known[-1]!r}")
         return str(value)
 
@@ -116,7 +127,7 @@ def _list_of(item: _Reader, *, minimum: int = 0) -> _Reader:
 
 NETWORK_KEYS: Mapping[str, tuple[str, _Reader]] = {
     "topology": ("topology", _list_of(_one_of(*HOPS), minimum=1)),
-    "npus_count": ("npus_count", _list_of(_integer(2), minimum=1)),
+    "npus_count": ("npus_count", _list_of(_integer(2, MAX_RANKS), minimum=1)),
     "bandwidth": ("bandwidth", _list_of(_number(above=True), minimum=1)),
     "latency": ("latency", _list_of(_number(), minimum=1)),
 }
@@ -152,7 +163,7 @@ def _fields(
         try:
             fields[field] = read(value)
         except (ValueError, OverflowError) as error:
-            faults.append(f"{key}: {error}, not {value!r}")
+            faults.append(f"{key}: {error}, not {shown(value)}")
     faults += [f"key {key!r} is missing; add it" for key in needed if key not in values]
     if faults:
         raise ConfigError(f"{where}: " + "\n  ".join(faults))
@@ -170,7 +181,7 @@ def plain_lists(path: Path) -> dict[str, list[Any]]:
     if len(lists) < len(found) or not (text.isascii() and text.replace("\n", "").isprintable()):
         return {}  # another line, a key that stands twice, or characters of which YAML refuses some
     return {
-        key: [item if item in HOPS else json.loads(item) for item in map(str.strip, items)]
+        key: [item if item in HOPS else parse_json(item, where=str(path)) for item in map(str.strip, items)]
         for key, items in lists.items()
     }
 
@@ -191,7 +202,7 @@ def read_network(path: Path) -> Network:
 
 def read_system(path: Path) -> tuple[SystemFile, tuple[str, ...]]:
     """Read system.json, and notes on values that have no effect."""
-    values = read_json(path)
+    values = read_object(path)
     for key, value in values.items():
         if key.endswith("-implementation-custom") or key == "per-node-custom-implementation":
             raise ConfigError(f"{path}: {key} is not supported; name an algorithm in {KINDS[0]}-implementation")
@@ -215,12 +226,12 @@ def read_system(path: Path) -> tuple[SystemFile, tuple[str, ...]]:
 
 def read_groups(path: Path, *, num_ranks: int) -> dict[str, tuple[int, ...]]:
     """Read communicator groups: ``{"1": [0, 1], "2": [2, 3]}``."""
-    groups = read_json(path)
+    groups = read_object(path)
     for key, ranks in groups.items():
-        if not key.isdecimal() or int(key) == 0:
+        if not whole(key):
             raise ConfigError(f'{path}: group {key!r} must be a whole number above 0, as a string, such as "1"')
         if not isinstance(ranks, list) or not ranks or not all(type(rank) is int for rank in ranks):
-            raise ConfigError(f"{path}: group {key!r} must be a list of ranks, such as [0, 1], not {ranks!r}")
+            raise ConfigError(f"{path}: group {key!r} must be a list of ranks, such as [0, 1], not {shown(ranks)}")
         strange = [rank for rank in ranks if not 0 <= rank < num_ranks]
         if strange:
             raise ConfigError(f"{path}: group {key!r} has rank {strange[0]}, but ranks go from 0 to {num_ranks - 1}")
@@ -254,29 +265,16 @@ MEMORY_KEYS: Mapping[str, tuple[str, _Reader]] = {
 
 def read_remote_memory(path: Path) -> RemoteMemoryFile | None:
     """Read the file of the remote memory; None where ranks have none, or share it, which is not offered."""
-    values = read_json(path)
+    values = read_object(path)
     own = values.get("memory-type") == "PER_NPU_MEMORY_EXPANSION"
     needed = ["memory-type", *(["remote-mem-bw"] if own else [])]
     fields = _fields(MEMORY_KEYS, values, where=str(path), needed=needed)
     return RemoteMemoryFile(fields.get("latency_ns", 0), fields["bytes_per_ns"]) if own else None
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON file that holds one object."""
-    try:
-        value = json.loads(path.read_bytes(), object_pairs_hook=_unique)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give an existing file") from None
-    except ValueError as error:
-        raise ConfigError(f"{path}: not valid JSON ({error}); mend the file") from None
+    value = read_json(path)
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: holds no JSON object of keys to values; mend the file")
     return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
-    return values

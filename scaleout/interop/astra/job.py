@@ -3,7 +3,6 @@
 Knows which options ASTRA-sim has and which of them have no effect there.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from scaleout.interop.astra.network import Network
 from scaleout.interop.astra.trace import Graph, read_graphs
 
 BACKENDS = ("unaware", "aware")
+_LARGEST_SCALE = 1e9
 """Without and with contention on links."""
 
 
@@ -90,8 +90,11 @@ def load(options: Options) -> Job:
         )
     if options.num_queues < 1:
         raise ConfigError(f"--num-queues-per-dim is {options.num_queues}, but a dimension needs at least 1 queue")
-    if not math.isfinite(options.injection_scale):
-        raise ConfigError(f"--injection-scale is {options.injection_scale:g}, which is no scale; give a finite number")
+    if not abs(options.injection_scale) <= _LARGEST_SCALE:
+        raise ConfigError(
+            f"--injection-scale is {options.injection_scale:g}, which is no scale; give a finite number up to "
+            f"{_LARGEST_SCALE:g}"
+        )
     endpoint_ns = int(system.endpoint_delay * options.injection_scale)
     if endpoint_ns < 1:
         raise ConfigError(

@@ -6,7 +6,6 @@ position become one family, as along a parallelism axis. Every group is in one f
 """
 
 import ast
-import json
 import os
 import re
 from collections import defaultdict
@@ -16,7 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scaleout.errors import TraceError
+from scaleout.config.documents import parse_json, read_json, unique
+from scaleout.errors import ConfigError, TraceError, shown
 from scaleout.interop.chakra.vocabulary import WORLD, StatedFamily
 from scaleout.interop.chakra.wire import Node
 from scaleout.program.program import GroupFamily
@@ -80,7 +80,7 @@ class TraceSet:
         """The group file: the one named like the trace, or else the only one in its folder."""
         named = self.folder / f"{self.prefix}.json"
         if named.exists():
-            groups = _read_groups(named)
+            groups = _groups_in(read_json(named))
             if groups is None:
                 raise TraceError(f"{named}: is no file of process groups; write it in the form {_FORM}")
             return named, groups
@@ -172,6 +172,9 @@ def _complete(folder: Path, prefix: str, files: dict[int, Path]) -> tuple[Path, 
 
 PROCESS_GROUPS_NODE = "## process_group:init ##"
 """Name of the metadata node in which PyTorch lists its process groups."""
+_STRING = r"""(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")"""
+_STRINGS = re.compile(rf"\s*\[\s*({_STRING})(?:\s*,\s*{_STRING})*\s*\]\s*", re.DOTALL)
+"""Inputs as PyTorch writes them, a list of strings in Python's form; the first is captured."""
 
 
 def declared_groups(node: Node) -> dict[str, list[int]]:
@@ -179,22 +182,31 @@ def declared_groups(node: Node) -> dict[str, list[int]]:
     if node.name != PROCESS_GROUPS_NODE:
         return {}
     try:
-        # The one input is a string of JSON, and the inputs are written as Python writes a list of strings.
-        groups = json.loads(ast.literal_eval(node.inputs)[0])
-        return {str(group["pg_name"]): [int(rank) for rank in group["ranks"]] for group in groups}
-    except (ValueError, SyntaxError, LookupError, TypeError):
+        match = _STRINGS.fullmatch(node.inputs)
+        groups: Any = parse_json(ast.literal_eval(match[1]), where="input 0") if match else None
+        return unique([(str(group["pg_name"]), _ranks(group["ranks"])) for group in groups])
+    except (ConfigError, ValueError, SyntaxError, LookupError, TypeError):
         raise TraceError(
             f"{node}: its inputs are not a list of process groups; "
             f"""write values like ['[{{"pg_name": "1", "ranks": [0, 1]}}]']"""
         ) from None
 
 
+def _ranks(value: Any) -> list[int]:
+    if not (isinstance(value, list) and all(type(rank) is int for rank in value)):
+        raise ValueError(f"{shown(value)} is no list of ranks")
+    return value
+
+
 def _read_groups(path: Path) -> dict[str, list[int]] | None:
     """Read a file of ASTRA-sim's form, or return None if it has another."""
     try:
-        value: Any = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return _groups_in(read_json(path))
+    except ConfigError:
         return None
+
+
+def _groups_in(value: Any) -> dict[str, list[int]] | None:
     if not isinstance(value, dict) or not all(isinstance(ranks, list) for ranks in value.values()):
         return None
     if not all(type(rank) is int for ranks in value.values() for rank in ranks):

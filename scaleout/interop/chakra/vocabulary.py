@@ -9,6 +9,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from scaleout.cluster.device.kernel_times import source_names
+from scaleout.config.documents import whole
 from scaleout.errors import TraceError
 from scaleout.interop.chakra.tables import CollectiveCommType
 from scaleout.program.graph import COLLECTIVES, NodeRole
@@ -96,9 +97,10 @@ def parse_kernel(text: str, *, flops: int, size_bytes: int) -> Kernel:
     if op == CUSTOM:
         return custom(dtype=dtype, flops=flops, bytes=size_bytes)
     pairs = [size.partition("=") for size in sizes]
-    if not all(name.isidentifier() and number.isdecimal() for name, _, number in pairs):
+    shape = {name: number for name, _, text in pairs if name.isidentifier() and (number := whole(text)) is not None}
+    if len(shape) < len(pairs):
         raise TraceError(f"{KERNEL} is {text!r}; write it as operation, dtype and sizes, like 'gemm bf16 M=8 N=8 K=8'")
-    call = kernel(op, dtype=dtype, **{name: int(number) for name, _, number in pairs})
+    call = kernel(op, dtype=dtype, **shape)
     return replace(call, flops=flops, bytes=size_bytes)
 
 
@@ -129,10 +131,11 @@ class StatedFamily:
     def parse(cls, text: str) -> "StatedFamily":
         """Read back what `text` wrote."""
         stated, _, axis = text.partition(f" {_AXIS}")
-        name, *numbers = stated.rsplit(" ", 2)
-        if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
+        name, *ends = stated.rsplit(" ", 2)
+        numbers = [number for end in ends if (number := whole(end)) is not None]
+        if len(numbers) != 2:
             raise TraceError(f"{GROUPS} holds {text!r}; write a name, the first key and a count, like 'tensor 1 4'")
-        return cls(name, int(numbers[0]), int(numbers[1]), axis)
+        return cls(name, numbers[0], numbers[1], axis)
 
     def key(self, index: int) -> str:
         """Return the key of a group of the family, as `pg_name` and the group file write it."""

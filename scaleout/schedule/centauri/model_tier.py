@@ -10,6 +10,7 @@ Source: Chen et al., Centauri, ASPLOS 2024, Sec. 3.2.3 and 5.1, Fig. 3 (hybrid s
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.machine import Machine
 from scaleout.config.units import format_bytes
 from scaleout.errors import ConfigError
+from scaleout.program.fastest import fastest, is_faster
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.program import Program
 from scaleout.schedule.cost import ProgramCosts
@@ -95,12 +97,11 @@ def best_launch(
     fit = bisect_right(list(plans), capacity_bytes, key=lambda size: peak(plans[size]).total_bytes)
     sizes = list(plans)[: max(fit, 1)]
     exposed_s = {size: max(each.exposed_s(launched_together(plans[size])) for each in stages) for size in sizes}
-    by_equation = min(sizes, key=exposed_s.__getitem__)
+    by_equation = fastest(sizes, exposed_s.__getitem__)
     messages = CostModel(machine).messages(workload.message_bytes, workload.mesh, "pipeline")
     messages_s = [message.time_s for message in messages]
     steps_s = {size: step_s(plans[size], stages, messages_s) for size in sizes if m % size == 0 or size == by_equation}
-    rounded_s = {size: float(f"{each:.9e}") for size, each in steps_s.items()}  # sums differ in their last bits
-    best = min(rounded_s, key=rounded_s.__getitem__)
+    best = fastest(steps_s, steps_s.__getitem__)
     return Launch(best, steps_s[best], by_equation, steps_s[by_equation])
 
 
@@ -193,7 +194,7 @@ def model_tier(
         before, program = (time_kernels(generate(each), machine.device) for each in (workload, chosen))
         before_s = _overlapped_s(placed(before), machine)
         after_s = _overlapped_s(placed(program), machine, enough_s=before_s)
-        if after_s > before_s:
+        if is_faster(before_s, after_s):
             slower = f"a step before it is partitioned would take {after_s * 1e3:.5g} ms, not {before_s * 1e3:.5g}"
             instead = ModelTier(workload, f"model tier: nothing changed: {slower}", program=before)
     launched = launched_together(chosen)
@@ -246,7 +247,7 @@ def costs_of_stages(workload: LayeredModel, machine: Machine) -> list[Costs]:
 
     costs = [
         Costs(
-            sum(program_costs.best_s(group, kind, size_bytes) for _, (kind, size_bytes, group) in stage.gathers()),
+            fsum(program_costs.best_s(group, kind, size_bytes) for _, (kind, size_bytes, group) in stage.gathers()),
             _reductions_s(reduced, program_costs, family=axes.dense().replicas if workload.zero == 3 else None),
             *map(isolated_s, graphs),
         )

@@ -9,10 +9,11 @@ Source: Chen et al., Centauri, Sec. 3.2.1, Algorithm 1.
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from math import ceil, floor
+from math import ceil, floor, fsum
 
 import numpy as np
 
+from scaleout.program.fastest import MARGIN, fastest, is_faster
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind
 from scaleout.program.program import Program
 from scaleout.schedule.centauri.partition.exchange import finish_s as finish_segment_s
@@ -61,11 +62,11 @@ class Costs:
 
 def even(costs: Costs) -> tuple[float, ...]:
     """Return equal chunks, each no longer than the computation that overlaps it (lines 3 to 7), so rounded up."""
-    if costs.independent_s >= costs.communication_s:
+    if not is_faster(costs.independent_s, costs.communication_s):
         return (1.0,)
     count = MAX_CHUNKS
     if costs.independent_s > 0:
-        count = ceil(min(costs.communication_s / costs.independent_s, MAX_CHUNKS))
+        count = ceil(min(costs.communication_s / costs.independent_s, MAX_CHUNKS) * (1 - MARGIN))
     return (1 / count,) * count
 
 
@@ -79,13 +80,13 @@ def granularity(costs: Costs) -> tuple[float, ...]:
     >>> granularity(Costs(10.0, 4.0, 3.0, inter_s=2.0, inter_size=2, intra_size=8))  # between nodes is hidden
     (0.125, 0.875)
     """
-    if costs.independent_s >= costs.communication_s or not costs.group_partitioned:
+    if not is_faster(costs.independent_s, costs.communication_s) or not costs.group_partitioned:
         return even(costs)
     inter, intra = costs.inter_size, costs.intra_size
     world = inter * intra
-    if costs.independent_s > costs.inter_s:
+    if is_faster(costs.inter_s, costs.independent_s):
         return (inter / world, 1 - inter / world)
-    if costs.computation_s / inter > intra * costs.inter_s:
+    if is_faster(intra * costs.inter_s, costs.computation_s / inter):
         return (intra / world, 1 - intra / world)
     return (intra / world, (inter - 1) / world, 1 - (inter + intra - 1) / world)
 
@@ -193,7 +194,8 @@ class Weights:
         for segments in layers.values():
             done_s = [done_of[id(segment.shape)] for segment in segments]
             common = set[int].intersection(*(set(each) for each in done_s))
-            best = min(sorted(common), key=lambda count: sum(each[count] for each in done_s))
+            total_s = {count: fsum(each[count] for each in done_s) for count in sorted(common)}
+            best = fastest(total_s, total_s.__getitem__)
             for segment, each in zip(segments, done_s, strict=True):
                 found.append((segment, Weighed((1 / best,) * best, each[1], each[best])))
         return found
@@ -225,7 +227,7 @@ class Weights:
         levels_s = program_costs.levels_s(family, kind, size_bytes) if by_levels else ()
         sizes = levels.sizes if isinstance(levels, Levels) and len(levels_s) == 2 else (1, 1)  # within, between nodes
         costs = Costs(
-            sum(float(graph.duration_s[piece.node]) for piece in chain.pieces),
+            fsum(float(graph.duration_s[piece.node]) for piece in chain.pieces),
             self.collective_s(family, kind, size_bytes),
             independent_s,
             inter_s=levels_s[-1] if levels_s else 0.0,
@@ -239,7 +241,7 @@ class Weights:
             if len(parts) > 1 and (len(chain.pieces) == 1 or chain.gradients):
                 to_whole = ceil if chain.produces else floor
                 cuts = [(piece, own_edges(graph, piece, parts, to_whole)) for piece in chain.pieces]
-                computation_s = sum(sum(part_times(graph, *each, program_costs.machine)) for each in cuts)
+                computation_s = fsum(fsum(part_times(graph, *each, program_costs.machine)) for each in cuts)
             kernels, collective = slowdowns if len(parts) > 1 else (1.0, 1.0)
             return finish_s(
                 parts,
@@ -249,7 +251,7 @@ class Weights:
             )
 
         ways = {parts: done_s(parts) for parts in self.ways(costs)}
-        best = min(ways, key=ways.__getitem__)
+        best = fastest(ways, ways.__getitem__)
         return Weighed(best, ways[(1.0,)], ways[best])
 
 
@@ -300,8 +302,8 @@ def _decisions(program: Program, cuts: Mapping[int, Mapping[int, Weighed]]) -> t
         Decision(
             collectives(len(found), kind, size_bytes, family),
             f"cut into {chunks} chunks with the {'kernels' if kind == 'all_to_all' else 'GEMMs'} next to it",
-            sum(each.whole_s for each in found) / len(found),
-            sum(each.cut_s for each in found) / len(found),
+            fsum(each.whole_s for each in found) / len(found),
+            fsum(each.cut_s for each in found) / len(found),
         )
         for (kind, family, size_bytes, chunks), found in sorted(alike.items())
     )

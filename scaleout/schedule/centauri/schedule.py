@@ -13,6 +13,7 @@ from functools import partial
 from scaleout.cluster.machine import Machine
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError
+from scaleout.program.fastest import is_faster
 from scaleout.program.program import Program
 from scaleout.schedule.centauri.layer_tier import best_order
 from scaleout.schedule.centauri.operation_tier import Weights, cut, finer
@@ -79,7 +80,7 @@ def plan(
     words = _decisions(program, chosen.way.costs) + chosen.words + best.decisions
     if chosen.way.divides():  # else what cuts nothing is as under overlap
         kept = Trial(costs, program, overlap(program))
-        if kept.step_s < best.step_s:
+        if is_faster(kept.step_s, best.step_s):
             words = (Decision("all collectives", "as under overlap", best.step_s, kept.step_s, "a step"),)
             best = kept
     cuts_exchanges = before is not chosen and chosen.way.weights.exchanges
@@ -142,7 +143,7 @@ class _Chosen:
             return self
         same_costs, old = way.costs is self.way.costs, self.trial
         rival = way.tried(old.ordered if same_costs else way.substituted(self.way.costs.program)).beside(old)
-        if rival.step_s >= old.step_s:
+        if not is_faster(rival.step_s, old.step_s):
             return self
         return _Chosen(way, rival, (*self.words, Decision(what, choice, old.step_s, rival.step_s, "a step")))
 

@@ -8,16 +8,14 @@ crowding, as it holds few pages open. Source: Little's law; the constants are th
 """
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from scaleout.cluster.device.spec import Device
-from scaleout.config.units import Seconds
+from scaleout.config.units import Count, Duration
 from scaleout.program.operations import ITEM_BYTES, kernel
 from scaleout.schedule.fusion.fused import ORDERS, Recipe
 from scaleout.schedule.fusion.machine import FusedMachine, groups_of
-from scaleout.schedule.fusion.operator import Count, Plan, Settings, shard_of
+from scaleout.schedule.fusion.operator import Plan, Settings, shard_of
 from scaleout.schedule.fusion.persistent import TaskList
 
 _SHARPNESS = 3.0
@@ -99,7 +97,7 @@ class EmbeddingAllToAll(Settings):
     pooling: Count = 70
     dtype: Literal["fp32", "fp16", "bf16"] = "fp32"
     baseline_kernels: Literal["together", "per_table"] = "together"
-    row_latency: Annotated[Seconds, Field(gt=0)] | None = None
+    row_latency: Duration | None = None
 
 
 def plan(settings: EmbeddingAllToAll, machine: FusedMachine) -> Plan:

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
+from scaleout.config.units import Count
 from scaleout.program.operations import ITEM_BYTES, kernel
 from scaleout.schedule.fusion.fused import ORDERS, Recipe
 from scaleout.schedule.fusion.machine import FusedMachine, groups_of
-from scaleout.schedule.fusion.operator import Count, Plan, Settings, shard_of
+from scaleout.schedule.fusion.operator import Plan, Settings, shard_of
 from scaleout.schedule.fusion.persistent import TaskList
 
 Dtype = Literal["bf16", "fp16", "fp32"]

@@ -31,8 +31,8 @@ from pydantic import Field
 from scaleout.cluster.device.kernel_times import kernel_time
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.topology import Topology
-from scaleout.config.units import Bytes
-from scaleout.config.validated import Config, Count
+from scaleout.config.units import Count, CountOrZero, Size
+from scaleout.config.validated import Config
 from scaleout.errors import ConfigError
 from scaleout.program.operations import ITEM_BYTES, kernel
 from scaleout.schedule.t3.gemm import TRIGGER_BYTES, Gemm, Region, Staged, constants_of, memory_rate, regions_of, stage
@@ -280,9 +280,9 @@ class TrackSettings(Config):
         description="ring: ring all-reduce; direct: the same over a link to each rank; all_to_all; all_gather: of the "
         "left operand, before the GEMM",
     )
-    following: int = Field(default=0, ge=0, description="arrays added to the all-reduced output, as a residual's is")
+    following: CountOrZero = Field(default=0, description="arrays added to the all-reduced output, as a residual's is")
     policy: str | None = Field(default=None, description="of the memory: round-robin, compute-first or dedicated")
-    trigger: Bytes = Field(default=TRIGGER_BYTES, gt=0, description="what copy engines send as one, at most")
+    trigger: Size = Field(default=TRIGGER_BYTES, description="what copy engines send as one, at most")
     tracker_entries: Count | None = Field(default=None, description="wavefronts followed; the device's if unset")
     split_units: Count = Field(default=8, description="compute units for the collective under `split`")
 

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from scaleout.cluster.device.kernel_times import time_without_itself
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.placement import place, place_isolated
 from scaleout.cluster.topology.topology import Topology
+from scaleout.config.documents import whole
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError, GraphError
 from scaleout.network.alpha_beta.cost import collective_cost
@@ -118,7 +120,7 @@ def fused(row: Row, machine: Machine) -> Case:
         raise NoModelError(str(reason)) from None
 
     def predict_s() -> float:
-        return run(plan.recipes[order], order).time_s if order else sum(plan.baseline_s.values())
+        return run(plan.recipes[order], order).time_s if order else fsum(plan.baseline_s.values())
 
     return Case(row.number(row.values["measured"]) * 1e-6, predict_s)
 
@@ -203,7 +205,7 @@ def loops(
 
 def _channels(row: Row, contention: Contention) -> int:
     most = str(row.values.get("nccl_max_ctas", "default"))
-    if most != "default" and not (most.isdecimal() and int(most)):
+    if most != "default" and not whole(most):
         raise ConfigError(f"{row.where}: nccl_max_ctas is {most!r}; give a whole number above zero, or default")
     return min(contention.resource_use.num_sms, int(most) if most != "default" else contention.resource_use.num_sms)
 

@@ -5,7 +5,6 @@ A file holds one JSON object per line, or, where a table is named, one object wi
 `scaleout measure` writes them; a row may name its own machine.
 """
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,8 +14,9 @@ from typing import Any
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import load_topology
+from scaleout.config.documents import read_json, read_json_lines
 from scaleout.config.validated import nearest, validate
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, shown
 from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.job import Job, run
@@ -62,14 +62,14 @@ class Row:
             kind = f"{self.source} {self.name}".strip()
             raise ConfigError(f"{self.where}: key {key!r} is missing; a row of {kind} needs it")
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-            raise ConfigError(f"{self.where}: {key} is {value!r}; give a number above zero")
+            raise ConfigError(f"{self.where}: {key} is {shown(value)}; give a number above zero")
         return value
 
     def count(self, key: str) -> int:
         """Return a whole number above zero; raise as `number` does."""
         value = self.number(key)
         if value != int(value):
-            raise ConfigError(f"{self.where}: {key} is {value!r}; give a whole number")
+            raise ConfigError(f"{self.where}: {key} is {shown(value)}; give a whole number")
         return int(value)
 
     def word(self, key: str, known: tuple[str, ...]) -> str:
@@ -78,53 +78,40 @@ class Row:
         if value is None:
             raise ConfigError(f"{self.where}: key {key!r} is missing; give one of {', '.join(known)}")
         if value not in known:
-            raise ConfigError(f"{self.where}: unknown {key} {value!r}; {nearest(str(value), known)}")
+            raise ConfigError(f"{self.where}: unknown {key} {shown(value)}; {nearest(str(value), known)}")
         return str(value)
 
 
 def read_rows(path: Path, *, table: str | None = None) -> list[Row]:
     """Read the rows of a file, or of one table of a file of tables; or raise `ConfigError`."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
-        raise ConfigError(f"{path}: cannot be read ({why}); give a file of measured rows") from None
     if table is not None:
-        return _of_table(path, text, table)
+        return _of_table(path, table)
     gpu, machine = _environment(path)
     rows = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        where = f"{path}, line {number}"
-        values = _parse(line, where) if line.strip() else {}
-        if not isinstance(values, dict):
-            raise ConfigError(f"{where}: holds {type(values).__name__}, not an object; give one JSON object a line")
+    for where, values in read_json_lines(path, what="file of measured rows"):
         if values and "provenance" not in values:
-            name = str(values.get("id") or f"{path.stem}:{number}")
+            name = str(values.get("id") or f"{path.stem}:{where.rpartition(' ')[2]}")
             rows.append(Row(values, where, name, path.stem, gpu, machine))
     if not rows:
         raise ConfigError(f"{path}: holds no rows; give one JSON object a line")
     return rows
 
 
-def _of_table(path: Path, text: str, table: str) -> list[Row]:
-    whole = _parse(text, str(path))
+def _of_table(path: Path, table: str) -> list[Row]:
+    whole = read_json(path)
     tables = whole.get("tables") if isinstance(whole, dict) else None
     if not isinstance(tables, list) or not all(isinstance(found, dict) and "id" in found for found in tables):
         raise ConfigError(f"{path}: holds no list 'tables' of objects with an 'id'; leave out --table for rows")
     by_id = {str(found["id"]): found for found in tables}
     if table not in by_id:
         raise ConfigError(f"{path}: has no table {table!r}; {nearest(table, by_id)}")
+    rows = by_id[table].get("rows", [])
+    if not (isinstance(rows, list) and all(isinstance(values, dict) for values in rows)):
+        raise ConfigError(f"{path}: table {table!r} holds no list 'rows' of objects; mend it")
     return [
         Row(values, f"{path}, table {table}, row {number}", f"{table}:{number}", table)
-        for number, values in enumerate(by_id[table].get("rows", []), start=1)
+        for number, values in enumerate(rows, start=1)
     ]
-
-
-def _parse(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ConfigError(f"{where}: not JSON ({error}); mend it (`scaleout validate --help` has a row)") from None
 
 
 def _environment(path: Path) -> tuple[str, Mapping[str, str]]:
@@ -132,7 +119,7 @@ def _environment(path: Path) -> tuple[str, Mapping[str, str]]:
     file = path.parent / "environment.json"
     if not file.is_file():
         return "", {}
-    found = _parse(file.read_text(encoding="utf-8"), str(file))
+    found = read_json(file)
     if not isinstance(found, dict):
         return "", {}
     files = {key: str(path.parent.absolute() / found[key]) for key in ("device", "topology") if key in found}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scaleout.config.library import find, is_path
+from scaleout.config.library import find, is_path, lengthened
 from scaleout.config.validated import nearest, read_yaml, validate, with_new_names
 from scaleout.errors import ConfigError
 from scaleout.workloads.families.convolutional import Convolutional
@@ -78,8 +78,7 @@ def layered(workload: ModelFamily, *, wants: str) -> LayeredModel:
 
 def _read(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Read a file's keys over those of the workload that it is `like`, if it names one."""
-    if path in seen:
-        raise ConfigError(f"{path}: like leads back to this file; let one of {', '.join(map(str, seen))} do without")
+    chain = lengthened(seen, path, key="like")
     values = _with_new_names(str(path), read_yaml(path))
     values |= {key: _beside(path, values[key]) for key in ("topology", "device", "like") if key in values}
     like = values.pop("like", None)
@@ -87,7 +86,7 @@ def _read(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         return values
     if not isinstance(like, str):
         raise ConfigError(f"{path}: like is {like!r}; give the name or file of a workload")
-    return _read(find("workload", like, named_by=f"{path}: like"), seen=(*seen, path)) | values
+    return _read(find("workload", like, named_by=f"{path}: like"), seen=chain) | values
 
 
 def _with_new_names(where: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,12 +16,12 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from scaleout.config.units import Seconds
+from scaleout.config.units import Count, CountOrZero, Seconds
 from scaleout.config.validated import Config
 from scaleout.program.graph import NONE, GraphBuilder, NodeRole
 from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import Program
-from scaleout.workloads.families.family import Count, Dtype, WholeModel
+from scaleout.workloads.families.family import Dtype, WholeModel
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import GradientSync
 from scaleout.workloads.generate.layers import pointwise
@@ -38,7 +38,7 @@ class Entry(Config):
     channels: Count | None = None
     window: Count | None = None
     stride: Count = 1
-    padding: int | None = Field(default=None, ge=0, strict=True, description="half the window if unset")
+    padding: CountOrZero | None = Field(default=None, description="half the window if unset")
     blocks: Count = 1
 
     @model_validator(mode="after")

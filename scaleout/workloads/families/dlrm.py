@@ -14,10 +14,11 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from scaleout.config.units import Count
 from scaleout.program.graph import GraphBuilder, NodeRole
 from scaleout.program.operations import kernel
 from scaleout.program.program import Program
-from scaleout.workloads.families.family import Count, Dtype, WholeModel
+from scaleout.workloads.families.family import Dtype, WholeModel
 from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import GradientSync
 from scaleout.workloads.generate.layers import pointwise

@@ -6,18 +6,17 @@ A model of layers, which pipelines cut, is a `layered.LayeredModel`; one whose s
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from scaleout.config.units import Bytes
+from scaleout.config.units import Bytes, RankCount
 from scaleout.config.validated import Config
 from scaleout.program.mesh import RANK_ORDER, Mesh
 from scaleout.program.operations import ITEM_BYTES
 from scaleout.program.program import Program
 
 Dtype = Literal["fp32", "bf16", "fp16"]
-Count = Annotated[int, Field(gt=0, strict=True)]
 
 
 class ModelFamily(Config):
@@ -36,11 +35,11 @@ class ModelFamily(Config):
     device: str
     schedules: tuple[str, ...] = ()
     dtype: Dtype = "bf16"
-    data_parallel: Count = 1
-    tensor_parallel: Count = 1
-    pipeline_parallel: Count = 1
-    context_parallel: Count = 1
-    expert_parallel: Count = 1
+    data_parallel: RankCount = 1
+    tensor_parallel: RankCount = 1
+    pipeline_parallel: RankCount = 1
+    context_parallel: RankCount = 1
+    expert_parallel: RankCount = 1
     rank_order: tuple[str, ...] = Field(
         default=RANK_ORDER, description="axes from innermost (neighbouring ranks) to outermost; experts lie within data"
     )

@@ -14,12 +14,13 @@ Megatron-Core's all-to-all dispatcher, arXiv:2504.14960, Fig. 3.
 import math
 from dataclasses import replace
 from functools import partial
+from math import fsum
 from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
+from scaleout.config.units import Count, CountOrZero, Positive
 from scaleout.program.graph import NodeRole
-from scaleout.workloads.families.family import Count
 from scaleout.workloads.families.layered import Degrees
 from scaleout.workloads.families.transformer import Transformer
 from scaleout.workloads.generate.attention import kept_tokens
@@ -46,10 +47,9 @@ class Moe(Transformer):
     experts: Count
     top_k: Count
     expert_ffn: Count | None = Field(default=None, description="width of an expert; ffn if unset")
-    shared_experts: int = Field(default=0, ge=0, strict=True, description="experts that every token goes to")
-    capacity_factor: float | None = Field(
+    shared_experts: CountOrZero = Field(default=0, description="experts that every token goes to")
+    capacity_factor: Positive | None = Field(
         default=None,
-        gt=0,
         description="each rank sends every expert as many rows, padded: this factor of its tokens' share, rounded up; "
         "as many as there are if unset",
     )
@@ -58,7 +58,7 @@ class Moe(Transformer):
         default=False,
         description="the router's weights scale experts' activations; else their outputs, which are kept for it",
     )
-    dense_layers: int = Field(default=0, ge=0, strict=True, description="first layers, which have no experts")
+    dense_layers: CountOrZero = Field(default=0, description="first layers, which have no experts")
 
     @model_validator(mode="after")
     def _experts_spread(self) -> "Moe":
@@ -256,7 +256,7 @@ def _experts(tape: AutogradTape, x: int, rank: Rank[Moe], *, label: str) -> int:
     tape.push(lambda dy: tape.graph.join([of_expert.backward(dy) for of_expert in reversed(tapes)]))
     firsts = [_first(rank, f"{label}_expert_{index}_1") for index in range(len(tapes))]
     y = tape.graph.join([_two_gemms(each, x, workload, first) for each, first in zip(tapes, firsts, strict=True)])
-    tape.save_for_backward(sum(of_expert.kept_bytes for of_expert in tapes), 1)
+    tape.save_for_backward(fsum(of_expert.kept_bytes for of_expert in tapes), 1)
     return y
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from scaleout.workloads.families.family import Count
+from scaleout.config.units import Count
 from scaleout.workloads.families.layered import ENDS
 from scaleout.workloads.families.transformer import Transformer
 from scaleout.workloads.generate import transformer as blocks

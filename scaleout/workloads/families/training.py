@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, field_validator, model_validator
 
+from scaleout.config.units import Count, CountOrZero
 from scaleout.config.validated import nearest, renamed
 from scaleout.errors import ConfigError
 from scaleout.program.operations import ITEM_BYTES
-from scaleout.workloads.families.family import Count, Dtype
+from scaleout.workloads.families.family import Dtype
 from scaleout.workloads.families.frameworks import WithFramework
 from scaleout.workloads.pipeline import PIPELINES, named, stages_of_ranks
 
@@ -57,7 +58,7 @@ class Training(WithFramework):
         description="interleaved_1f1b: micro-batches that a virtual stage takes before the next one's turn; as many as "
         "stages if unset (depth-first), those of a step are breadth-first",
     )
-    stage_layers: tuple[int, ...] = Field(
+    stage_layers: tuple[Count, ...] = Field(
         default=(), description="layers of each stage, first to last; equal ones if unset"
     )
     overlap_sends: bool = Field(default=True, description="whether kernels run while activations are sent on")
@@ -104,9 +105,9 @@ class Training(WithFramework):
     gather_dtype: Literal["fp8_e4m3"] | None = Field(
         default=None, description="zero 3: in which the parameters of layers are gathered; the model's if unset"
     )
-    prefetch: int = Field(default=1, ge=0, strict=True, description="zero 3: layers that are gathered ahead")
-    prefetch_backward: int | None = Field(
-        default=None, ge=0, strict=True, description="zero 3: layers gathered ahead in backward, if not as many"
+    prefetch: CountOrZero = Field(default=1, description="zero 3: layers that are gathered ahead")
+    prefetch_backward: CountOrZero | None = Field(
+        default=None, description="zero 3: layers gathered ahead in backward, if not as many"
     )
     context_exchange: Literal["ring", "all_gather", "all_gather_steps", "ulysses"] = Field(
         default="ring",

@@ -5,8 +5,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from scaleout.config.units import Count, CountOrZero
 from scaleout.config.validated import Config
-from scaleout.workloads.families.family import Count
 from scaleout.workloads.families.layered import EMBEDDING, HEAD, Degrees, LayeredModel
 from scaleout.workloads.families.style import Style
 from scaleout.workloads.generate import transformer as blocks
@@ -64,9 +64,7 @@ class Transformer(LayeredModel):
     )
     compiled: bool = Field(default=False, description="element-wise kernels that follow each other are one")
     dropout: bool = Field(default=False, description="after attention's scores and each half of a layer, in training")
-    vocabulary: int = Field(
-        default=0, ge=0, strict=True, description="tokens known; 0 leaves out embedding, head and loss"
-    )
+    vocabulary: CountOrZero = Field(default=0, description="tokens known; 0 leaves out embedding, head and loss")
     tied_embedding: bool = False
     loss: Literal["unfused", "fused", "in_place", "vocabulary_parallel"] = Field(
         default="unfused",
@@ -74,8 +72,8 @@ class Transformer(LayeredModel):
         "gradient in the logits' place, or as Megatron-LM's: logits to fp32, then maximum, difference, exponential, "
         "sum and quotient one by one",
     )
-    logged_losses: int = Field(
-        default=0, ge=0, strict=True, description="times that the loss is computed once more, in fp32, for a log"
+    logged_losses: CountOrZero = Field(
+        default=0, description="times that the loss is computed once more, in fp32, for a log"
     )
     keep_gathered: bool = Field(
         default=True, description="sequence_parallel: keep gathered inputs for backward; false: gather them again"

@@ -13,6 +13,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -268,7 +269,7 @@ class Peak:
     @property
     def total_bytes(self) -> float:
         """All kinds together."""
-        return sum(self.bytes_of.values())
+        return fsum(self.bytes_of.values())
 
     @property
     def moment(self) -> str:
@@ -337,7 +338,7 @@ class Ledger:
             one = max(held.kept_bytes + held.recompute_bytes for units, _ in of_content.values() for held, _ in units)
             kept, recomputed, transient = np.full(len(numbers), one), np.zeros(len(numbers)), np.zeros(len(numbers))
             moment = np.zeros(len(numbers), np.int64)
-        total = np.array([sum(each.values()) for each in persistent]) + kept + recomputed + transient
+        total = np.array([fsum(each.values()) for each in persistent]) + kept + recomputed + transient
         return cls(workload, stages, persistent, kept, recomputed, transient, total, moment)
 
     @property

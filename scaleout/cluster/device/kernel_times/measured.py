@@ -10,8 +10,7 @@ Source: the provenance line of each file.
 """
 
 import functools
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -22,8 +21,10 @@ import numpy.typing as npt
 
 from scaleout.cluster.device.kernel_times.model import Array, Calls, Key, Shape
 from scaleout.cluster.device.spec import Device
+from scaleout.config.documents import read_json_lines
+from scaleout.config.units import MOST_COUNT
 from scaleout.config.validated import nearest
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, shown
 from scaleout.program.operations import ITEM_BYTES, OPERATIONS
 
 SOURCE = "measured"
@@ -32,6 +33,8 @@ Source = tuple[int, str]
 """Number of the file, and the method."""
 WARM = "kernel_durations"
 """The method of rows that ran over the same buffers again and again."""
+SHORTEST_US, LONGEST_US, MOST_LAUNCHES = 1e-6, 1e12, 10**6
+"""What times, in microseconds, and launches of one call may be."""
 
 
 def times(device: Device, calls: Calls) -> Array:
@@ -127,58 +130,72 @@ def read_table(files: tuple[Path, ...]) -> KernelTable:
     """Read the measured kernel times of a device; refuse files without provenance and rows of any other form."""
     found: dict[Key, dict[Source, Rows]] = {}
     for number, path in enumerate(files):
-        rows = _parse(path)
-        if not rows or "provenance" not in rows[0]:
+        rows = read_json_lines(path)
+        if "provenance" not in next(rows, ("", {}))[1]:
             raise ConfigError(f'{path}: line 1 must be {{"provenance": {{...}}}}: say what was measured, and how')
-        for line, row in enumerate(rows[1:], start=2):
+        for where, row in rows:
             try:
                 _add(found, row, number)
             except (KeyError, TypeError, ValueError):
-                raise ConfigError(f"{path}, line {line}: {_fault(row)}") from None
+                raise ConfigError(f"{where}: {_fault(row)}") from None
     return KernelTable(found)
 
 
 def _add(found: dict[Key, dict[Source, Rows]], row: Mapping[str, Any], number: int) -> None:
     """Add a row of a file, or a column of them, to the measurements of its series; one of any other form raises."""
     key, shape, us = (row["op"], row["dtype"]), row["shape"], _column(row["us"])
-    sizes = [_column(shape[name]) for name in OPERATIONS[row["op"]].parameters]
-    shapes = [tuple(map(int, one)) for one in zip(*sizes, strict=True)]
-    if not us or min(us) <= 0 or len(us) != len(shapes) or len(shape) != len(sizes) or key[1] not in ITEM_BYTES:
+    parameters = OPERATIONS[row["op"]].parameters
+    sizes = [_column(shape[name]) for name in parameters]
+    named = zip(parameters, sizes, strict=True)
+    launches = [] if row.get("launches") is None else _column(row["launches"])
+    method = row.get("method", "")
+    of_the_form = (
+        us
+        and len(us) == len(sizes[0])
+        and len(shape) == len(sizes)
+        and key[1] in ITEM_BYTES
+        and isinstance(method, str)
+        and _are_times(us)
+        and (not launches or _are_counts(launches, MOST_LAUNCHES))
+        and all(_are_counts(column, MOST_COUNT, least=name != "causal") for name, column in named)
+    )
+    if not of_the_form:
         raise ValueError
-    rows = found.setdefault(key, {}).setdefault((number, row.get("method", "")), Rows([], [], []))
-    rows.shapes.extend(shapes)
+    rows = found.setdefault(key, {}).setdefault((number, method), Rows([], [], []))
+    rows.shapes.extend(zip(*sizes, strict=True))
     rows.microseconds.extend(us)
-    if row.get("launches") is not None:
-        rows.launches.extend(_column(row["launches"]))
+    rows.launches.extend(launches)
 
 
 def _column(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _parse(path: Path) -> list[Any]:
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
-        raise ConfigError(f"{path}: cannot be read ({why}); give an existing file") from None
-    try:
-        rows: list[Any] = json.loads("[" + ",".join(line for line in lines if line.strip()) + "]")
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}: not one JSON object a line ({error.msg}); mend the file") from None
-    return rows
+def _are_counts(column: list[Any], most: int, *, least: int = 1) -> bool:
+    return set(map(type, column)) == {int} and min(column) >= least and max(column) <= most
 
 
-def _fault(row: Any) -> str:
+def _are_times(column: list[Any]) -> bool:
+    return set(map(type, column)) <= {int, float} and min(column) >= SHORTEST_US and max(column) <= LONGEST_US
+
+
+def _fault(row: Mapping[str, Any]) -> str:
     """Say in the user's words what is wrong with a row."""
-    if not isinstance(row, dict) or not {"op", "dtype", "shape", "us"} <= row.keys():
+    if not {"op", "dtype", "shape", "us"} <= row.keys():
         return "a measured row needs the keys op, dtype, shape and us"
-    if row["op"] not in OPERATIONS:
-        return f"unknown operation {row['op']!r}; {nearest(str(row['op']), OPERATIONS)}"
-    if row["dtype"] not in ITEM_BYTES:
-        return f"{row['op']}: unknown dtype {row['dtype']!r}; {nearest(str(row['dtype']), ITEM_BYTES)}"
-    times_us = _column(row["us"])
-    if not times_us or not all(isinstance(us, int | float) and us > 0 for us in times_us):
-        return f"{row['op']}: us must be a time, or a list of times, above zero"
-    names = ", ".join(OPERATIONS[row["op"]].parameters)
-    return f"{row['op']}: shape must give whole numbers for {names}, as many as there are times"
+    op, dtype = row["op"], row["dtype"]
+    if not isinstance(op, str) or op not in OPERATIONS:
+        return f"unknown operation {shown(op)}; {nearest(str(op), OPERATIONS)}"
+    if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
+        return f"{op}: unknown dtype {shown(dtype)}; {nearest(str(dtype), ITEM_BYTES)}"
+    return f"{op}: {_fault_of_values(row, OPERATIONS[op].parameters)}"
+
+
+def _fault_of_values(row: Mapping[str, Any], parameters: Sequence[str]) -> str:
+    if not isinstance(row.get("method", ""), str):
+        return f"method is {shown(row['method'])}; give a name"
+    if not (row["us"] != [] and _are_times(_column(row["us"]))):
+        return f"us must be a time, or a list of times, above zero, from {SHORTEST_US:g} to {LONGEST_US:g}"
+    if row.get("launches") is not None and not _are_counts(_column(row["launches"]), MOST_LAUNCHES):
+        return f"launches must be a count, or a list of counts, from 1 to {MOST_LAUNCHES:,}"
+    return f"shape must give whole numbers for {', '.join(parameters)}, above zero, as many as there are times"

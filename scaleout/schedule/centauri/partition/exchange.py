@@ -17,6 +17,7 @@ import numpy as np
 from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
+from scaleout.config.documents import whole
 from scaleout.errors import ConfigError
 from scaleout.program.graph import NONE, ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.operations import Kernel, kernel
@@ -135,7 +136,7 @@ def _waits(graph: ExecutionGraph, node: int, groups: set[int]) -> bool:
 
 def chunked_with(option: str) -> Callable[[Program, Machine | None], Program]:
     """Return `chunked` with that many chunks; a ConfigError says that it is no number of 2 or more."""
-    if not option.isascii() or not option.isdigit() or int(option) < 2:
+    if (whole(option) or 0) < 2:
         raise ConfigError(f"chunked:{option}: give the number of chunks, 2 or more, such as chunked:4")
     return partial(chunked, count=int(option))
 

@@ -1,0 +1,150 @@
+"""JSON files and lines to plain values, and plain values to JSON: the limits that hold for every file that is read.
+
+A file is read as far as a limit of bytes; a value may be so deep, its whole numbers so large, its numbers finite, and
+a key stands once. `yaml_files` holds YAML to the same. Knows no keys; needs nothing that takes long to import.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from scaleout.errors import ConfigError, shown
+
+MOST_BYTES = 16 * 2**20
+"""Of a file that is one value, and of a line of one that holds a value a line."""
+MOST_BYTES_OF_LINES = 2**30
+MOST_LEVELS = 64
+"""Of lists and mappings within one another."""
+MAX_RANKS = 2**20
+"""More ranks than any machine has; a larger number is a slip of the pen, and would only exhaust the memory."""
+LARGEST_INTEGER = 2**63 - 1
+"""Of whole numbers, either way."""
+
+_MAY_BE_HUGE = re.compile(r"\d{19}|[eE]\+?\d{3}")
+_WHOLE = re.compile(r"0|[1-9][0-9]{0,17}")
+NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9_]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+"""Without zeros before it and without colons, which YAML 1.1 takes for another base."""
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
+
+
+def is_file(path: Path) -> bool:
+    """Return whether there is such a file; a name that no file can have, as one with a null, is none."""
+    try:
+        return path.is_file()
+    except ValueError:
+        return False
+
+
+def read_text(path: Path, *, what: str = "file", most_bytes: int = MOST_BYTES) -> str:
+    """Read a file of UTF-8, or raise `ConfigError`; a mark of the byte order at its start is left out."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(most_bytes + 1)
+    except (OSError, ValueError) as error:  # a path with a null is no value
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{path}: cannot be read ({why}); give an existing {what}") from None
+    if len(content) > most_bytes:
+        raise ConfigError(f"{path}: has more than {most_bytes:,} bytes, which no {what} needs; give another")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is no text in UTF-8 (byte {error.start}); mend the {what}") from None
+
+
+def read_json(path: Path) -> Any:
+    """Read a file of JSON, or raise `ConfigError`."""
+    return parse_json(read_text(path), where=str(path))
+
+
+def read_json_lines(path: Path, *, what: str = "file of JSON lines") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each line of a file that holds a JSON object a line, after where it stands; empty lines are left out.
+
+    `ConfigError` names the file and, where a line is at fault, the line.
+    """
+    text = read_text(path, what=what, most_bytes=MOST_BYTES_OF_LINES)
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line and not line.isspace():
+            where = f"{path}, line {number}"
+            value = parse_json(line, where=where)
+            if not isinstance(value, dict):
+                raise ConfigError(f"{where}: holds {shown(value)}, not an object; give one JSON object a line")
+            yield where, value
+
+
+def parse_json(text: str, *, where: str) -> Any:
+    """Read JSON, or raise `ConfigError` that says `where` it stands."""
+    try:
+        if len(text) > MOST_BYTES:
+            raise ValueError(f"more than {MOST_BYTES:,} characters")  # noqa: TRY301 - one message for all faults
+        if text.count("[") + text.count("{") > MOST_LEVELS:
+            _check_levels(text)
+        return (_CAREFUL if _MAY_BE_HUGE.search(text) else _PLAIN).decode(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: not valid JSON ({error}); mend it") from None
+
+
+def to_json(value: object, *, indent: int | None = None) -> str:
+    """Write plain values as JSON, which has no infinite numbers and no NaN: those are null."""
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def integer(text: str) -> int:
+    """Return the whole number of a text of digits; `ValueError` if it takes more than 64 bits."""
+    value = int(text) if len(text) <= 20 else LARGEST_INTEGER + 1
+    if abs(value) > LARGEST_INTEGER:
+        raise ValueError(f"{shown(text)} takes more than 64 bits")
+    return value
+
+
+def finite(text: str) -> float:
+    """Return the number of a text; `ValueError` if it is infinite or NaN."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{shown(text)} is no finite number")
+    return value
+
+
+def whole(text: str) -> int | None:
+    """Return the whole number that a text such as ``12`` is; None if it is none, as ``010`` and ``1:30``."""
+    return int(text) if _WHOLE.fullmatch(text) else None
+
+
+def number(text: str) -> float | None:
+    """Return the finite number that a text such as ``1.5e-3`` is; None if it is none, as ``010`` and ``nan``."""
+    value = float(text.replace("_", "")) if NUMBER.fullmatch(text) else math.nan
+    return value if math.isfinite(value) else None
+
+
+def unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Return a mapping of keys and values; `ValueError` if a key stands twice."""
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for number, key in enumerate(keys) if key in keys[:number])
+        raise ValueError(f"key {shown(twice)} stands twice")
+    return values
+
+
+_PLAIN = json.JSONDecoder(object_pairs_hook=unique, parse_constant=finite)
+_CAREFUL = json.JSONDecoder(object_pairs_hook=unique, parse_constant=finite, parse_int=integer, parse_float=finite)
+
+
+def _check_levels(text: str) -> None:
+    steps = ({"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0) for found in _BRACKETS.finditer(text))
+    if max(accumulate(steps), default=0) > MOST_LEVELS:
+        raise ValueError(f"more than {MOST_LEVELS} levels of lists and objects within one another")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
