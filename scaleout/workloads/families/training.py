@@ -12,13 +12,15 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, field_validator, model_validator
 
-from scaleout.config.units import Count, CountOrZero
+from scaleout.config.units import Count, CountOrZero, LayerCount
 from scaleout.config.validated import nearest, renamed
 from scaleout.errors import ConfigError
 from scaleout.program.operations import ITEM_BYTES
 from scaleout.workloads.families.family import Dtype
 from scaleout.workloads.families.frameworks import WithFramework
 from scaleout.workloads.pipeline import PIPELINES, named, stages_of_ranks
+
+_MOST_MICROBATCHES = 100_000
 
 
 class Training(WithFramework):
@@ -41,7 +43,7 @@ class Training(WithFramework):
     """Keys that what a layer runs and holds does not depend on, but for the size of a micro-batch and, where parameters
     are sharded (`zero` 3), how."""
 
-    layers: Count
+    layers: LayerCount
     hidden: Count = Field(description="width of what a layer hands to the next")
     sequence: Count = Field(description="tokens of a sequence; in decode, tokens already in the cache")
     sequence_parallel: bool = False
@@ -50,7 +52,7 @@ class Training(WithFramework):
 
     microbatch: Count | None = Field(default=None, description="sequences of a micro-batch; the whole batch if unset")
     pipeline_schedule: str = Field(default="1f1b", description="a name in `scaleout list pipelines`")
-    virtual_stages: Count | None = Field(
+    virtual_stages: LayerCount | None = Field(
         default=None, description="stages of the model that a rank holds; 2 if unset and the schedule interleaves"
     )
     microbatch_group: Count | None = Field(
@@ -161,6 +163,11 @@ class Training(WithFramework):
 
     @model_validator(mode="after")
     def _step_divides(self) -> "Training":
+        if self.num_microbatches > _MOST_MICROBATCHES:
+            raise ValueError(
+                f"batch_per_replica {self.batch_per_replica} in micro-batches of {self.microbatch_size} is more than "
+                f"{_MOST_MICROBATCHES:,} of them; give a larger microbatch"
+            )
         if self.batch_per_replica % self.microbatch_size:
             raise ValueError(
                 f"microbatch {self.microbatch_size} does not divide batch_per_replica {self.batch_per_replica}; "
