@@ -17,7 +17,8 @@ from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.backends import load_table
 from scaleout.cluster.topology.communication_library import load_library
 from scaleout.cluster.topology.topology import load_topology
-from scaleout.config.documents import parse_json, read_json, read_json_lines, to_json
+from scaleout.config.documents import number as number_of
+from scaleout.config.documents import parse_json, read_json, read_json_lines, to_json, whole
 from scaleout.config.units import Count
 from scaleout.config.validated import Config, validate
 from scaleout.config.yaml_files import parse_value, read_yaml
@@ -372,3 +373,73 @@ def test_of_many_faults_the_first_are_said():
     message = said(lambda: validate(Ranks, {"ranks": ["x"] * 10_000}, where="mine"))
     assert "ranks.19" in message
     assert "and 9980 more" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{a: 1, a: 2}", "key 'a' stands twice, line 1"),
+        ("a: {b: 1,\n  b: 2}", "key 'b' stands twice, line 2"),
+        ("{5: 1, 5: 2}", "key 5 stands twice"),
+        ("[" * 65 + "]" * 65, "more than 64 levels"),
+        ("- " * 40_000, "more than 64 levels"),
+        (next(text for text in FILES["yaml"] if "*h" in text), "more than 200,000 values, by its aliases"),
+        ("[" + "1," * 200_001 + "]", "more than 200,000 values, line 1"),
+        ("&a [*a]", "alias 'a' of nothing that stands whole before it"),
+        ("!!int 5", "tag 'tag:yaml.org,2002:int', of which none is read"),
+        (HUGE, "takes more than 64 bits"),
+        ("1e400", "'1e400' is no finite number"),
+        (".nan", "'nan' is no finite number"),
+        ("a\n--- b", "a second document, line 2"),
+        ("? [1]\n: 2", "a key that is no plain value"),
+        ('"\\q"', "found unknown escape character"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_what_is_said_of_a_value_that_is_not_read(text, message):
+    assert message in said(lambda: parse_value(text, where="here"))
+    assert said(lambda: parse_value(text, where="here")).startswith("here: not valid YAML (")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"b": [{"a": 1, "a": 2}]}', "key 'a' stands twice"),
+        ('{"a": NaN}', "'NaN' is no finite number"),
+        ('{"a": -1e999}', "'-1e999' is no finite number"),
+        ('{"a": 9223372036854775808}', "takes more than 64 bits"),
+        ('{"a": ' + HUGE + "}", "takes more than 64 bits"),
+        ("[" * 40_000, "more than 64 levels"),
+        ('{"a": 1} {"b": 2}', "Extra data"),
+        ('{"a": 01}', "Expecting ',' delimiter"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_what_is_said_of_json_that_is_not_read(text, message):
+    assert message in said(lambda: parse_json(text, where="here"))
+
+
+def test_a_message_holds_nothing_that_a_terminal_obeys():
+    assert str(ConfigError("a\x1b[31m\x85\u202e\ud800\tb\nc")) == r"a\x1b[31m\x85\u202e\ud800\tb" + "\nc"
+
+
+def test_a_table_holds_nothing_that_a_terminal_obeys(scaleout, tmp_path):
+    path = written(
+        tmp_path, f'like: dlrm-128\nname: "a\\e[31m"\ndescription: "b\\e]0;x\\a"\n{"schedules: [baseline]"}\n'
+    )
+    for verb in ("show", "run"):
+        code, out, err = scaleout(verb, path)
+        assert (code, err) == (0, "")
+        assert printable(out) == out
+        assert r"a\x1b[31m" in out
+
+
+@pytest.mark.parametrize("text", ["010", "0_1", "٣", "+5", " 5", "1e3", "5.0", "-1", "", HUGE])
+def test_what_is_no_whole_number_of_an_option(text):
+    assert whole(text) is None
+
+
+@pytest.mark.parametrize("text", ["010", "00.5", "nan", "inf", "1e400", "٣", "1:30", "0x1", "", " 5", "5 # five"])
+def test_what_is_no_number_of_an_option(text):
+    assert number_of(text) is None
+    assert (number_of("1_0.5e-1"), number_of(".5"), number_of("-5"), whole("10")) == (1.05, 0.5, -5.0, 10)

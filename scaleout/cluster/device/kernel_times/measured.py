@@ -149,17 +149,11 @@ def _add(found: dict[Key, dict[Source, Rows]], row: Mapping[str, Any], number: i
     named = zip(parameters, sizes, strict=True)
     launches = _launches(row)
     method = row.get("method", "")
-    of_the_form = (
-        us
-        and len(us) == len(sizes[0])
-        and len(shape) == len(sizes)
-        and key[1] in ITEM_BYTES
-        and isinstance(method, str)
-        and _are_times(us)
-        and launches is not None
-        and all(_are_counts(column, MOST_COUNT, least=name != "causal") for name, column in named)
-    )
-    if not of_the_form:
+    if not us or len(us) != len(sizes[0]) or len(shape) != len(sizes) or key[1] not in ITEM_BYTES:
+        raise ValueError
+    if launches is None or not isinstance(method, str) or not _are_times(us):
+        raise ValueError
+    if not all(_are_counts(column, MOST_COUNT, least=name != "causal") for name, column in named):
         raise ValueError
     rows = found.setdefault(key, {}).setdefault((number, method), Rows([], [], []))
     rows.shapes.extend(zip(*sizes, strict=True))
