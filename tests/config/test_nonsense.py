@@ -11,6 +11,7 @@ import yaml
 from nonsense import FILES, HUGE, LONG, VALUES
 
 import scaleout as package
+from scaleout.cli.console import console, print_table
 from scaleout.cli.options import parse_settings
 from scaleout.cluster.device.kernel_times.measured import read_table
 from scaleout.cluster.device.spec import load_device
@@ -443,3 +444,11 @@ def test_what_is_no_whole_number_of_an_option(text):
 def test_what_is_no_number_of_an_option(text):
     assert number_of(text) is None
     assert (number_of("1_0.5e-1"), number_of(".5"), number_of("-5"), whole("10")) == (1.05, 0.5, -5.0, 10)
+
+
+def test_a_line_beside_tables_holds_nothing_that_a_terminal_obeys(capsys):
+    console().print("a\x1b[31m")
+    print_table("b\x1b[31m", ("c\x1b[31m",), [["d\x1b[31m"]])
+    out = capsys.readouterr().out
+    assert printable(out) == out
+    assert all(rf"{letter}\x1b[31m" in out for letter in "abcd")
