@@ -23,6 +23,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from scaleout.config.units import format_bytes
+from scaleout.config.writing import write_text
 from scaleout.report.plots.schedules import COMMUNICATION, COMPUTE, PUBLISHED, SERIES, STYLE, drawn
 from scaleout.report.plots.studies import draw_curves, draw_map
 from scaleout.study.backends import BackendComparison
@@ -184,14 +185,15 @@ def main() -> None:
     steps = pd.DataFrame(
         {"step": kind, **asdict(step)} for kind, group in (("synthetic", synthetic), ("whole", full)) for step in group
     )
-    steps.to_csv(output / "aluminum_steps.csv", index=False)
-    pd.DataFrame(
+    write_text(output / "aluminum_steps.csv", steps.to_csv(index=False))
+    reductions = pd.DataFrame(
         {"ranks": ranks, "bytes": size, NCCL: nccl, HOST_TRANSFER: transfer}
         for ranks in found.num_ranks
         for size, nccl, transfer in zip(
             found.sizes_bytes, found.curve(NCCL, ranks), found.curve(HOST_TRANSFER, ranks), strict=True
         )
-    ).to_csv(output / "aluminum_collectives.csv", index=False)
+    )
+    write_text(output / "aluminum_collectives.csv", reductions.to_csv(index=False))
     print(steps.to_string(index=False, float_format="%.4g"))
     print(f"up to {STRONG_RANKS[-1]} GPUs end to end, up to {RANKS['weak'][-1]} without input and all else")
 

@@ -13,6 +13,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from scaleout.config.writing import write_text
 from scaleout.validation.papers import centauri
 
 ORDERS = {"when its backward begins": 0, "a layer ahead": 1}
@@ -99,7 +100,7 @@ def main() -> None:
     lines += ["## Of Big, tier by tier, by order and batch", "", *tiers()]
     lines += ["## Of Big over data parallelism (Fig. 9)", "", *data_parallel()]
     lines += ["## Of one layer of Big against its upper bound (Fig. 12)", "", *bounds()]
-    (output / "centauri_gains.md").write_text("\n".join(lines), encoding="utf-8")
+    write_text(output / "centauri_gains.md", "\n".join(lines))
     print("\n".join(lines))
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from scaleout.config.writing import write_text
 from scaleout.config.yaml_files import read_yaml
 from scaleout.errors import ScaleoutError
 from scaleout.validation import papers
@@ -113,7 +114,7 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     table = pd.concat([scan(paper) for paper in options.papers or papers.PAPERS])
     table = table.sort_values(["claim", "ours", "moves"], ascending=[True, False, False])
-    table.to_csv(options.output / "constants.csv", index=False)
+    write_text(options.output / "constants.csv", table.to_csv(index=False))
     print(table.groupby("claim").head(3).to_string(index=False, float_format="%.4g"))
 
 

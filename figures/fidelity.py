@@ -13,6 +13,7 @@ import argparse
 import json
 from pathlib import Path
 
+from scaleout.config.writing import write_json, write_text
 from scaleout.report.plots.accuracy import draw_parity
 from scaleout.validation.measured.compare import Compared, Comparison, choices, compare_files
 from scaleout.validation.published import SOURCES
@@ -135,8 +136,8 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     table = "# How accurate\n\nMade by `python figures/fidelity.py`; rows and their errors are in fidelity.json.\n\n"
     table += table_of(comparison) + table_of_choices(comparison)
-    (options.output / "fidelity.md").write_text(table, encoding="utf-8")
-    (options.output / "fidelity.json").write_text(json.dumps(comparison.summary(), indent=2) + "\n", encoding="utf-8")
+    write_text(options.output / "fidelity.md", table)
+    write_json(options.output / "fidelity.json", comparison.summary())
     draw_parity(comparison, options.output / "fidelity.png")
     print(table)
 

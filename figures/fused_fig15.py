@@ -20,6 +20,7 @@ from pathlib import Path
 import pandas as pd
 from fused_operators import draw_reduction
 
+from scaleout.config.writing import write_text
 from scaleout.validation.papers.fused import training_passes
 
 PUBLISHED_MEAN = 0.21
@@ -40,7 +41,7 @@ def main() -> None:
     output: Path = parser.parse_args().output
     output.mkdir(parents=True, exist_ok=True)
     table = simulate()
-    table.to_csv(output / "fused_fig15.csv", index=False)
+    write_text(output / "fused_fig15.csv", table.to_csv(index=False))
     draw_reduction(
         table["label"].tolist(),
         table["reduction"].tolist(),

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from scaleout.config.writing import write_text
 from scaleout.report.plots.operators import draw_timelines
 from scaleout.report.plots.schedules import COMMUNICATION, COMPUTE, IDLE, PUBLISHED, drawn
 from scaleout.schedule.fusion import evaluate_operator
@@ -216,7 +217,7 @@ def main() -> None:
     tables = [bars(number, *BARS[number], options.output) for number in wanted if number in BARS]
     if tables:
         table = pd.concat(tables)
-        table.to_csv(options.output / "fused_operators.csv", index=False)
+        write_text(options.output / "fused_operators.csv", table.to_csv(index=False))
         print(table.to_string(index=False, float_format="%.4g"))
 
 

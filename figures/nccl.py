@@ -25,6 +25,7 @@ from matplotlib.lines import Line2D
 from scaleout.cluster.topology.placement import place, place_isolated
 from scaleout.cluster.topology.topology import Topology, load_topology
 from scaleout.config.library import folder
+from scaleout.config.writing import write_text
 from scaleout.network.alpha_beta.cost import CollectiveCost, collective_cost
 from scaleout.network.collectives import bus_bandwidth
 from scaleout.report.plots.schedules import IDLE, SERIES, drawn
@@ -148,7 +149,7 @@ def draw_nodes(tables: Path, output: Path) -> None:
             values |= {"measured_us": row.number("time_us")}
             found.append(predict(topology, values, startup=False) | {"collective": gpu})
     table = pd.DataFrame(found)
-    table.to_csv(output / "nccl_nodes.csv", index=False)
+    write_text(output / "nccl_nodes.csv", table.to_csv(index=False))
     sizes = pd.cut(table["bytes"] / MEBIBYTE, [0, 16, 64, 256, 1024], labels=["16 MiB", "64 MiB", "256 MiB", "1 GiB"])
     absolute = table.assign(error=table["error"].abs(), up_to=sizes)
     keys = ["collective", "ranks"]
@@ -177,7 +178,7 @@ def main() -> None:
     else:
         found = [row for row in rows if not row["algorithm"]]
     table = pd.DataFrame([predict(topology, row, startup=options.startup) for row in found])
-    table.to_csv(options.output / "nccl.csv", index=False)
+    write_text(options.output / "nccl.csv", table.to_csv(index=False))
     with pd.option_context("display.max_rows", None, "display.width", 160, "display.precision", 3):
         print(table.drop(columns=["algorithm", *([] if options.forced else ["forced"])]).to_string(index=False))
         print(summarise(table).to_string())

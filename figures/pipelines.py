@@ -16,6 +16,7 @@ import pandas as pd
 
 from scaleout import compare
 from scaleout.analysis.pipeline import Actions, actions
+from scaleout.config.writing import write_text
 from scaleout.report.plots.pipelines import draw_pipelines
 from scaleout.workloads.config import Transformer
 from scaleout.workloads.memory import peak
@@ -58,7 +59,7 @@ def main() -> None:
     output: Path = parser.parse_args().output
     output.mkdir(parents=True, exist_ok=True)
     table, panels = simulate()
-    table.to_csv(output / "pipelines.csv", index=False)
+    write_text(output / "pipelines.csv", table.to_csv(index=False))
     draw_pipelines(panels, output / "pipelines.png", columns=2, title="One step of eight micro-batches on four H200")
     print(table.to_string(index=False, float_format="%.4g"))
 

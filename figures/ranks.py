@@ -24,6 +24,7 @@ from matplotlib.ticker import LogLocator
 from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import Topology, load_topology
+from scaleout.config.writing import write_text
 from scaleout.report.plots.schedules import COMMUNICATION, COMPUTE, IDLE, drawn
 from scaleout.schedule import apply_schedule
 from scaleout.simulation.run import simulate
@@ -148,7 +149,7 @@ def main() -> None:
     slow = ("link", "unfolded")
     points = [point for point in points if point[1:] != slow or point[0] <= max(128, arguments.unfolded // 8)]
     table = pd.DataFrame([measure(*point) for point in points])
-    table.to_csv(output / "ranks.csv", index=False)
+    write_text(output / "ranks.csv", table.to_csv(index=False))
     curves = {
         f"{network}, {engine}": (
             rows["ranks"].tolist(),

@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from scaleout import compare
+from scaleout.config.writing import write_text
 from scaleout.report.plots.schedules import SERIES, STYLE, save
 from scaleout.study.comparison import Comparison
 
@@ -90,7 +91,7 @@ def main() -> None:
         ]
         for job, changes in JOBS.items()
     }
-    (output / "schedules.md").write_text(table([each for mine in found.values() for each in mine]))
+    write_text(output / "schedules.md", table([each for mine in found.values() for each in mine]))
     with plt.rc_context(STYLE):
         figure, panels = plt.subplots(len(JOBS), 1, figsize=(9, 8), layout="constrained")
         for panel, mine in zip(panels, found.values(), strict=True):

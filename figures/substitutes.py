@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from scaleout.cluster.topology.topology import load_topology
+from scaleout.config.writing import write_text
 from scaleout.program.graph import GraphBuilder
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
@@ -50,7 +51,7 @@ def main() -> None:
     print("\n".join(lines))
     if given.output is not None:
         given.output.mkdir(parents=True, exist_ok=True)
-        (given.output / "substitutes.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
+        write_text(given.output / "substitutes.md", "\n".join([*lines, ""]))
 
 
 if __name__ == "__main__":

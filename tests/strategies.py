@@ -308,3 +308,55 @@ def longest_chain_s(line):
         for before in line.graph.dependencies_of(node).tolist():
             chain.add_edge(("end", before), ("start", node), weight=0.0)
     return nx.dag_longest_path_length(chain) if len(line.graph) else 0.0
+
+
+# ---- Shipped workloads with other keys
+
+_TOPOLOGIES = {
+    8: ("dgx-h200-1", "dgx-b200-1", "dgx-h200-nvls-1", "a100-node-8", "sierra-8", "t3-ring-8"),
+    16: ("dgx-h200-2", "a100-cluster-a-2", "a100-roce-16", "sierra-16", "t3-ring-16"),
+    32: ("dgx-h200-4", "sierra-32", "t3-ring-32"),
+}
+_DEVICES = ("h200", "h200", "mi210", "a100-80g", "b200")
+
+
+@st.composite
+def _decoders(draw, ranks, name):
+    """Keys of a small decoder, with or without experts, whose degrees multiply to the ranks."""
+    mode = draw(st.sampled_from(["training", "training", "prefill", "decode"]))
+    rest, keys = ranks, {"layers": 4, "mode": mode, "hidden": draw(st.sampled_from([1024, 4096]))}
+    keys["tensor_parallel"] = draw(st.sampled_from([1, 2, 4, 8]))
+    rest //= keys["tensor_parallel"]
+    degrees = [1, 2, 4] if mode == "training" else [1]
+    keys["pipeline_parallel"] = draw(st.sampled_from([each for each in degrees if rest % each == 0]))
+    rest //= keys["pipeline_parallel"]
+    degrees = [1, 2] if mode != "decode" and name == "llama-3-8b" else [1]
+    keys["context_parallel"] = draw(st.sampled_from([each for each in degrees if rest % each == 0]))
+    keys["data_parallel"] = rest // keys["context_parallel"]
+    keys["sequence"] = draw(st.sampled_from([1024, 8192]))
+    keys["sequence_parallel"] = mode != "decode" and keys["tensor_parallel"] > 1 and draw(st.booleans())
+    if name == "mixtral-8x7b":
+        degrees = [each for each in (1, 2, 4, 8) if keys["data_parallel"] % each == 0]
+        keys["expert_parallel"] = draw(st.sampled_from(degrees))
+    if mode == "training":
+        stages = keys["pipeline_parallel"]
+        keys |= {"microbatch": 1, "batch_per_replica": stages * draw(st.sampled_from([1, 2]))}
+        kinds = ["gpipe", "1f1b", *(["interleaved_1f1b", "zb_h1"] if stages == 2 else [])]
+        keys["pipeline_schedule"] = draw(st.sampled_from(kinds)) if stages > 1 else "1f1b"
+        if keys["pipeline_schedule"] == "interleaved_1f1b":
+            keys["virtual_stages"] = 2
+        keys["zero"] = draw(st.sampled_from([0, 1, 3] if stages == 1 else [0, 1]))
+    return keys
+
+
+@st.composite
+def random_jobs(draw):
+    """A workload, its keys, a topology and a device."""
+    ranks = draw(st.sampled_from(list(_TOPOLOGIES)))
+    name = draw(st.sampled_from(["dlrm-128", "llama-3-8b", "mixtral-8x7b"]))
+    if name == "dlrm-128":
+        keys = {"data_parallel": ranks, "mode": draw(st.sampled_from(["training", "forward"]))}
+        keys["global_batch"] = ranks * draw(st.sampled_from([16, 64]))
+    else:
+        keys = draw(_decoders(ranks, name))
+    return name, keys, draw(st.sampled_from(_TOPOLOGIES[ranks])), draw(st.sampled_from(_DEVICES))

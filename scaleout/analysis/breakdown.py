@@ -6,6 +6,7 @@ makespan. Exposed communication is time in which a rank communicates and does no
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import fsum
 
 import numpy as np
 
@@ -48,7 +49,7 @@ def breakdown(result: Result) -> Breakdown:
             sources[source] += ranks * float(line.duration_s[kernels & (line.graph.time_source == source)].sum())
     num_ranks = result.program.num_ranks
     compute_s, communication_s, busy_s = (float(total) / num_ranks for total in (compute, communication, busy))
-    total = sum(sources.values())
+    total = fsum(sources.values())
     shares = {names[source]: seconds / total for source, seconds in sources.items()} if total else {}
     if not shares.get("given"):
         shares.pop("given", None)

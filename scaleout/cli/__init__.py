@@ -6,6 +6,7 @@ when it runs, so that `scaleout --help` answers at once.
 
 import atexit
 import gc
+import io
 import os
 import sys
 import warnings
@@ -69,6 +70,7 @@ def main() -> None:
     from scaleout.cli.printing import say
     from scaleout.errors import ScaleoutError
 
+    _open_streams()
     warnings.showwarning = _say  # what users are told of old names, as one line
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # to look for any would read all that is installed
     atexit.register(gc.freeze)  # as the process ends, nothing that is left needs to be looked at
@@ -96,6 +98,15 @@ def main() -> None:
         what = f"{error.filename}: cannot be read or written" if error.filename else "cannot write the output"
         say(f"error: {ScaleoutError(f'{what} ({error.strerror})')}", err=True)
         sys.exit(2)
+
+
+def _open_streams() -> None:
+    """See that there is somewhere to print to, and that no name is beyond what a terminal can show."""
+    for name in ("stdin", "stdout", "stderr"):  # in this order, so that a closed one gets its own number back
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _say(message: Warning | str, *_: object, **__: object) -> None:

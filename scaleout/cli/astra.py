@@ -120,11 +120,10 @@ def _compared(outcome: "Outcome", name: str, *, physical: bool) -> "SideBySide":
 
 def _write(outcome: "Outcome", compared: "SideBySide | None", folder: Path) -> dict[str, str]:
     from scaleout.interop.astra.physical import FILES, write_tables
-    from scaleout.report.files import into, write
+    from scaleout.report.files import write
 
     assert compared is not None
-    with into(folder) as unfinished:
-        write_tables(outcome, compared, unfinished)
+    write_tables(outcome, compared, folder)
     return write(compared.comparison, folder) | FILES
 
 

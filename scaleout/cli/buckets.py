@@ -45,7 +45,7 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: "Simulati
         raise ConfigError("the sweep sets gradient_bucket; leave it out, and give the sizes")
     workload = str(job.workload)
     loaded, topology, device = job.load()
-    swept = Job(loaded, device, topology, "overlap", options)
+    swept = Job(loaded, device, topology, "overlap:always", options)
     rows = sweep_buckets(swept, sizes_bytes=parse_sizes(sizes), ways=tuple(dict.fromkeys(ways)))
     found = best(rows)
     summary = {"workload": workload, "best": asdict(found), "results": [asdict(row) for row in rows]}
@@ -59,7 +59,7 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: "Simulati
         print_table(f"{workload}: gradient buckets", columns, cells, left=2)
 
     def write(folder: Path) -> dict[str, str]:
-        from scaleout.report.files import write_json
+        from scaleout.config.writing import write_json
         from scaleout.report.plots.studies import draw_buckets
 
         write_json(folder / "buckets.json", summary)

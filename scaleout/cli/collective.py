@@ -363,7 +363,7 @@ def _compare(kind: str, cluster: "Topology", sizes: list[int], policy: str | Non
     summary = _plain_backends(found)
 
     def write(folder: Path) -> dict[str, str]:
-        from scaleout.report.files import write_json
+        from scaleout.config.writing import write_json
         from scaleout.report.plots.studies import draw_curves, draw_map
 
         write_json(folder / "backends.json", summary)

@@ -12,7 +12,7 @@ from scaleout.errors import ConfigError
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from scaleout.validation.measure.checkpoint import Row
+    from scaleout.config.checkpoint import Row
 
 NAMES = ("kernels", "collectives", "host", "contention", "steps", "fused")
 
@@ -104,28 +104,32 @@ def _measure(
     machine: "ModuleType", wanted: "dict[str, list[Row]]", output: Path, gpus: int, *, repeats: int, retry: bool
 ) -> None:
     """Measure the rows of each experiment, one experiment after the other, and write the files of the machine."""
-    from scaleout.validation.measure.checkpoint import CheckpointLog
+    from scaleout.config.checkpoint import locked
+    from scaleout.config.writing import check_writable
+    from scaleout.validation.measure.checkpoint import MeasurementLog
     from scaleout.validation.measure.experiments import EXPERIMENTS, Job, measure
     from scaleout.validation.measure.machine_files import check_folder, write_files
 
     environment = {**machine.environment(), "gpus": gpus}
     check_folder(output, environment)
+    check_writable(output)
     output.mkdir(parents=True, exist_ok=True)
     folder = output.absolute()
-    write_files(folder, environment)
-    try:
-        for name, rows in wanted.items():
-            log = CheckpointLog(folder, name)
-            log.open({**environment, "command": f"scaleout measure {name}", "method": EXPERIMENTS[name].method})
-            left = log.remaining(rows, EXPERIMENTS[name].keys, retry=retry)
-            job = Job(name, tuple(left), str(folder), gpus, repeats)
-            measured, failed = _follow(job, measure(job, machine=machine, log=log)) if left else (0, 0)
-            kept = f", {len(rows) - len(left)} were there already" if len(left) < len(rows) else ""
-            say(f"{name}: {measured} rows measured, {failed} failed{kept}  {log.rows}")
-            _print_failed(log, failed)
-    finally:
-        for path, meaning in write_files(folder, environment).items():
-            say(f"{path}  {meaning}")
+    with locked(folder, "measure"):
+        write_files(folder, environment)
+        try:
+            for name, rows in wanted.items():
+                log = MeasurementLog(folder, name)
+                log.open({**environment, "command": f"scaleout measure {name}", "method": EXPERIMENTS[name].method})
+                left = log.remaining(rows, EXPERIMENTS[name].keys, retry=retry)
+                job = Job(name, tuple(left), str(folder), gpus, repeats)
+                measured, failed = _follow(job, measure(job, machine=machine, log=log)) if left else (0, 0)
+                kept = f", {len(rows) - len(left)} were there already" if len(left) < len(rows) else ""
+                say(f"{name}: {measured} rows measured, {failed} failed{kept}  {log.rows}")
+                _print_failed(log, failed)
+        finally:
+            for path, meaning in write_files(folder, environment).items():
+                say(f"{path}  {meaning}")
 
 
 def _follow(job: Any, progress: Any) -> tuple[int, int]:
@@ -144,9 +148,9 @@ def _follow(job: Any, progress: Any) -> tuple[int, int]:
 
 
 def _print_failed(log: Any, failed: int) -> None:
-    from scaleout.validation.measure.checkpoint import read
+    from scaleout.validation.measure.checkpoint import measured
 
-    for row in read(log.failed)[-failed:][:5] if failed else ():
+    for row in measured(log.failed)[-failed:][:5] if failed else ():
         what = " ".join(str(value) for key, value in row.items() if key not in ("error", "method"))
         say(f"  failed: {what}: {row['error']}")
     if failed > 5:

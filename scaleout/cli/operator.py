@@ -76,7 +76,7 @@ def operator(
     summary = {**about, **found.plain(), "fused_aware_between_s": between, "timeline": _timeline(found)}
 
     def write(folder: Path) -> dict[str, str]:
-        from scaleout.report.files import write_json
+        from scaleout.config.writing import write_json
         from scaleout.report.plots.operators import draw_timelines
 
         write_json(folder / "operator.json", summary)
@@ -170,7 +170,7 @@ def _print_sweep(key: str, rows: list[dict[str, Any]], title: str) -> None:
 
 def _draw(key: str, rows: list[dict[str, Any]], title: str, folder: Path) -> dict[str, str]:
     """Write all times, and where the values are numbers, draw them."""
-    from scaleout.report.files import write_json
+    from scaleout.config.writing import write_json
     from scaleout.report.plots.operators import draw_sweep
 
     write_json(folder / "sweep.json", rows)

@@ -33,7 +33,7 @@ class Output(NamedTuple):
         """
         written: Mapping[str, str] = {}
         if self.folder is not None:
-            from scaleout.report.files import into
+            from scaleout.config.writing import into
 
             with into(self.folder) as unfinished:
                 written = write(unfinished)
@@ -61,6 +61,15 @@ def _handing(
     return decorate
 
 
+def _output(given: dict[str, Any]) -> Output:
+    folder = given.pop("output")
+    if folder is not None:
+        from scaleout.config.writing import check_writable
+
+        check_writable(folder)
+    return Output(folder, given.pop("as_json"))
+
+
 class Whole(click.IntRange):
     """A whole number of at least 1, written as in files: without zeros before it."""
 
@@ -83,7 +92,7 @@ def output_options(meaning: str) -> Callable[[Command], Command]:
     folder = click.option("--output", type=click.Path(path_type=Path, file_okay=False), help=meaning)
     return _handing(
         "output",
-        lambda given: Output(given.pop("output"), given.pop("as_json")),
+        _output,
         lambda command: folder(json_option(command)),
     )
 

@@ -27,11 +27,11 @@ def reproduce(names: tuple[str, ...], vary: bool, output: Output) -> None:
     summary = {"rows": [row.plain() for row in rows]}
 
     def write(folder: Path) -> dict[str, str]:
-        from scaleout.report.files import write_json
+        from scaleout.config.writing import write_json, write_text
         from scaleout.validation.papers import page
 
         write_json(folder / "reproductions.json", summary)
-        (folder / "reproductions.md").write_text(page(rows), encoding="utf-8")
+        write_text(folder / "reproductions.md", page(rows))
         return {
             "reproductions.json": "all rows",
             "reproductions.md": "published and simulated, and why numbers are missed",

@@ -1,6 +1,7 @@
 """`scaleout search`: the best parallel plans of a training job on a cluster."""
 
 import os
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from scaleout.errors import ConfigError
 if TYPE_CHECKING:
     from scaleout.simulation.options import SimulationOptions
     from scaleout.study.search.best import EvaluatedPlan
+    from scaleout.study.search.checkpoint import Memory
     from scaleout.study.search.explanation import Explanation
     from scaleout.study.search.request import SearchRequest
     from scaleout.study.search.search import Answer
@@ -75,19 +77,22 @@ def search(job: NamedJob, options: "SimulationOptions", workers: int | None, out
     Examples: scaleout search gpt-3 --topology dgx-h200-128 --global-batch 1536 --memory 80GB --output plans; scaleout
     search llama-3-70b --global-batch 32 --schedule overlap --schedule centauri.
     """
+    from scaleout.study.search.checkpoint import Memory, PlanLog
     from scaleout.study.search.explanation import explanation, why_none
 
     request = _request(job, options, **wanted)
-    answer = _find(request, output.folder, workers, quiet=output.as_json)
-    if not answer.fastest:
-        raise ConfigError(why_none(request, answer))
-    found = explanation(request, answer, workers=workers or os.cpu_count() or 1) if request.schedules else None
+    workers = workers or os.cpu_count() or 1
+    with nullcontext(Memory()) if output.folder is None else PlanLog(output.folder, request) as memory:
+        answer = _find(request, memory, workers, quiet=output.as_json)
+        if not answer.fastest:
+            raise ConfigError(why_none(request, answer))
+        found = explanation(request, answer, workers=workers, memory=memory) if request.schedules else None
     summary = _summary(request, answer, found)
 
     def write(folder: Path) -> dict[str, str]:
-        from scaleout.report.files import write_json
+        from scaleout.config.writing import write_json
         from scaleout.report.plots.studies import draw_plans
-        from scaleout.study.search.best import FILE
+        from scaleout.study.search.checkpoint import FILE
 
         write_json(folder / "summary.json", summary)
         draw_plans(request, answer, folder / "pareto.png")
@@ -134,25 +139,18 @@ def _memory(text: str) -> float:
     return size_bytes
 
 
-def _find(request: "SearchRequest", output: Path | None, workers: int | None, *, quiet: bool) -> "Answer":
-    """Search, with a bar of progress on standard error; evaluated plans go into the checkpoint log at once."""
-    from contextlib import ExitStack
-
+def _find(request: "SearchRequest", memory: "Memory", workers: int, *, quiet: bool) -> "Answer":
+    """Search, with a bar of progress on standard error."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from scaleout.config.units import format_seconds
-    from scaleout.study.search.best import CheckpointLog
     from scaleout.study.search.search import search as find
 
-    with ExitStack() as stack:
-        log = None if output is None else stack.enter_context(CheckpointLog(output, request))
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        shown = Console(stderr=True)
-        hidden = quiet or not shown.is_terminal
-        progress = stack.enter_context(
-            Progress(*columns, console=shown, disable=hidden, transient=True, auto_refresh=False)
-        )
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    shown = Console(stderr=True)
+    hidden = quiet or not shown.is_terminal
+    with Progress(*columns, console=shown, disable=hidden, transient=True, auto_refresh=False) as progress:
         bar = progress.add_task("evaluating plans", total=None)
 
         def tell(done: int, total: int, evaluated: int, best: Any) -> None:
@@ -160,8 +158,7 @@ def _find(request: "SearchRequest", output: Path | None, workers: int | None, *,
             progress.update(bar, completed=done, total=total, description=f"{evaluated} plans evaluated{fastest}")
             progress.refresh()
 
-        kept: dict[str, Any] = {} if log is None else {"known": log.known, "keep": log.add}
-        return find(request, workers=workers, tell=tell, **kept)
+        return find(request, workers=workers, tell=tell, memory=memory)
 
 
 def _summary(request: "SearchRequest", answer: "Answer", found: "Explanation | None") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
+from math import fsum
 from typing import TYPE_CHECKING
 
 from scaleout.analysis import breakdown as analysis
@@ -81,13 +82,13 @@ def _print_critical_path(outcome: "Outcome") -> None:
     groups: dict[tuple[str, str], list[Segment]] = {}
     for segment in analysis.critical_path(outcome.result):
         groups.setdefault((segment.phase, segment.operation), []).append(segment)
-    totals = {key: sum(segment.end_s - segment.start_s for segment in group) for key, group in groups.items()}
+    totals = {key: fsum(segment.end_s - segment.start_s for segment in group) for key, group in groups.items()}
     largest = sorted(totals, key=lambda key: -totals[key])
     rows = [
         [*key, str(len(groups[key])), format_seconds(totals[key]), f"{totals[key] / outcome.makespan_s:.1%}"]
         for key in largest[:_PATH_ROWS]
     ]
-    rest = sum(totals[key] for key in largest[_PATH_ROWS:])
+    rest = fsum(totals[key] for key in largest[_PATH_ROWS:])
     if rest:
         rows.append(["others", "", "", format_seconds(rest), f"{rest / outcome.makespan_s:.1%}"])
     columns = ("phase", "operation", "graph nodes", "time", "of makespan")

@@ -21,14 +21,15 @@ def trace(workload: str, output: Path, device: str | None, settings: tuple[str, 
     The files <name>.<rank>.et are read by ASTRA-sim and by `scaleout run --trace`.
     """
     from scaleout.cluster.device.spec import load_device
+    from scaleout.config.writing import check_writable
     from scaleout.interop.chakra.save import save_program
     from scaleout.study.job import timed
     from scaleout.workloads.config import load_workload
 
+    check_writable(output)
     job = load_workload(workload, parse_settings(settings))
     on = load_device(device or job.device)
     program = timed(job, on)
     facts = {"workload": job.name, "device": on.name, "topology": job.topology}
-    output.parent.mkdir(parents=True, exist_ok=True)
     files = save_program(program, output, name=job.name, facts=facts)
     say(f"{len(files)} files in {output}, for {program.num_ranks} ranks")

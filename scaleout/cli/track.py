@@ -67,7 +67,7 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
     }
 
     def write(folder: Path) -> dict[str, str]:
-        from scaleout.report.files import write_json
+        from scaleout.config.writing import write_json
         from scaleout.report.plots.operators import draw_tracked
 
         write_json(folder / "track.json", summary)

@@ -34,7 +34,7 @@ def validate(
     summary = comparison.summary()
 
     def write(folder: Path) -> dict[str, str]:
-        from scaleout.report.files import write_json
+        from scaleout.config.writing import write_json
         from scaleout.report.plots.accuracy import draw_parity
 
         write_json(folder / "validation.json", summary)

@@ -284,6 +284,14 @@ def compress(dependencies: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     return offsets, flat
 
 
+def compress_edges(users: Ints, needs: Ints, num_nodes: int) -> tuple[Ints, Ints]:
+    """Turn (E,) nodes and what each waits for into compressed sparse rows, in order and each once."""
+    size = max(num_nodes, 1)
+    edges = np.sort(users * size + needs, kind="stable")  # which is quick where most are in order
+    users, needs = np.divmod(edges[np.diff(edges, prepend=-1) > 0], size)
+    return np.concatenate(([0], np.cumsum(np.bincount(users, minlength=num_nodes)))), needs
+
+
 def users_in(offsets: Ints, dependencies: Ints, *, first: int = 0) -> list[tuple[int, ...]]:
     """Return for each node of compressed sparse rows those that wait for it, in order, numbered from `first`."""
     waiting = np.repeat(np.arange(first, first + len(offsets) - 1), np.diff(offsets))

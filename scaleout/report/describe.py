@@ -7,6 +7,7 @@ Numbers are in SI units, and the end of a fact's name says which: `_s`, `_bytes`
 import math
 from collections import Counter
 from collections.abc import Mapping
+from math import fsum
 from typing import Any
 
 from scaleout.cluster.device.kernel_times.interpolated import leave_one_out
@@ -215,7 +216,7 @@ def trace(path: str) -> dict[str, Any]:
         path, ranks = str(found.paths[0]), {"ranks": found.num_ranks}
     metadata, nodes = read(path)
     types = Counter(NodeType(node.type).name for node in nodes)
-    exact = sum(get(node, "scaleout_duration_s", float, default=node.duration_micros / 1e6) for node in nodes)
+    exact = fsum(get(node, "scaleout_duration_s", float, default=node.duration_micros / 1e6) for node in nodes)
     return {
         "trace": path,
         **ranks,

@@ -6,10 +6,7 @@ class of ranks, a track for each stream. A slice of a pipelined transfer is draw
 Source: the Trace Event Format, Google, 2016.
 """
 
-import json
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +16,14 @@ from scaleout.analysis.breakdown import critical_path
 from scaleout.analysis.pipeline import actions, over_time
 from scaleout.cluster.device.kernel_times import source_names
 from scaleout.cluster.topology.peers import peer_of
-from scaleout.errors import ConfigError
+from scaleout.config.writing import replacing, write_json
 from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.program.graph import NONE, ExecutionGraph, NodeKind
 from scaleout.simulation.result import Result, Timeline
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from scaleout.study.comparison import Comparison
     from scaleout.study.job import Outcome
 
@@ -123,18 +122,13 @@ LINKS = {"links.parquet": "bytes and utilisation of every link", "links.png": "h
 """Files about links; where there are several schedules there is a heat map of each."""
 
 
-def write_json(path: Path, value: object) -> None:
-    """Write plain values as indented JSON."""
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-
-
 def write(comparison: "Comparison", folder: Path) -> dict[str, str]:
     """Write all files of a comparison into a folder; return their names, and what they are."""
     from scaleout.report.plots.links import draw_links  # noqa: PLC0415 - matplotlib takes half a second
     from scaleout.report.plots.schedules import draw_comparison  # noqa: PLC0415
 
     write_json(folder / "summary.json", comparison.summary())
-    (folder / "timeline.json").write_text(json.dumps(trace_events(comparison)))
+    write_json(folder / "timeline.json", trace_events(comparison), indent=None)
     _write_nodes(comparison, folder / "nodes.parquet")
     draw_comparison(comparison, folder / "breakdown.png")
     files = dict(FILES)
@@ -188,34 +182,24 @@ def write_links(title: str, summary: dict[str, Any], traffic: LinkTraffic | None
     return files | LINKS
 
 
-@contextmanager
-def into(directory: Path) -> Iterator[Path]:
-    """Yield a temporary folder, whose files are moved into a directory, made if need be, when all are complete."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=directory, prefix=".unfinished-") as name:
-            yield Path(name)
-            for path in sorted(Path(name).iterdir()):
-                path.replace(directory / path.name)
-    except OSError as error:
-        raise ConfigError(
-            f"output directory {str(directory)!r} cannot be written ({error.strerror}); give another one"
-        ) from None
-
-
 def _write_links(traffic: dict[str, LinkTraffic], path: Path) -> None:
     import pandas as pd  # noqa: PLC0415 - takes half a second
 
     frames = [pd.DataFrame({"schedule": schedule, **links.columns()}) for schedule, links in traffic.items()]
     whole = pd.concat(frames, ignore_index=True)
-    (whole if "".join(traffic) else whole.drop(columns="schedule")).to_parquet(path, index=False)
+    _write_table(whole if "".join(traffic) else whole.drop(columns="schedule"), path)
 
 
 def _write_nodes(comparison: "Comparison", path: Path) -> None:
     import pandas as pd  # noqa: PLC0415 - takes half a second
 
     frames = [pd.DataFrame(columns) for outcome in comparison.outcomes for columns in _columns(outcome)]
-    pd.concat(frames, ignore_index=True).to_parquet(path, index=False)
+    _write_table(pd.concat(frames, ignore_index=True), path)
+
+
+def _write_table(table: "pd.DataFrame", path: Path) -> None:
+    with replacing(path) as file:
+        table.to_parquet(file, index=False)
 
 
 def _columns(outcome: "Outcome") -> list[dict[str, Any]]:

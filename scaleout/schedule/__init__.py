@@ -16,6 +16,7 @@ from typing import Any
 from scaleout.cluster.machine import Machine
 from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError
+from scaleout.program.fastest import fastest
 from scaleout.program.program import Program
 from scaleout.schedule.decision import Planned
 from scaleout.schedule.overlap import in_program_order
@@ -53,7 +54,12 @@ SCHEDULES: dict[str, Schedule] = {
         in_order=True,
     ),
     "overlap": Schedule(
-        "collectives concurrent with kernels that do not wait for them", "overlap:overlap", places=True, in_order=True
+        "collectives concurrent with kernels that do not wait for them, where a step is shorter for it; "
+        "overlap:always wherever they can be",
+        "steps:overlap_where_shorter",
+        places=True,
+        in_order=True,
+        with_option="steps:overlap_with",
     ),
     "concurrent": Schedule(
         "overlap, with several collectives of a group at a time", "overlap:concurrent", places=True, in_order=True
@@ -169,7 +175,7 @@ def plan_schedule(program: Program, name: str, *, machine: Machine | None = None
     planned = Planned(program)
     for each in passes:
         found = [_applied(each, given, machine) for given in (planned, planned.whole) if given is not None]
-        planned = min(found, key=lambda made: math.inf if made.result is None else made.result.makespan_s)
+        planned = fastest(found, lambda made: math.inf if made.result is None else made.result.makespan_s)
     return replace(planned, program=in_program_order(planned.program))
 
 
@@ -182,19 +188,20 @@ def _applied(each: Pass, given: Planned, machine: Machine | None) -> Planned:
     return replace(made, decisions=given.decisions + made.decisions, result=given.result if unchanged else made.result)
 
 
-def prepare(workload: ModelFamily, name: str, machine: Machine) -> tuple[ModelFamily, tuple[str, ...], Program | None]:
-    """Return the workload that a schedule runs, the choices in words, and its timed program if one was simulated.
+def prepare(
+    workload: ModelFamily, name: str, machine: Machine, placed: Callable[[Program], Program]
+) -> list[tuple[ModelFamily, tuple[str, ...], Program | None]]:
+    """Return the workloads of which a schedule runs the one with the shorter step.
 
-    Fails if no plan fits in memory.
+    Each is with what was chosen, in words, and its timed program if one was simulated. `placed` puts the ranks of a
+    program where they will run. Fails if no plan fits in memory.
     """
-    words: tuple[str, ...] = ()
-    program: Program | None = None
     for part in name.split("+"):
         schedule, option = _schedule(part)
         if schedule.prepares and option in schedule.prepares_for:
-            chosen = _load(schedule.prepares)(workload, machine)
-            workload, words, program = chosen.workload, (*words, chosen.words), chosen.program
-    return workload, words, program
+            chosen = _load(schedule.prepares)(workload, machine, placed)
+            return [(each.workload, (each.words,), each.program) for each in (chosen, chosen.instead) if each]
+    return [(workload, (), None)]
 
 
 def passes_of(name: str) -> list[Pass]:

@@ -6,6 +6,7 @@ Source: Jangda et al., CoCoNet, ASPLOS 2022; as compared in Chen et al., Centaur
 """
 
 from scaleout.cluster.machine import Machine
+from scaleout.program.fastest import is_faster
 from scaleout.program.program import Program
 from scaleout.schedule.centauri.operation_tier import Weights, cut
 from scaleout.schedule.centauri.partition.group import substitute
@@ -32,7 +33,7 @@ def plan(program: Program, machine: Machine | None = None) -> Planned:
     if not found + cuts:
         return Planned(whole.scheduled)
     rival = Trial(costs, program, overlap(substitute(chunks)), found + cuts)
-    if rival.step_s < whole.step_s:
+    if is_faster(rival.step_s, whole.step_s):
         return Planned(rival.scheduled, rival.decisions, rival.known)
     reason = f"a step; substituted and in chunks {rival.step_s * 1e3:.4g} ms"
     kept = Decision("all-reduces and GEMMs before collectives", "whole", whole.step_s, whole.step_s, reason)

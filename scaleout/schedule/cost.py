@@ -3,17 +3,18 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from math import fsum
 
 from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError
+from scaleout.program.fastest import is_faster
 from scaleout.program.graph import ExecutionGraph
 from scaleout.program.program import Program, alike
 from scaleout.schedule.centauri.partition.group import LEVELLED, Levels, bytes_on_level, levels_of, sorting_s
 from scaleout.schedule.decision import Decision
-from scaleout.schedule.overlap import in_program_order
+from scaleout.schedule.steps import step
 from scaleout.simulation.cost_model import CostModel
 from scaleout.simulation.result import Result
-from scaleout.simulation.run import simulate
 
 CollectiveSeconds = Callable[[int, str, float], float]
 """Seconds of a collective: its family of groups, its kind and its bytes."""
@@ -81,33 +82,29 @@ class ProgramCosts:
         key = family, kind, int(size_bytes)
         if key not in self._by_levels:
             levels_s = self.levels_s(family, kind, size_bytes)
-            total = max if self.concurrent else sum
-            self._by_levels[key] = bool(levels_s) and total(levels_s) < self.whole_s(family, kind, size_bytes)
+            total = max if self.concurrent else fsum
+            self._by_levels[key] = bool(levels_s) and is_faster(total(levels_s), self.whole_s(family, kind, size_bytes))
         return self._by_levels[key]
 
     def best_s(self, family: int, kind: str, size_bytes: float) -> float:
         """Seconds of a collective as it will be carried out."""
         if self.by_levels(family, kind, size_bytes):
-            return sum(self.levels_s(family, kind, size_bytes))
+            return fsum(self.levels_s(family, kind, size_bytes))
         return self.whole_s(family, kind, size_bytes)
 
     def substituted_s(self, family: int, size_bytes: float) -> float:
         """Seconds of an all-reduce as reduce-scatter and all-gather."""
-        return sum(self.best_s(family, kind, size_bytes) for kind in ("reduce_scatter", "all_gather"))
+        return fsum(self.best_s(family, kind, size_bytes) for kind in ("reduce_scatter", "all_gather"))
 
     def substitutes(self, family: int, kind: str, size_bytes: float) -> bool:
         """Whether an all-reduce is better as the two."""
-        return kind == "all_reduce" and self.substituted_s(family, size_bytes) < self.whole_s(family, kind, size_bytes)
+        if kind != "all_reduce":
+            return False
+        return is_faster(self.substituted_s(family, size_bytes), self.whole_s(family, kind, size_bytes))
 
     def slowdowns(self, graph: ExecutionGraph, node: int) -> tuple[float, float]:
         """Return how many times as long a GEMM and a collective concurrent with it take as each isolated."""
         return self.cost_model.slowdowns(graph.kernels[graph.kernel[node]], float(graph.duration_s[node]))
-
-    def step(self, program: Program) -> Result:
-        """Simulate a step of the program as it is scheduled."""
-        topology, algorithms = self.machine.topology, self.machine.algorithms
-        contention = self.cost_model.contention
-        return simulate(in_program_order(program), topology, algorithms=algorithms, contention=contention)
 
 
 @dataclass
@@ -122,7 +119,7 @@ class Trial:
     @cached_property
     def result(self) -> Result:
         """A step, simulated."""
-        return self.costs.step(self.scheduled)
+        return step(self.scheduled, self.costs.machine)
 
     def beside(self, old: "Trial") -> "Trial":
         """Return this trial, with the old one's step if nothing differs."""
@@ -143,4 +140,4 @@ class Trial:
 
 def shorter(best: Trial, rival: Trial | None) -> Trial:
     """Return the rival if its step is shorter, else what was best so far."""
-    return best if rival is None or rival.step_s >= best.step_s else rival
+    return rival if rival is not None and is_faster(rival.step_s, best.step_s) else best

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scaleout.cluster.machine import Machine
+from scaleout.program.fastest import is_faster
 from scaleout.program.graph import HEAD, NONE, ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.program import Program
 from scaleout.program.reorder import Key, early, reorder
@@ -88,9 +89,9 @@ def plan(program: Program, machine: Machine | None = None) -> Planned:
     while k <= layers:
         later = defer(program, k)
         found = Trial(costs, later, overlap(later))
-        if found.step_s > best.step_s:
+        if is_faster(best.step_s, found.step_s):
             break
-        if found.step_s < best.step_s:
+        if is_faster(found.step_s, best.step_s):
             best, chosen = found, k
         k = min(2 * k, layers) if k < layers else layers + 1
     what = f"gradients of weights of the first {chosen} of {layers} layers"

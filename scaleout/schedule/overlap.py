@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from scaleout.cluster.machine import Machine
-from scaleout.program.graph import ExecutionGraph, NodeKind, NodeRole
+from scaleout.program.graph import ExecutionGraph, NodeKind, NodeRole, compress_edges
 from scaleout.program.program import Program
 
 COMPUTE_STREAM = 0
@@ -55,9 +55,10 @@ def _serial(graph: ExecutionGraph) -> ExecutionGraph:
 
 
 def in_program_order(program: Program) -> Program:
-    """Let every collective wait for the one before it on its stream, as on hardware; slices of one transfer overlap.
+    """Let every collective wait for the one before it on its stream, as on hardware.
 
-    Otherwise ranks that become ready in different orders could wait for each other forever.
+    Slices of transfers overlap; each waits for the last whole collective before it. Otherwise ranks that become ready
+    in different orders could wait for each other forever.
     """
     return program.map_graphs(_chain)
 
@@ -66,12 +67,12 @@ def in_program_order(program: Program) -> Program:
 def _chain(graph: ExecutionGraph) -> ExecutionGraph:
     nodes = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE)
     nodes = nodes[np.argsort(graph.stream[nodes], kind="stable")]
-    before, after = nodes[:-1], nodes[1:]
+    whole, order = graph.slices[nodes] == 1, np.arange(len(nodes))
+    last_whole = np.maximum.accumulate(np.where(whole, order, 0))
+    before, after = nodes[np.where(whole[1:], order[:-1], last_whole[:-1])], nodes[1:]
     waits = graph.stream[before] == graph.stream[after]
     waits &= (graph.slices[before] == 1) | (graph.slices[after] == 1)
     users = np.repeat(np.arange(len(graph)), np.diff(graph.dependency_offsets))
-    size = max(len(graph), 1)
-    pairs = np.sort(np.concatenate([users * size + graph.dependencies, after[waits] * size + before[waits]]))
-    users, dependencies = np.divmod(pairs[np.diff(pairs, prepend=-1) > 0], size)
-    offsets = np.searchsorted(users, np.arange(len(graph) + 1))
-    return graph.with_columns(dependency_offsets=offsets.astype(np.int64), dependencies=dependencies)
+    users, needs = np.append(users, after[waits]), np.append(graph.dependencies, before[waits])
+    offsets, dependencies = compress_edges(users, needs, len(graph))
+    return graph.with_columns(dependency_offsets=offsets, dependencies=dependencies)

@@ -4,14 +4,14 @@ Slices of a kernel follow each other; those of a collective go onto its group's 
 data. FLOPs and bytes of the slices add up to those of the node exactly.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind
+from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind, compress_edges
 from scaleout.program.operations import TimeSource
 from scaleout.schedule.overlap import communication_stream
 
@@ -32,13 +32,28 @@ JOIN: Mapping[str, Any] = {
 """Columns of a node of no duration that comes after others."""
 
 
+@dataclass(frozen=True)
+class Block:
+    """New nodes in place of a run of old ones, to be written wherever the old ones are alike.
+
+    Old nodes are counted from the run's first, new ones from the block's first.
+    """
+
+    nodes: Ints  # (B,) the old node that each comes from
+    within: Ints  # (2, W) new nodes, and the new nodes of the block that they wait for
+    before: Ints  # (2, V) new nodes, and what they wait for before the run: a place among the run's dependencies
+    done: Mapping[int, int]  # old node to the new one after which it is done
+    labels: Mapping[int, str]  # what is added to the names of some
+    columns: Mapping[str, tuple[Ints, Sequence[Any]]]  # column to the nodes where it differs, and how
+
+
 @dataclass
 class Rewrite:
     """The new graph as it is written: where each node comes from, what it waits for, and what differs."""
 
     graph: ExecutionGraph
     origin: list[int] = field(default_factory=list)
-    dependencies: list[tuple[int, ...]] = field(default_factory=list)
+    dependencies: dict[int, Collection[int]] = field(default_factory=dict)  # of new nodes that are added one by one
     changed: dict[str, tuple[list[int], list[Any]]] = field(  # column to the new nodes where it differs, and how
         default_factory=lambda: {name: ([], []) for name in ("name", *_CHANGED)}
     )
@@ -50,6 +65,8 @@ class Rewrite:
 
     # nodes kept, from one new node to another, and what held their streams then
     _held: list[tuple[int, int, dict[int, int]]] = field(default_factory=list)
+    # the first old node that each block replaces, and its first new one
+    _blocks: list[tuple[int, int, Block]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         graph = self.graph
@@ -66,24 +83,20 @@ class Rewrite:
         self.origin += [node] * len(new)
         stream = changes["stream"][0] if "stream" in changes else int(self.graph.stream[node])
         held = [self.holds[stream]] if stream in self.holds else []
-        self.dependencies += [tuple(sorted({*needs, *held})) for needs in after]
+        self.dependencies.update((node, {*needs, *held}) for node, needs in zip(new, after, strict=True))
         for name, values in changes.items():
             nodes, known = self.changed[name]
             nodes += new
             known += values
         return new
 
-    def add_each(
-        self, nodes: Sequence[int], after: Iterable[Iterable[int]], changes: Mapping[str, tuple[list[int], list[Any]]]
-    ) -> None:
-        """Write nodes that each come from an old one; where columns change, and to what, is counted from the first."""
+    def add_block(self, begin: int, block: Block) -> None:
+        """Write a block in place of old nodes of which the first is given."""
         assert not self.holds, "nodes that hold up a stream are for those that are added one by one"
         first = len(self.origin)
-        self.origin += nodes
-        self.dependencies += [tuple(sorted({*needs})) for needs in after]
-        for name, (at, values) in changes.items():
-            self.changed[name][0].extend(first + number for number in at)
-            self.changed[name][1].extend(values)
+        self._blocks.append((begin, first, block))
+        self.origin += (begin + block.nodes).tolist()
+        self.done.update((begin + old, first + new) for old, new in block.done.items())
 
     def keep(self, begin: int, end: int) -> None:
         """Write the nodes from one to another as they are; what they wait for is looked up when the graph is built."""
@@ -92,7 +105,6 @@ class Rewrite:
             self._held.append((new.start, new.stop, dict(self.holds)))
         self.done.update(zip(range(begin, end), new, strict=True))
         self.kept += new
-        self.dependencies += [()] * len(new)
         self.origin += range(begin, end)
 
     def needed(self, node: int) -> list[int]:
@@ -166,28 +178,31 @@ class Rewrite:
         for column in _CHANGED:
             nodes, values = self.changed[column]
             columns[column][nodes] = values
+        for _, first, block in self._blocks:
+            for column, (at, differing) in block.columns.items():
+                columns[column][first + at] = differing
+            for node, label in block.labels.items():
+                names[first + node] += label
         offsets, flat = self._compressed(origin)
         return graph.with_columns(names=tuple(names), dependency_offsets=offsets, dependencies=flat, **columns)
 
     def _compressed(self, origin: Ints) -> tuple[Ints, Ints]:
-        """Return what the new nodes wait for, in compressed sparse rows."""
-        old_offsets = self.graph.dependency_offsets
-        counts = np.fromiter(map(len, self.dependencies), np.int64, len(origin))
-        kept = np.zeros(len(origin), bool)
-        kept[self.kept] = True
-        old_counts, holding = np.diff(old_offsets)[origin], self._holding(origin)
-        counts[kept] = (old_counts + (holding != NONE))[kept]
-        offsets = np.concatenate(([0], np.cumsum(counts)))
-        done = np.full(len(self.graph), NONE, np.int64)
+        """Return what the new nodes wait for, each once and in order, in compressed sparse rows."""
+        graph, size, offsets = self.graph, len(origin), self.graph.dependency_offsets
+        holding, kept = self._holding(origin), np.array(self.kept, np.int64)
+        held, counts = np.flatnonzero(holding != NONE), np.diff(offsets)[origin[kept]]
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        added = np.array([(new, need) for new, row in self.dependencies.items() for need in row], np.int64)
+        edges = [added.reshape(-1, 2).T, np.stack([held, holding[held]])]  # new nodes, and new ones that they wait for
+        before = [np.stack([np.repeat(kept, counts), np.repeat(offsets[origin[kept]], counts) + within])]
+        for begin, first, block in self._blocks:
+            edges.append(first + block.within)
+            before.append(block.before + np.array([[first], [offsets[begin]]]))
+        done = np.full(len(graph), NONE, np.int64)
         done[list(self.done)] = list(self.done.values())
-        of_kept = np.repeat(kept, counts)
-        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
-        flat = np.empty(offsets[-1], np.int64)
-        as_before = of_kept & (within < np.repeat(old_counts, counts))
-        flat[as_before] = done[self.graph.dependencies[(np.repeat(old_offsets[origin], counts) + within)[as_before]]]
-        flat[of_kept & ~as_before] = holding[kept & (holding != NONE)]
-        flat[~of_kept] = [need for row in self.dependencies for need in row]
-        return offsets, flat
+        users, places = np.concatenate(before, axis=1)
+        users, needs = np.concatenate([*edges, np.stack([users, done[graph.dependencies[places]]])], axis=1)
+        return compress_edges(users, needs, size)
 
     def _holding(self, origin: Ints) -> Ints:
         """Return the new node that holds the stream of each node that was kept, (N,); `NONE` for none."""

@@ -73,14 +73,9 @@ class Contention:
 
     def slowed_by(
         self, kernel: Kernel | None, isolated_s: Floats | Sequence[float], held: Sequence[tuple[int, bool]]
-    ) -> list[float]:
+    ) -> tuple[float, ...]:
         """Slowdowns of a kernel of (T,) isolated times beside collectives of so many channels that may move bytes."""
-        taken = np.zeros(len(isolated_s))
-        for channels, moves in held:
-            if moves:
-                taken += self.taken(channels, slower=np.array(self.slows(kernel, isolated_s, channels=channels)))
-        num_sms = sum(channels for channels, _ in held)
-        return cast(list[float], self.slowed(kernel, num_sms=num_sms, taken_bytes_per_s=taken).tolist())
+        return _slowed_by(self, kernel, tuple(isolated_s), tuple(held))
 
     def tiles(self, kernel: Kernel | None) -> float:
         """Thread blocks of a GEMM; NaN for other kernels."""
@@ -109,6 +104,19 @@ class Contention:
     def _reached(self, channels: int, slower: float = 1.0) -> float:
         """Part ``(1 + (f s / c)**3)**(-1/3)`` of the links' bandwidth that channels of a slowdown reach."""
         return float((1.0 + (self.resource_use.channels_to_fill * slower / max(channels, 1)) ** 3) ** (-1 / 3))
+
+
+@lru_cache(maxsize=4096)  # schedules simulate candidates with the same kernels
+def _slowed_by(
+    contention: Contention, kernel: Kernel | None, isolated_s: tuple[float, ...], held: tuple[tuple[int, bool], ...]
+) -> tuple[float, ...]:
+    taken = np.zeros(len(isolated_s))
+    for channels, moves in held:
+        if moves:
+            slower = contention.slows(kernel, isolated_s, channels=channels)
+            taken += contention.taken(channels, slower=np.array(slower))
+    num_sms = sum(channels for channels, _ in held)
+    return tuple(contention.slowed(kernel, num_sms=num_sms, taken_bytes_per_s=taken).tolist())
 
 
 @lru_cache(maxsize=4096)

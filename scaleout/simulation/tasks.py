@@ -68,12 +68,15 @@ def messages_of(folded: FoldedProgram) -> list[Message]:
     class_of_rank, back = folded.folding.class_of_rank.tolist(), named_back(folded.program)
     for number, graph in enumerate(folded.graphs):
         rank = int(folded.folding.representative[number])
-        for node in np.flatnonzero(graph.kind > NodeKind.COLLECTIVE).tolist():
-            peer = peer_of(folded.program, rank, graph, node)
-            check_peer(folded.program, peer, folded.name(number, node))
-            tag, task, group = int(graph.tag[node]), folded.offsets[number] + node, int(graph.group[node])
-            index = int(graph.peer[node]) if group == NONE else NONE
-            if graph.kind[node] == NodeKind.RECV:
+        nodes, ranks_of = np.flatnonzero(graph.kind > NodeKind.COLLECTIVE), dict[tuple[int, int], int]()
+        columns = (column[nodes].tolist() for column in (graph.kind, graph.tag, graph.group, graph.peer))
+        for node, kind, tag, group, further in zip(nodes.tolist(), *columns, strict=True):
+            if (group, further) not in ranks_of:
+                ranks_of[group, further] = peer_of(folded.program, rank, graph, node)
+                check_peer(folded.program, ranks_of[group, further], folded.name(number, node))
+            peer, task = ranks_of[group, further], folded.offsets[number] + node
+            index = further if group == NONE else NONE
+            if kind == NodeKind.RECV:
                 if group == NONE:
                     index = rank if folded.program.peers is None else int(back[rank, index])
                 receives[class_of_rank[peer], number, group, tag, index].append(task)

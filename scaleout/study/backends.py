@@ -20,6 +20,7 @@ from scaleout.cluster.topology.topology import Topology
 from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta.cost import collective_cost
 from scaleout.network.collectives import candidates
+from scaleout.program.fastest import MARGIN
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +36,7 @@ class BackendComparison:
     @property
     def best(self) -> npt.NDArray[np.int64]:
         """Index of the fastest back end, shape (R, S)."""
-        return np.asarray(self.times_s.argmin(axis=0), np.int64)
+        return np.asarray((self.times_s * (1 - MARGIN) <= self.times_s.min(axis=0)).argmax(axis=0), np.int64)
 
     def curve(self, name: str, ranks: int) -> npt.NDArray[np.float64]:
         """Times of a back end on some ranks, shape (S,)."""

@@ -14,6 +14,7 @@ from scaleout.cluster.topology.topology import Topology
 from scaleout.config.validated import nearest, validate
 from scaleout.errors import ConfigError
 from scaleout.network.collectives import ALGORITHMS
+from scaleout.program.fastest import ranked
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.job import Job, run
 from scaleout.workloads.config import ModelFamily
@@ -57,7 +58,7 @@ def sweep_buckets(job: Job, *, sizes_bytes: Sequence[int], ways: Sequence[str] =
 
 def best(rows: Sequence[Bucketed]) -> Bucketed:
     """Return the shortest step; of equal ones that of the smallest buckets."""
-    return min(rows, key=lambda row: (row.step_s, row.bucket_bytes))
+    return ranked(rows, key=lambda row: row.step_s, order=lambda row: row.bucket_bytes)[0]
 
 
 def _reduced(topology: Topology, way: str, options: SimulationOptions) -> SimulationOptions:

@@ -20,6 +20,7 @@ from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.backends import with_policy
 from scaleout.cluster.topology.topology import Topology, check_ranks
 from scaleout.errors import ConfigError, ScaleoutError
+from scaleout.program.fastest import fastest
 from scaleout.program.program import Program
 from scaleout.schedule.decision import Decision
 from scaleout.simulation.clocks import settled
@@ -97,6 +98,13 @@ class Job:
         library = self.network.library
         return "baseline" if library is not None and library.blocks_host else self.schedule
 
+    def placed(self, program: Program) -> Program:
+        """Return a program of the job's work with its ranks where the options place them."""
+        placement = self.options.placement
+        if placement == "linear":
+            return program
+        return map_ranks(program, rank_mapping(placement, self.network) if isinstance(placement, str) else placement)
+
 
 def check_traced(options: SimulationOptions) -> None:
     """Refuse clocks, a host and a policy: a trace says itself how long its kernels took, when and on what it ran."""
@@ -162,16 +170,17 @@ class Prepared(NamedTuple):
     program: Program | None = None
 
 
-def prepare(job: Job) -> Prepared:
+def prepare(job: Job) -> list[Prepared]:
     """Check the ranks of a job, and let its schedule choose keys of the workload.
 
+    Of several workloads it runs the one with the shorter step.
     `ConfigError` if work and topology differ in ranks, or no plan that the schedule may choose fits the memory.
     """
     check_ranks(job.network, job.work.num_ranks)
     if isinstance(job.work, Program):
-        return Prepared(job, job.work)
+        return [Prepared(job, job.work)]
     assert job.machine is not None, "the device of a workload is known"
-    return Prepared(job, *schedules.prepare(job.work, job.carried_out, job.machine))
+    return [Prepared(job, *each) for each in schedules.prepare(job.work, job.carried_out, job.machine, job.placed)]
 
 
 def timed(work: ModelFamily | Program, device: Device, *, host: str = "none") -> Program:
@@ -185,15 +194,12 @@ def annotated(prepared: Prepared) -> Program:
     `ScaleoutError` if a kernel or the host cannot be timed, or the placement is none.
     """
     job, work = prepared.job, prepared.work
-    placement = job.options.placement
     if isinstance(job.device, str) or job.traced:
         assert isinstance(work, Program), "the device of a workload is known"
         program = work
     else:
         program = timed(prepared.program or work, job.device, host=job.options.host)
-    if placement == "linear":
-        return program
-    return map_ranks(program, rank_mapping(placement, job.network) if isinstance(placement, str) else placement)
+    return job.placed(program)
 
 
 def simulated(prepared: Prepared, program: Program) -> Outcome:
@@ -204,7 +210,7 @@ def simulated(prepared: Prepared, program: Program) -> Outcome:
     def step(clocked: Program) -> Result:
         scheduled = schedules.plan_schedule(clocked, job.carried_out, machine=job.machine)
         planned.append(scheduled.decisions)
-        if scheduled.result is not None and scheduled.result.network == options.network:  # simulated as it was planned
+        if scheduled.result is not None:  # simulated as it was planned
             return scheduled.result
         return simulate(
             scheduled.program, job.network, network=options.network, algorithms=options.algorithms,
@@ -226,8 +232,18 @@ def run(job: Job) -> Outcome:
     ScaleoutError
         If anything in the job is wrong; the message says what, where and what to do.
     """
-    prepared = prepare(job)
-    return simulated(prepared, annotated(prepared))
+    return _run(job, {})
+
+
+def _run(job: Job, programs: dict[int, tuple[Prepared, Program]]) -> Outcome:
+    """Simulate a job whose work may have a program already, by its identity."""
+    found: list[Outcome] = []
+    for prepared in prepare(job):
+        key = id(prepared.work)
+        if key not in programs:
+            programs[key] = prepared, annotated(prepared)
+        found.append(simulated(prepared, programs[key][1]))
+    return fastest(found, key=lambda outcome: outcome.makespan_s)
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,11 +266,7 @@ def run_all(jobs: Sequence[Job]) -> list[Outcome | Failure]:
     found: list[Outcome | Failure] = []
     for job in jobs:
         try:
-            prepared = prepare(job)
-            key = id(prepared.work)
-            if key not in programs:
-                programs[key] = prepared, annotated(prepared)
-            found.append(simulated(prepared, programs[key][1]))
+            found.append(_run(job, programs))
         except ScaleoutError as error:
             found.append(Failure(job.schedule, error))
     failures = [each for each in found if isinstance(each, Failure)]

@@ -81,16 +81,37 @@ def hits(function):
 
 
 @pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
-@pytest.mark.parametrize("damage", ["cut", "garbage", "missing"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "garbage", "a bit", "missing"])
 def test_damaged_code_is_compiled_anew(fresh, tmp_path, suffix, damage):
     assert hits(fresh()) == 0
     (path,) = tmp_path.rglob(f"*{suffix}")
     content = path.read_bytes()
     path.unlink()
+    bit = bytearray(content)
+    bit[-100] ^= 1  # where it neither ends the program nor is noticed by pickle
+    damaged = {"empty": b"", "cut": content[: len(content) // 2], "garbage": b"garbage", "a bit": bytes(bit)}
     if damage != "missing":
-        path.write_bytes(content[: len(content) // 2] if damage == "cut" else b"garbage")
+        path.write_bytes(damaged[damage])
     assert hits(fresh()) == 0
     assert hits(fresh()) == 1
+
+
+def test_no_code_runs_with_a_bit_damaged(fresh, tmp_path):
+    fresh()(41)
+    (path,) = tmp_path.rglob("*.nbc")
+    content = path.read_bytes()
+    for at in range(1, len(content), len(content) // 16):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 16]) + content[at + 1 :])
+        function = fresh()
+        assert function._cache.load_overload((compiling.numba.int64,), function.targetctx) is None
+        fresh()(41)
+
+
+def test_a_folder_that_can_be_written_no_longer_stops_no_run(fresh, tmp_path):
+    function = fresh()
+    lock = tmp_path.joinpath(function._cache.cache_path) / "compiling.lock"
+    lock.mkdir(parents=True)
+    assert ready(function)
 
 
 @pytest.mark.parametrize("step", ["_save_index", "_save_data"])

@@ -8,6 +8,7 @@ import pytest
 
 import scaleout
 from scaleout.analysis.breakdown import critical_path
+from scaleout.config.writing import into
 from scaleout.errors import ConfigError
 from scaleout.report import files as report
 from scaleout.report.files import ranks_label, trace_events
@@ -22,7 +23,7 @@ def comparison():
 @pytest.fixture(scope="module")
 def directory(comparison, tmp_path_factory):
     path = tmp_path_factory.mktemp("results") / "deep" / "er"
-    with report.into(path) as folder:
+    with into(path) as folder:
         report.write(comparison, folder)
     return path
 
@@ -86,7 +87,7 @@ def test_files_are_the_same_bytes_each_time(comparison, directory, tmp_path):
 
 def test_a_directory_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be written"), report.into(tmp_path / "file" / "results"):
+    with pytest.raises(ConfigError, match="cannot be written"), into(tmp_path / "file" / "results"):
         pass
 
 

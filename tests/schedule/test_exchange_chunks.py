@@ -20,7 +20,8 @@ from scaleout.program.graph import COLLECTIVES, GraphBuilder, NodeKind, NodeRole
 from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule, plan_schedule
-from scaleout.schedule.centauri.partition.exchange import find_segments, partition_exchanges
+from scaleout.schedule.centauri.partition.exchange import partition_exchanges
+from scaleout.schedule.centauri.partition.segments import _Rows, find_segments
 from scaleout.simulation.run import simulate
 from scaleout.study.job import Job, run
 from scaleout.workloads.config import FAMILIES, load_workload
@@ -184,16 +185,25 @@ def test_segments_end_where_rows_meet():
     ):
         graph = program_of(job).graphs[0]
         segments = find_segments(graph)
-        cut = {node for each in segments for node in each.passed}
+        cut = {node for each in segments for node in each.nodes}
         assert {graph.operation(node) for node in cut} == made | {"all_to_all"}
         exchanges = np.flatnonzero(graph.collective == COLLECTIVES.index("all_to_all"))
         assert cut.issuperset(exchanges.tolist())
         assert {bool(graph.role[node] & NodeRole.WEIGHT_GRADIENT) for node in cut} == {False, job != "dlrm"}
 
 
+@each_job
+def test_segments_that_are_found_alike_are_those_searched_node_by_node(job, monkeypatch):
+    graphs = program_of(job).graphs
+    found = [find_segments(graph) for graph in graphs]
+    monkeypatch.setattr(_Rows, "alike", lambda *_: [])
+    assert [find_segments(graph) for graph in graphs] == found
+    assert any(found)
+
+
 def test_kernels_of_the_main_job_were_measured_in_the_sizes_of_eight_chunks():
     graph = generate(load_workload("dlrm-128")).graphs[0]
-    calls = [graph.kernels[graph.kernel[node]] for each in find_segments(graph) for node in each.passed
+    calls = [graph.kernels[graph.kernel[node]] for each in find_segments(graph) for node in each.nodes
              if graph.kind[node] == NodeKind.COMPUTE]  # fmt: skip
     parts = [
         kernel(call.op, dtype=call.dtype, **{**dict(call.shape), "tables": dict(call.shape)["tables"] // 8})

@@ -18,6 +18,7 @@ from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import SCHEDULES, apply_schedule, passes_of, substituting
 from scaleout.schedule.fusion.passes import fuse
+from scaleout.schedule.overlap import in_program_order
 from scaleout.simulation.run import simulate
 
 PLAIN = [name for name, each in SCHEDULES.items() if not each.decides and not each.needs]
@@ -328,6 +329,20 @@ def test_counts_that_no_float_holds_are_conserved():
     assert float(huge.flops) != huge.flops
     program = produced(huge, "all_to_all", C, W)
     assert fuse(program).total_flops == program.total_flops
+
+
+@given(st.lists(st.sampled_from([(1, 1), (4, 1), (1, 2), (4, 2)]), min_size=1, max_size=12))
+def test_a_collective_waits_for_the_whole_ones_before_it_on_its_stream(collectives):
+    """Each is one of so many slices, on a stream; slices do not wait for each other, nor overtake what is before."""
+    graph = GraphBuilder()
+    for slices, stream in collectives:
+        graph.collective("all_reduce", 100, group=0, slices=slices, stream=stream)
+    chained = in_program_order(Program("chain", (graph.build(),), np.zeros(P, np.int64), WORLD)).graphs[0]
+    for node, (slices, stream) in enumerate(collectives):
+        before = [other for other in range(node) if collectives[other][1] == stream]
+        if slices > 1:
+            before = [other for other in before if collectives[other][0] == 1]
+        assert chained.dependencies_of(node).tolist() == before[-1:]
 
 
 def test_overlap_gives_every_group_a_stream_and_baseline_takes_them_back():

@@ -155,8 +155,8 @@ def test_the_policy_of_the_memory_is_an_option_of_the_schedule():
     assert first < turns
     with pytest.raises(ConfigError, match="unknown memory policy 'fifo'; known: compute-first, dedicated"):
         tracked(program, "track-and-trigger:fifo")
-    with pytest.raises(ConfigError, match="schedule 'overlap' takes no option 'fifo'; leave ':fifo' out"):
-        tracked(program, "overlap:fifo")
+    with pytest.raises(ConfigError, match="schedule 'baseline' takes no option 'fifo'; leave ':fifo' out"):
+        tracked(program, "baseline:fifo")
 
 
 def test_slices_that_do_not_divide_are_refused(capsys, monkeypatch):

@@ -1,6 +1,10 @@
 """The search over plans: the same as evaluating every plan, whatever is pruned; journals, and what cannot be."""
 
 import json
+import subprocess
+import sys
+import zlib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +13,9 @@ from hypothesis import strategies as st
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.errors import ConfigError
-from scaleout.study.search.best import FILE, SLACK, Best, CheckpointLog, EvaluatedPlan
+from scaleout.simulation.options import SimulationOptions
+from scaleout.study.search.best import SLACK, Best, EvaluatedPlan, fastest_first
+from scaleout.study.search.checkpoint import FILE, Memory, PlanLog
 from scaleout.study.search.evaluate import evaluate, peak_bytes_of
 from scaleout.study.search.request import SearchRequest, request_of
 from scaleout.study.search.search import search
@@ -55,7 +61,7 @@ def everything(request):
             found.append(EvaluatedPlan(plan, estimate))
         else:
             too_large += 1
-    return sorted(found, key=lambda each: each.key), too_large
+    return fastest_first(found), too_large
 
 
 @settings(max_examples=10)
@@ -85,7 +91,7 @@ def test_some_plans_are_not_evaluated():
 def test_processes_find_what_one_finds():
     request = SearchRequest(model({}), cluster(2, 2), DEVICE, 8, 80e9, 5)
     alone, together = search(request, workers=1), search(request, workers=2)
-    assert (alone.fastest, alone.front) == (together.fastest, together.front)
+    assert alone == together
 
 
 @settings(max_examples=300)
@@ -138,36 +144,112 @@ def test_the_front_is_kept_in_order_of_time():
     assert best.limit() == float("inf")
 
 
-def test_a_search_goes_on_where_it_was(tmp_path):
+def test_a_search_goes_on_where_it_was(tmp_path, monkeypatch):
     request = SearchRequest(model({}), cluster(2, 2), DEVICE, 8, 80e9, 3)
-    with CheckpointLog(tmp_path, request) as log:
-        first = search(request, workers=1, known=log.known, keep=log.add)
+    with PlanLog(tmp_path, request) as log:
+        first = search(request, workers=1, memory=log)
     lines = (tmp_path / FILE).read_text().splitlines()
-    assert len(lines) == 1 + first.counts.evaluated
-    (tmp_path / FILE).write_text("\n".join(lines[:3]) + "\n" + lines[3][:20])  # killed in the middle of a line
-    with CheckpointLog(tmp_path, request) as log:
-        assert len(log.known) == 2
-        second = search(request, workers=1, known=log.known, keep=log.add)
-    assert (first.fastest, first.front) == (second.fastest, second.front)
-    assert sorted((tmp_path / FILE).read_text().splitlines()) == sorted(lines)
+    assert sum('"plan"' in line for line in lines) >= first.counts.evaluated > 3
+    for kept in range(1, len(lines), 7):
+        (tmp_path / FILE).write_text("\n".join([*lines[:kept], lines[kept][:20]]))  # killed in the middle of a line
+        with PlanLog(tmp_path, request) as log:
+            assert search(request, workers=1, memory=log) == first
+        assert sorted((tmp_path / FILE).read_text().splitlines()) == sorted(lines)
+    for name in ("evaluate", "_weigh", "_open"):
+        monkeypatch.setattr(f"scaleout.study.search.search.{name}", None)
+    with PlanLog(tmp_path, request) as log:
+        assert search(request, workers=1, memory=log) == first
 
 
-def test_known_plans_are_not_evaluated_again(tmp_path, monkeypatch):
+def test_known_plans_are_not_evaluated_again(monkeypatch):
     request = SearchRequest(model({}), cluster(2, 2), DEVICE, 8, 80e9, 3)
+    memory, wider = Memory(), SearchRequest(model({}), cluster(2, 2), DEVICE, 8, 80e9, 5)
+    search(wider, workers=1, memory=memory)
     first = search(request, workers=1)
+    memory.steps.clear()
     monkeypatch.setattr("scaleout.study.search.search.evaluate", None)
-    known = {found.choice: found.estimate for found in first.evaluated}
-    assert search(request, workers=1, known=known).fastest == first.fastest
+    assert search(request, workers=1, memory=memory) == first
 
 
 def test_a_checkpoint_log_of_another_search_is_refused(tmp_path):
     request = SearchRequest(model({}), cluster(2, 2), DEVICE, 8, 80e9)
-    CheckpointLog(tmp_path, request).__exit__(None, None, None)
-    with pytest.raises(ConfigError, match=r"holds plans of another search .*remove it, or give another --output"):
-        CheckpointLog(tmp_path, SearchRequest(model({"ffn": 2048}), cluster(2, 2), DEVICE, 8, 80e9))
+    PlanLog(tmp_path, request).__exit__(None, None, None)
+    others = [
+        SearchRequest(model({"ffn": 2048}), cluster(2, 2), DEVICE, 8, 80e9),
+        SearchRequest(model({}), cluster(2, 2), replace(DEVICE, launch_gap_s=1.0), 8, 80e9),
+        SearchRequest(model({}), cluster(2, 2), DEVICE, 8, 80e9, options=SimulationOptions(host="eager")),
+    ]
+    for other in others:
+        with pytest.raises(ConfigError, match=r"holds plans of another search .*remove it, or give another --output"):
+            PlanLog(tmp_path, other)
     (tmp_path / FILE).write_text("no log\n")
-    with pytest.raises(ConfigError, match="is not the log of a search"):
-        CheckpointLog(tmp_path, request)
+    with (
+        pytest.warns(UserWarning, match="line 1: damaged"),
+        pytest.raises(ConfigError, match="is not the log of a sea"),
+    ):
+        PlanLog(tmp_path, request)
+
+
+DAMAGES = {
+    "a digit": (lambda line: line.replace(b'"step_s": 0.', b'"step_s": 0.0'), "is not what its checksum says"),
+    "NaN": (lambda line: signed(line, step_s=float("nan")), "NaN is no number"),
+    "infinite": (lambda line: signed(line, step_s=1e308).replace(b"1e+308", b"1e+309"), "checksum says"),
+    "negative": (lambda line: signed(line, step_s=-1.0), "no estimate of a plan"),
+    "text": (lambda line: signed(line, step_s="0.1"), "no estimate of a plan"),
+    "a key": (lambda line: signed(line, step=0.1), "no estimate of a plan"),
+    "no checksum": (lambda line: line.partition(b', "crc32"')[0] + b"}", "it has no checksum"),
+    "half": (lambda line: line[: len(line) // 2], "Unterminated|delimiter|Expecting|checksum"),
+    "no text": (lambda line: bytes(255 - byte for byte in line), "checksum|decode"),
+    "no object": (lambda line: b"[1, 2]", "it has no checksum"),
+}
+
+
+def signed(line, **changes):
+    """Return a line of an estimate with some of it changed, and a checksum that holds."""
+    row = json.loads(line)
+    del row["crc32"]
+    row["estimate"] |= changes
+    body = json.dumps(row).encode()
+    return body[:-1] + b', "crc32": "%08x"}' % zlib.crc32(body)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_line_is_named_and_left_out(tmp_path, damage):
+    """Above all, no number of it becomes the fastest plan."""
+    change, why = DAMAGES[damage]
+    request = SearchRequest(model({}), cluster(2, 2), DEVICE, 8, 80e9, 3)
+    with PlanLog(tmp_path, request) as log:
+        first = search(request, workers=1, memory=log)
+    lines = (tmp_path / FILE).read_bytes().splitlines()
+    number, *others = (number for number, line in enumerate(lines) if b'"estimate"' in line)
+    lines[number] = change(lines[number])
+    (tmp_path / FILE).write_bytes(b"\n".join([*lines, b""]))
+    with pytest.warns(UserWarning, match=rf"plans.jsonl, line {number + 1}: damaged \(.*({why}).*left out"):
+        log = PlanLog(tmp_path, request)
+    with log:
+        assert len(log.estimates) == len(others)
+        assert search(request, workers=1, memory=log) == first
+
+
+def test_two_searches_in_one_folder(tmp_path, scaleout):
+    """The second is refused; that of a process that is gone leaves nothing in the way."""
+    holder = (
+        "import sys, time\nfrom pathlib import Path\nfrom scaleout.config.checkpoint import locked\n"
+        "with locked(Path(sys.argv[1]), sys.argv[2]):\n    print(flush=True)\n    time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", holder, tmp_path, FILE], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        code, _, err = scaleout(*SEARCH, "--workers", "1", "--output", tmp_path)
+        assert code == 2
+        assert (
+            f"{tmp_path}: process {process.pid} works in this folder; wait until it has ended, or give another" in err
+        )
+        assert not (tmp_path / FILE).exists()
+        process.kill()
+    request = SearchRequest(model({}), cluster(2, 2), DEVICE, 8, 80e9, 3)
+    with PlanLog(tmp_path, request):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
 SEARCH = ("search", "llama-3-8b", "--topology", "dgx-h200-1", "--global-batch", "8")

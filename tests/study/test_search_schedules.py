@@ -20,7 +20,7 @@ from scaleout.schedule.centauri.partition.group import levels_of
 from scaleout.simulation.run import simulate
 from scaleout.study.comparison import compare
 from scaleout.study.job import Job, run
-from scaleout.study.search.best import CheckpointLog
+from scaleout.study.search.checkpoint import PlanLog
 from scaleout.study.search.evaluate import BASELINE, evaluate
 from scaleout.study.search.explanation import BEGINNING, END, ISOLATED, LONGER, overlap_by_axis
 from scaleout.study.search.lower_bound import bound_of, lower_bounds_of, stage_bounds_of
@@ -248,26 +248,25 @@ def test_what_is_left_keeps_its_lower_bound():
 
 def test_processes_simulate_what_one_simulates():
     alone, together = search(request_of_two_schedules(), workers=1), search(request_of_two_schedules(), workers=2)
-    assert (alone.fastest, alone.front) == (together.fastest, together.front)
-    assert alone.simulated.left == together.simulated.left
+    assert alone == together
 
 
 def test_a_search_under_schedules_goes_on_where_it_was(tmp_path, monkeypatch):
-    with CheckpointLog(tmp_path, request_of_two_schedules()) as log:
-        first = search(request_of_two_schedules(), workers=1, known=log.known, keep=log.add)
-    with CheckpointLog(tmp_path, request_of_two_schedules()) as log:
-        assert {choice[1] for choice in log.known} == {BASELINE, "overlap", "centauri"}
+    with PlanLog(tmp_path, request_of_two_schedules()) as log:
+        first = search(request_of_two_schedules(), workers=1, memory=log)
+    with PlanLog(tmp_path, request_of_two_schedules()) as log:
+        assert {choice[1] for choice in log.estimates} == {BASELINE, "overlap", "centauri"}
         monkeypatch.setattr("scaleout.study.search.scheduled.run", None)
-        second = search(request_of_two_schedules(), workers=1, known=log.known, keep=log.add)
-    assert (first.fastest, first.front) == (second.fastest, second.front)
+        second = search(request_of_two_schedules(), workers=1, memory=log)
+    assert first == second
 
 
 def test_what_was_simulated_counts_for_the_same_memory_only(tmp_path):
     """A schedule may fill the memory."""
-    with CheckpointLog(tmp_path, request_of_two_schedules()) as log:
-        search(request_of_two_schedules(), workers=1, known=log.known, keep=log.add)
-    with CheckpointLog(tmp_path, replace(request_of_two_schedules(), memory_bytes=70e9)) as log:
-        assert {schedule for _, schedule in log.known} == {BASELINE}
+    with PlanLog(tmp_path, request_of_two_schedules()) as log:
+        search(request_of_two_schedules(), workers=1, memory=log)
+    with PlanLog(tmp_path, replace(request_of_two_schedules(), memory_bytes=70e9)) as log:
+        assert {schedule for _, schedule in log.estimates} == {BASELINE}
 
 
 def test_a_plan_takes_what_run_says():
@@ -341,7 +340,7 @@ def test_the_command_says_what_the_fastest_overlaps(scaleout):
         (("--schedule", "centaur"), "unknown schedule 'centaur'; did you mean 'centauri'?"),
         (("--schedule", "centauri:groups"), "unknown dimension 'groups' of centauri's partition space"),
         (("--schedule", "centauri:"), "unknown dimension '' of centauri's partition space"),
-        (("--schedule", "overlap:2"), "schedule 'overlap' takes no option '2'"),
+        (("--schedule", "concurrent:2"), "schedule 'concurrent' takes no option '2'"),
         (("--schedule", "fused+centauri"), "replace the same operators"),
         (("--simulations", "4"), "--simulations is for schedules that are simulated; give --schedule as well"),
         (("--schedule", "overlap", "--memory", "1GB"), "more; give more ranks or a smaller batch"),

@@ -20,7 +20,7 @@ from scaleout.errors import ConfigError, GraphError, MeasurementError
 from scaleout.network.collectives import BUS_FACTORS, KINDS
 from scaleout.program.operations import OPERATIONS, kernel
 from scaleout.validation.measure import experiments, machine_files, shapes
-from scaleout.validation.measure.checkpoint import CheckpointLog, read
+from scaleout.validation.measure.checkpoint import MeasurementLog, measured
 from scaleout.validation.measure.experiments import EXPERIMENTS, Job
 from scaleout.validation.measure.machine_files import fit, host_launch_us
 from scaleout.validation.measure.shapes import NOT_MEASURED
@@ -189,7 +189,7 @@ def test_rows_of_steps_have_the_keys_of_planned_ones():
 
 def test_what_was_measured_is_not_measured_again(tmp_path):
     keys = EXPERIMENTS["collectives"].keys
-    log = CheckpointLog(tmp_path, "collectives")
+    log = MeasurementLog(tmp_path, "collectives")
     rows = [ROW, ROW | {"protocol": "LL"}, ROW | {"bytes": 2048}, ROW | {"bytes": 4096}]
     log.open({"gpu": "toy"})
     assert log.remaining(rows, keys) == rows
@@ -204,30 +204,47 @@ def test_what_was_measured_is_not_measured_again(tmp_path):
 
 
 def test_a_row_that_took_its_process_with_it_counts_as_failed(tmp_path):
-    log = CheckpointLog(tmp_path, "steps")
+    log = MeasurementLog(tmp_path, "steps")
     log.open({})
     log.begin({"name": "dp_ddp_overlap"}, 0)
     log.open({})
-    assert [row["error"] for row in read(log.failed)] == ["its process ended while it was measured"]
+    assert [row["error"] for row in measured(log.failed)] == ["its process ended while it was measured"]
     log.open({})
     assert log.counts() == (0, 1)
 
 
 def test_a_last_line_that_was_cut_off_is_dropped(tmp_path):
-    log = CheckpointLog(tmp_path, "steps")
+    log = MeasurementLog(tmp_path, "steps")
     log.open({})
     log.end({"name": "a"}, [{"us": 1}], 0)
     with log.rows.open("a", encoding="utf-8") as file:
         file.write('{"name": "b", "u')
     log.open({})
     log.end({"name": "c"}, [{"us": 2}], 0)
-    assert [row["name"] for row in read(log.rows)] == ["a", "c"]
+    assert [row["name"] for row in measured(log.rows)] == ["a", "c"]
 
 
 def test_a_line_that_is_no_row_is_named(tmp_path):
-    (tmp_path / "steps.jsonl").write_text("{}\nnonsense\n{}\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="line 2: not a JSON object"):
-        CheckpointLog(tmp_path, "steps").counts()
+    (tmp_path / "steps.jsonl").write_text('{}\nnonsense\n{"us": NaN}\n{}\n', encoding="utf-8")
+    with pytest.warns(UserWarning, match=r"line \d: damaged \((Expecting value|NaN is no number).*left out"):
+        assert MeasurementLog(tmp_path, "steps").counts() == (2, 0)
+
+
+def test_a_damaged_row_is_measured_again(tmp_path):
+    log = MeasurementLog(tmp_path, "steps")
+    log.open({"gpu": "toy"})
+    for name in ("a", "b"):
+        log.end({"name": name}, [{"us": 12.5}], 0)
+    log.rows.write_bytes(log.rows.read_bytes().replace(b'"b", "us": 12.5', b'"b", "us": 11.5'))
+    with pytest.warns(UserWarning, match="line 3: damaged .it is not what its checksum says.; left out"):
+        assert log.remaining([{"name": "a"}, {"name": "b"}], ["name"]) == [{"name": "b"}]
+
+
+def test_a_time_that_is_no_number_failed(tmp_path):
+    log = MeasurementLog(tmp_path, "steps")
+    log.open({})
+    log.end({"name": "a"}, [{"us": math.nan}], 0)
+    assert log.counts() == (0, 1)
 
 
 # ---- What is missing
@@ -255,7 +272,7 @@ class Machine:
         return {"gpu": self.name, "gpus": self.number, "torch": "2", "nccl": "2.99.1", "date": "2026-11-21", **sizes}
 
     def launch(self, job: Job):
-        log = CheckpointLog(Path(job.folder), job.experiment)
+        log = MeasurementLog(Path(job.folder), job.experiment)
         for number, row in enumerate(job.rows):
             log.begin(row, 0)
             if number >= self.ends_after:

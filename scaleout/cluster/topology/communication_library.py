@@ -21,6 +21,7 @@ from pydantic import Field
 from scaleout.config import validated
 from scaleout.config.units import Count, NotNegative, Positive, Rate, Seconds, Share, Size, Slowdown
 from scaleout.errors import ConfigError
+from scaleout.program.fastest import fastest
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Learned:
         """Return the back end that was fastest where the benchmarks are nearest."""
         nearest = min(self.ranks, key=lambda ranks: (abs(math.log(ranks / num_ranks)), ranks))
         of = [curve for curve in self.curves if curve.num_ranks == nearest]
-        return min(of, key=lambda curve: curve.time_s(size_bytes)).backend
+        return fastest(of, lambda curve: curve.time_s(size_bytes)).backend
 
     @property
     def ranks(self) -> tuple[int, ...]:

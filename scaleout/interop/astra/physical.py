@@ -7,10 +7,12 @@ A message loads the links of the first dimension in which its ends differ, where
 """
 
 import csv
+import io
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
+from math import fsum
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import numpy as np
 from scaleout.analysis.breakdown import covered
 from scaleout.cluster.topology.placement import Placement, place, place_isolated
 from scaleout.cluster.topology.topology import Topology
+from scaleout.config.writing import write_text
 from scaleout.interop.astra import Outcome as AstraOutcome
 from scaleout.interop.astra.algorithms import NOBODY, TREE, Named, Pattern, Tree
 from scaleout.interop.astra.as_program import counterpart, result_of
@@ -184,10 +187,11 @@ def write_tables(astra: AstraOutcome, compared: SideBySide, folder: Path) -> Non
     ]
     tables = [list(_rank_rows(compared.comparison)), transfers, [asdict(load) for load in dimension_loads(astra)]]
     for name, rows in zip(FILES, tables, strict=True):
-        with (folder / name).open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]) if rows else [])
-            writer.writeheader()
-            writer.writerows(rows)
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, list(rows[0]) if rows else [])
+        writer.writeheader()
+        writer.writerows(rows)
+        write_text(folder / name, text.getvalue())
 
 
 def _rank_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
@@ -336,4 +340,4 @@ def _placement(topology: Topology, members: tuple[int, ...]) -> Placement:
 
 
 def _mean(weighted: Sequence[tuple[int, float]]) -> float:
-    return sum(ranks * seconds for ranks, seconds in weighted) / sum(ranks for ranks, _ in weighted)
+    return fsum(ranks * seconds for ranks, seconds in weighted) / sum(ranks for ranks, _ in weighted)

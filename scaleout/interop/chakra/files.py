@@ -12,13 +12,12 @@
 ('0.0.4', 'gradients', 1048576)
 """
 
-import contextlib
 import os
 from collections.abc import Iterable
-from pathlib import Path
 
 from google.protobuf.message import Message
 
+from scaleout.config.writing import replacing
 from scaleout.errors import TraceError
 from scaleout.interop.chakra.schema import GlobalMetadata, Node
 from scaleout.interop.chakra.wire import encoded
@@ -27,9 +26,8 @@ from scaleout.interop.chakra.wire import encoded
 def write(path: str | os.PathLike[str], metadata: GlobalMetadata, nodes: Iterable[Node]) -> None:
     """Write a trace, whole or not at all.
 
-    The frames go to a hidden file that is renamed at the end, so that a failure leaves an older file as it was. A node
-    with all fields at their defaults becomes an empty frame, at which Chakra's Python tools stop reading: give every
-    node a type.
+    A node with all fields at their defaults becomes an empty frame, at which Chakra's Python tools stop reading: give
+    every node a type.
 
     Parameters
     ----------
@@ -43,26 +41,25 @@ def write(path: str | os.PathLike[str], metadata: GlobalMetadata, nodes: Iterabl
     TraceError
         If the file cannot be written, an item is not of its class, or two nodes are empty.
     """
-    target = Path(os.path.realpath(path))  # as `open` does, write through a link rather than replace it
-    partial = target.parent / f".{os.urandom(8).hex()}.partial"
-    # Never gzip, though our reader takes it: ASTRA-sim's third feeder does not look for it, and reports success
-    # with one garbage node.
     try:
-        with partial.open("xb", buffering=1 << 20) as file:
-            file.write(_frame(metadata, GlobalMetadata, where=f"{path}: metadata"))
-            num_empty = 0
-            for index, node in enumerate(nodes):
-                frame = _frame(node, Node, where=f"{path}: node {index}")
-                num_empty += frame == b"\0"
-                if num_empty > 1:
-                    raise TraceError(f"{path}: node {index} is the second empty one; give each node its own id")
-                file.write(frame)
-        partial.replace(target)
+        write_frames(path, metadata, nodes)
     except OSError as error:
         raise TraceError(f"{path}: cannot be written ({error.strerror}); give a file in a folder of yours") from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
+
+
+def write_frames(path: str | os.PathLike[str], metadata: GlobalMetadata, nodes: Iterable[Node]) -> None:
+    """Write a trace as `write` does, but raise `OSError` if the file cannot be written."""
+    # Never gzip, though our reader takes it: ASTRA-sim's third feeder does not look for it, and reports success
+    # with one garbage node.
+    with replacing(path) as file:
+        file.write(_frame(metadata, GlobalMetadata, where=f"{path}: metadata"))
+        num_empty = 0
+        for index, node in enumerate(nodes):
+            frame = _frame(node, Node, where=f"{path}: node {index}")
+            num_empty += frame == b"\0"
+            if num_empty > 1:
+                raise TraceError(f"{path}: node {index} is the second empty one; give each node its own id")
+            file.write(frame)
 
 
 def _frame(message: Message, expected: type[Message], *, where: str) -> bytes:

@@ -87,7 +87,7 @@ def _nodes_of(reader: NodeReader[Row], declared: Mapping[int, Mapping[str, list[
     group, groups = _numbered((row.group, row.family) for row in rows)
     columns: dict[str, _Column] = {
         "kernel": np.where([row.kernel is None for row in rows], NONE, kernel)[of_row],
-        "group": np.where([row.kind == NodeKind.COLLECTIVE for row in rows], group, NONE)[of_row],
+        "group": np.where([bool(row.group) or row.family != NONE for row in rows], group, NONE)[of_row],
     }
     for name in _COLUMNS:
         values = [getattr(row, name) for row in rows]
@@ -144,7 +144,7 @@ class _File:
     # distinct keys of groups and families that our own attribute states, in the order of their first use
     groups: list[tuple[str, int]]
     group_of: Ints  # (N,) which of `groups`, or `NONE`
-    peers: list[int]  # distinct ranks that messages name, in the order of their first use
+    peers: list[int]  # distinct ranks that messages of no group name, in the order of their first use
     peer_of: Ints  # (N,) which of `peers`, or `NONE`
     metadata: Metadata = field(default_factory=Metadata)
     stated: list[str] = field(default_factory=list)  # families that our metadata states
@@ -211,20 +211,40 @@ def load_program(path: str | os.PathLike[str], *, dtype: str = "bf16") -> Loaded
     role_of_rank = np.empty(traces.num_ranks, np.int64)
     peers = np.full((traces.num_ranks, max(len(file.peers) for file in files)), NONE)
     for rank, file in enumerate(files):
+        further = _further(file, rank, [families[family] for family in family_of_group[rank]])
         of_group, gathered = family_of_group[rank], set(file.group_of[file.column("collective") == _ALL_GATHER])
         sizes = tuple(
             len(families[family].of(rank)) if number in gathered else NONE for number, family in enumerate(of_group)
         )
-        key = (file.structure, of_group, sizes)
+        key = (file.structure, of_group, sizes, further.tobytes())
         if key not in roles:
             roles[key] = len(graphs)
             with locating(file.path):
-                graphs.append(_graph(file, of_group, sizes))
+                graphs.append(_graph(file, of_group, sizes, further))
         role_of_rank[rank] = roles[key]
         peers[rank, : len(file.peers)] = file.peers
     program = Program(traces.prefix, tuple(graphs), role_of_rank, families, peers if peers.size else None)
     facts = {name: text for name, text in to_dict(files[0].metadata).items() if isinstance(text, str)}
     return LoadedTrace(program, facts)
+
+
+def _further(file: _File, rank: int, families: Sequence[GroupFamily]) -> Ints:
+    """(N,) how many members further on in the group of a message its other end is; `NONE` of all other nodes."""
+    further = np.full(len(file.numbers), NONE)
+    nodes = np.flatnonzero((file.group_of != NONE) & (file.column("kind") > NodeKind.COLLECTIVE))
+    named = file.column("peer")[nodes]
+    for number in np.unique(file.group_of[nodes]).tolist():
+        members = families[number].of(rank)
+        position = {member: (at - members.index(rank)) % len(members) for at, member in enumerate(members)}
+        mine = file.group_of[nodes] == number
+        lost = [node for node in nodes[mine].tolist() if int(file.column("peer")[node]) not in position]
+        if lost:
+            raise TraceError(
+                f"{file.describe(lost[0])} names rank {file.column('peer')[lost[0]]}, which is not in the group of "
+                f"{families[number].name!r} that rank {rank} is in; write the trace again"
+            )
+        further[nodes[mine]] = [position[peer] for peer in named[mine].tolist()]
+    return further
 
 
 def _read_files(paths: Sequence[Path], *, dtype: str) -> list[_File]:
@@ -261,7 +281,7 @@ def _lay_out(path: Path, nodes: _Nodes, numbers: Ints) -> _File:
     """Find what the nodes of a file wait for, and which groups and peers they name."""
     group_of, groups = _by_first_use(nodes.columns["group"][numbers])
     messages = nodes.columns["kind"][numbers] > NodeKind.COLLECTIVE
-    peer_of, peers = _by_first_use(np.where(messages, nodes.columns["peer"][numbers], NONE))
+    peer_of, peers = _by_first_use(np.where(messages & (group_of == NONE), nodes.columns["peer"][numbers], NONE))
     sizes = np.diff(nodes.dependency_offsets)[numbers]
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     file = _File(
@@ -349,7 +369,7 @@ def _stated_groups(
             raise TraceError(
                 f"{where}: rank {rank} is in no group of {stated[family].name!r}; add it to one in the group file"
             )
-        if key != stated[family].key(index):
+        if key and key != stated[family].key(index):
             raise TraceError(
                 f"{where} names group {key!r}, but rank {rank} is in group {stated[family].key(index)!r} of "
                 f"{stated[family].name!r}; name each file after its rank, and keep the group file of the trace"
@@ -359,8 +379,12 @@ def _stated_groups(
 
 def _named_groups(file: _File, rank: int, traces: TraceSet) -> list[Group]:
     groups, declared = [], file.declared()
-    for number, (key, _) in enumerate(file.groups):
+    for number, (key, family) in enumerate(file.groups):
         where = file.describe(int(np.argmax(file.group_of == number)))
+        if not key:
+            raise TraceError(
+                f"{where}: {vocabulary.GROUP} is {family}, but the metadata states no families; write the trace again"
+            )
         with locating(where):
             group = traces.group(key, declared)
         if rank not in group.members:
@@ -372,8 +396,11 @@ def _named_groups(file: _File, rank: int, traces: TraceSet) -> list[Group]:
     return groups
 
 
-def _graph(file: _File, family_of_group: Sequence[int], sizes: Sequence[int]) -> ExecutionGraph:
-    """Build the graph of a file, given the family of each of its groups, and the size of those that it gathers from."""
+def _graph(file: _File, family_of_group: Sequence[int], sizes: Sequence[int], further: Ints) -> ExecutionGraph:
+    """Build the graph of a file, given the family of each of its groups, and the size of those that it gathers from.
+
+    `further` is as in `_further`.
+    """
     order, offsets, dependencies = _in_order(file)
     size = len(order)
     columns: dict[str, Any] = {
@@ -386,7 +413,7 @@ def _graph(file: _File, family_of_group: Sequence[int], sizes: Sequence[int]) ->
         whole_bytes = int(columns["bytes"][node]) * sizes[group_of[node]]
         columns["bytes"][node] = held(whole_bytes, "bytes", f"node {node} ({file.name(order[node])!r})")
     columns["group"] = np.array([*family_of_group, NONE])[group_of]
-    columns["peer"] = file.peer_of[order]
+    columns["peer"] = np.where(further == NONE, file.peer_of, further)[order]
     columns["kernel"], kernels = _by_first_use(columns["kernel"])
     columns["phase"], phases = _by_first_use(columns["phase"])
     return ExecutionGraph(

@@ -205,4 +205,5 @@ def _message(node: Node, kind: NodeKind, *, own: str, peer: str) -> Row:
         tag=_integer("comm_tag", node, None),
         bytes=_count(node, "comm_size"),
         priority=_integer("comm_priority", node, 0),
+        family=_integer(vocabulary.GROUP, node),
     )

@@ -8,8 +8,6 @@ a broadcast takes no time there.
 Source: shapes of attributes as in astra-sim's feeder; `comm_size` of an all-gather is a rank's shard (Ring.cc).
 """
 
-import contextlib
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -21,10 +19,11 @@ import numpy as np
 
 from scaleout.cluster.device.kernel_times import source_names
 from scaleout.cluster.topology.peers import peer_of
+from scaleout.config.writing import into, write_json
 from scaleout.errors import GraphError, TraceError
 from scaleout.interop.chakra import vocabulary
 from scaleout.interop.chakra.attributes import CONVENTIONAL_KINDS
-from scaleout.interop.chakra.files import write
+from scaleout.interop.chakra.files import write_frames
 from scaleout.interop.chakra.schema import AttributeProto, GlobalMetadata, Node, attribute
 from scaleout.interop.chakra.tables import NodeType
 from scaleout.interop.chakra.trace_set import prefixes, rank_file
@@ -72,20 +71,17 @@ def save_program(
     GraphError
         If the program is not timed, or is scheduled, or a rank's share of an all-gather is not a whole number.
     TraceError
-        If the folder holds other traces, or cannot be written.
+        If the folder holds other traces.
+    ConfigError
+        If it cannot be written.
     """
     folder = Path(directory)
     if not name or Path(name).name != name:
         raise TraceError(f"{name!r} cannot be the prefix of a file; give a name without a folder")
     for graph in program.graphs:
         _check_graph(graph)
-    try:
-        _check_room(folder, name=name, num_ranks=program.num_ranks)
-        return _write_set(program, folder, name=name, facts=facts)
-    except OSError as error:
-        raise TraceError(
-            f"{folder}: cannot be written ({error.strerror}); give a folder of yours in an existing one"
-        ) from error
+    _check_room(folder, name=name, num_ranks=program.num_ranks)
+    return _write_set(program, folder, name=name, facts=facts)
 
 
 def traced(name: str, value: Any) -> AttributeProto:
@@ -131,20 +127,11 @@ def _check_room(folder: Path, *, name: str, num_ranks: int) -> None:
 
 
 def _write_set(program: Program, folder: Path, *, name: str, facts: Mapping[str, str]) -> list[Path]:
-    made = not folder.exists()
-    folder.mkdir(exist_ok=True)
-    partial = folder / f".{os.urandom(8).hex()}.partial"
-    try:
-        partial.mkdir()
-        names = _write_files(program, partial, name=name, facts=facts)
-        if f"{name}.json" not in names:
-            (folder / f"{name}.json").unlink(missing_ok=True)  # of the set that is replaced
-        return [(partial / file).replace(folder / file) for file in names]
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        if made:
-            with contextlib.suppress(OSError):
-                folder.rmdir()  # succeeds only on an empty one, of which nothing came
+    with into(folder) as unfinished:
+        names = _write_files(program, unfinished, name=name, facts=facts)
+    if f"{name}.json" not in names:
+        (folder / f"{name}.json").unlink(missing_ok=True)  # of the set that is replaced
+    return [folder / file for file in names]
 
 
 def _write_files(program: Program, folder: Path, *, name: str, facts: Mapping[str, str]) -> list[str]:
@@ -169,7 +156,7 @@ def _write_files(program: Program, folder: Path, *, name: str, facts: Mapping[st
             shutil.copyfile(written[role, groups], path)
             continue
         roles[role].address(program, rank, families)
-        write(path, metadata, roles[role].nodes)
+        write_frames(path, metadata, roles[role].nodes)
         written[role, groups] = path
     keys = {
         stated.key(index): members
@@ -179,7 +166,7 @@ def _write_files(program: Program, folder: Path, *, name: str, facts: Mapping[st
     }
     if keys:
         names.append(f"{name}.json")
-        (folder / names[-1]).write_text(json.dumps(keys), encoding="utf-8")
+        write_json(folder / names[-1], keys, indent=None)
     return names
 
 
@@ -289,6 +276,7 @@ def _values(graph: ExecutionGraph, node: int, *, grouped: bool) -> dict[str, Any
             "comm_dst" if kind == NodeKind.SEND else "comm_src": int(graph.peer[node]),
             "comm_tag": int(graph.tag[node]),
             "comm_priority": int(graph.priority[node]),
+            vocabulary.GROUP: int(graph.group[node]) if graph.group[node] != NONE else None,
         }
     model_part = {
         vocabulary.MICROBATCH: graph.microbatch,

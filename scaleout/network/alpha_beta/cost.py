@@ -11,6 +11,7 @@ import functools
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import fsum
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from scaleout.errors import ConfigError
 from scaleout.network import collectives
 from scaleout.network.alpha_beta.load import Load, is_quick, load_of
 from scaleout.network.collectives.rounds import Ring, Round
+from scaleout.program.fastest import fastest
 
 MAX_CHUNKS = 1024
 """Most chunks that a pipelined schedule may cut the buffer into; reached only where latencies are next to nothing."""
@@ -169,7 +171,7 @@ def _collective_cost(
         terms = candidate.protocol.modelled or candidate.protocol.actual
         return _on_terms(terms, candidate.expected, size_bytes, shard_bytes, chunks=chunks).time_s
 
-    candidate = min(found, key=expected_s)
+    candidate = fastest(found, expected_s)
     cost = _on_terms(candidate.protocol.actual, candidate.taken, size_bytes, shard_bytes, chunks=chunks)
     bare = _at_size(candidate.bare, size_bytes, chunks)
     before_s = candidate.protocol.actual.startup_s if candidate.bare.pipelined else cost.latency_s - bare.latency_s
@@ -233,8 +235,8 @@ def _profile(kind: str, placement: Placement, algorithm: str, terms: Terms, *, b
     schedule = collectives.schedule(kind, placement, algorithm=algorithm)
     load_on = load_of if bare else functools.partial(_load_on, terms=terms)
     chains = [[(round_.repeat, load_on(round_, placement)) for round_ in chain] for chain in schedule.chains]
-    latency_s = max((sum(repeat * load.latency_s for repeat, load in chain) for chain in chains), default=0.0)
-    seconds_per_byte = max((sum(r * load.busiest_s_per_byte for r, load in chain) for chain in chains), default=0.0)
+    latency_s = max((fsum(repeat * load.latency_s for repeat, load in chain) for chain in chains), default=0.0)
+    seconds_per_byte = max((fsum(r * load.busiest_s_per_byte for r, load in chain) for chain in chains), default=0.0)
     link_latency_s, by_extent = _most_used([each for chain in chains for each in chain])
     link_s_per_byte = max(by_extent.values(), default=0.0)
     if len(chains) > 1:  # chains share the links that they meet on

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
+from math import fsum
 
 import numpy as np
 
@@ -72,7 +73,7 @@ def lower_bound_s(kind: str, size_bytes: float, placement: Placement) -> float:
         return 0.0
     if placement.topology is not None:
         return size_bytes * _over_links(kind, placement)
-    egress = sum(_egress(extent, regular=placement.regular) for extent in placement.extents)
+    egress = fsum(_egress(extent, regular=placement.regular) for extent in placement.extents)
     bounds = [_factor(kind, placement) * size_bytes / egress]
     for extent in placement.extents if placement.regular else ():
         lines = p // extent.size

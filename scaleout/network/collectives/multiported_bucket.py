@@ -8,6 +8,7 @@ Source: Sack and Gropp, Collective algorithms for multiported torus networks, AC
 
 import math
 from dataclasses import replace
+from math import fsum
 
 from scaleout.cluster.topology.placement import Extent, Placement
 from scaleout.network.collectives import ring
@@ -25,7 +26,7 @@ def rings_only(placement: Placement) -> str | None:
 
 def _reduce_scatter(placement: Placement) -> Schedule:
     first_s = [_ring_s_per_byte(extent) for extent in placement.extents]
-    total = sum(1 / each for each in first_s)
+    total = fsum(1 / each for each in first_s)
     chains = [_chain(placement, number, 1 / (each * total)) for number, each in enumerate(first_s)]
     return Schedule(tuple(round_ for chain in chains for round_ in chain))
 

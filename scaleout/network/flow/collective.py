@@ -23,6 +23,7 @@ from scaleout.network.flow.link_traffic import LinkTraffic, LinkUse
 from scaleout.network.flow.traffic import Traffic
 from scaleout.network.routes.links import Links
 from scaleout.network.routes.symmetry import Symmetry, group_of_rank, symmetry
+from scaleout.program.fastest import fastest
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def collective_cost(
     """
     if algorithm == "auto":
         costs = collective_costs(kind, size_bytes, links, ranks, num_chunks=num_chunks)
-        return min(costs.values(), key=lambda cost: cost.time_s)
+        return fastest(costs.values(), lambda cost: cost.time_s)
     placement = place(links.topology, ranks)
     if placement.num_ranks > 1:
         check_rounds(schedule(kind, placement, algorithm=algorithm), kind, algorithm, placement.num_ranks)

@@ -6,7 +6,9 @@ cannot be read there is compiled again, what cannot be written is not kept.
 
 import contextlib
 import logging
+import pickle
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from multiprocessing import parent_process
@@ -21,6 +23,7 @@ Table = np.ndarray[Any, Any]
 """A structured array, whose columns a dtype names."""
 
 _FunctionCache: Any = numba.core.caching.FunctionCache
+_DataFiles: Any = numba.core.caching.IndexDataCacheFile
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -30,12 +33,27 @@ def _stamp(folder: Path) -> tuple[tuple[float, int], ...]:
     return tuple((path.stat().st_mtime, path.stat().st_size) for path in files)
 
 
+class _Files(_DataFiles):  # type: ignore[misc]
+    """Files of code with a checksum: code of which a bit is damaged would run."""
+
+    def _save_data(self, name: str, data: Any) -> None:
+        content = pickle.dumps(data)
+        super()._save_data(name, (zlib.crc32(content), content))
+
+    def _load_data(self, name: str) -> Any:
+        checksum, content = super()._load_data(name)
+        if checksum != zlib.crc32(content):
+            raise ValueError("damaged")
+        return pickle.loads(content)
+
+
 class _Cache(_FunctionCache):  # type: ignore[misc]
     """The code of a function; what it calls may lie in another file, so a change of any near it compiles it anew."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        self._cache_file._source_stamp = _stamp(Path(function.__code__.co_filename).parent)
+        stamp = _stamp(Path(function.__code__.co_filename).parent)
+        self._cache_file: Any = _Files(self._cache_path, self._impl.filename_base, stamp)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
@@ -106,12 +124,13 @@ def _alone(folder: Path | None) -> Iterator[bool]:
         return
     import fcntl  # noqa: PLC0415 - Windows has none
 
-    with (folder / "compiling.lock").open("wb") as file:
+    with contextlib.ExitStack() as stack:
         try:
+            file = stack.enter_context((folder / "compiling.lock").open("wb"))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             yield False
             return
-        except OSError:  # the file system knows no locks
+        except OSError:  # the folder can be written no longer, or the file system knows no locks
             pass
         yield True

@@ -5,6 +5,7 @@ Knows neither algorithms nor time. Symbols: F flows; H pairs of a flow and a lin
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import fsum
 
 from scaleout.network.routes.crossing import Crossing
 from scaleout.network.routes.links import Floats, Ints
@@ -80,7 +81,7 @@ class Demand:
     @property
     def latency_s(self) -> float:
         """Latency of all rounds, of the farthest message of each."""
-        return sum(float(round_.latency_s.max(initial=0.0)) for round_ in self.rounds)
+        return fsum(float(round_.latency_s.max(initial=0.0)) for round_ in self.rounds)
 
     @property
     def num_transfers(self) -> int:

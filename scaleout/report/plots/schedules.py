@@ -5,6 +5,7 @@ Colours: compute blue, communication orange, idle grey.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,9 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.text import Text
+
+from scaleout.config.writing import write_bytes
 
 if TYPE_CHECKING:
     from scaleout.simulation.result import Timeline
@@ -72,8 +76,15 @@ def drawn(
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure, the same bytes for the same figure."""
-    figure.savefig(path, metadata={"Software": None} if path.suffix == ".png" else None)
+    of_axes = [each for axes in figure.axes for each in axes.get_children() if each not in axes.texts]
+    for title in (each for each in (*figure.texts, *of_axes) if isinstance(each, Text)):
+        title.set_text(title.get_text().encode(errors="replace").decode())  # names of files need be no proper text
+        title.set_parse_math(False)
+    drawn = BytesIO()  # as Pillow takes a write to a file that a full disk cuts short for a whole one
+    metadata = {"Software": None} if path.suffix == ".png" else None
+    figure.savefig(drawn, format=path.suffix[1:] or None, metadata=metadata)
     plt.close(figure)
+    write_bytes(path, drawn.getvalue())
 
 
 def _bars(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> None:

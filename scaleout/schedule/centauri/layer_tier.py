@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scaleout.program.fastest import is_faster
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
 from scaleout.program.program import Program
 from scaleout.program.reorder import Key, early, gathers_parameters, reorder
@@ -135,7 +136,7 @@ def best_order(best: Trial, schedule: Callable[[Program], Trial]) -> tuple[Trial
 
     def weight_first(graph: ExecutionGraph, layer: Layer) -> bool:
         found = of_graph[id(graph)].get(layer.nodes[0])
-        return found is not None and found.weight_first_s < found.activation_first_s
+        return found is not None and is_faster(found.weight_first_s, found.activation_first_s)
 
     other = weight_gradients_first(program, chosen=weight_first)
     rival = None if other is program else schedule(other).beside(best)
@@ -151,7 +152,7 @@ def best_order(best: Trial, schedule: Callable[[Program], Trial]) -> tuple[Trial
 
 def _about_gathers(best: Trial, rival: Trial) -> Decision:
     what, ahead = "gathers of parameters", "ahead of the reductions in front of them"
-    if rival.step_s < best.step_s:
+    if is_faster(rival.step_s, best.step_s):
         return Decision(what, ahead, best.step_s, rival.step_s, "a step")
     return Decision(what, "where they are", best.step_s, best.step_s, f"a step; {ahead} {rival.step_s * 1e3:.5g} ms")
 
@@ -166,9 +167,9 @@ def _about_layers(costs: Sequence[Mapping[int, LayerCosts]], best: Trial, rival:
     decisions = []
     for (activation_s, weight_s), count in sorted(counts.items()):
         choice, before_s, after_s, reason = "activation gradient first", weight_s, activation_s, ""
-        if weight_s < activation_s and rival is not None:
+        if is_faster(weight_s, activation_s) and rival is not None:
             steps = f"a step {rival.step_s * 1e3:.5g} ms instead of {best.step_s * 1e3:.5g}"
-            if rival.step_s < best.step_s:
+            if is_faster(rival.step_s, best.step_s):
                 choice, before_s, after_s, reason = "weight gradient first", activation_s, weight_s, steps
             else:
                 reason = f"weight gradient first {weight_s * 1e3:.4g} ms, but {steps}"

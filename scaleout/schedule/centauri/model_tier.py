@@ -10,6 +10,7 @@ Source: Chen et al., Centauri, ASPLOS 2024, Sec. 3.2.3 and 5.1, Fig. 3 (hybrid s
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,13 @@ from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.machine import Machine
 from scaleout.config.units import format_bytes
 from scaleout.errors import ConfigError
+from scaleout.program.fastest import fastest, is_faster
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.program import Program
 from scaleout.schedule.cost import ProgramCosts
-from scaleout.schedule.overlap import baseline, overlap
-from scaleout.simulation.contention import contention_of
+from scaleout.schedule.decision import Planned
+from scaleout.schedule.overlap import overlap
+from scaleout.schedule.steps import or_baseline, step
 from scaleout.simulation.cost_model import CostModel
 from scaleout.workloads.config import LayeredModel, ModelFamily
 from scaleout.workloads.generate import generate
@@ -94,12 +97,11 @@ def best_launch(
     fit = bisect_right(list(plans), capacity_bytes, key=lambda size: peak(plans[size]).total_bytes)
     sizes = list(plans)[: max(fit, 1)]
     exposed_s = {size: max(each.exposed_s(launched_together(plans[size])) for each in stages) for size in sizes}
-    by_equation = min(sizes, key=exposed_s.__getitem__)
+    by_equation = fastest(sizes, exposed_s.__getitem__)
     messages = CostModel(machine).messages(workload.message_bytes, workload.mesh, "pipeline")
     messages_s = [message.time_s for message in messages]
     steps_s = {size: step_s(plans[size], stages, messages_s) for size in sizes if m % size == 0 or size == by_equation}
-    rounded_s = {size: float(f"{each:.9e}") for size, each in steps_s.items()}  # sums differ in their last bits
-    best = min(rounded_s, key=rounded_s.__getitem__)
+    best = fastest(steps_s, steps_s.__getitem__)
     return Launch(best, steps_s[best], by_equation, steps_s[by_equation])
 
 
@@ -143,6 +145,9 @@ class ModelTier:
         What was chosen, why, and what stays exposed.
     program : Program or None
         The workload's, with the times of its kernels, if its step was simulated.
+    instead : ModelTier or None
+        The workload as it was, where a step of that is shorter before it is partitioned: the shorter of both then
+        decides.
     """
 
     workload: ModelFamily
@@ -151,13 +156,21 @@ class ModelTier:
     launched: tuple[int, int] = (0, 0)
     costs: Costs = Costs(0.0, 0.0, 0.0, 0.0)
     program: Program | None = None
+    instead: "ModelTier | None" = None
 
 
-def model_tier(workload: ModelFamily, machine: Machine, *, memory_bytes: float | None = None) -> ModelTier:
+def model_tier(
+    workload: ModelFamily,
+    machine: Machine,
+    placed: Callable[[Program], Program] = lambda program: program,
+    *,
+    memory_bytes: float | None = None,
+) -> ModelTier:
     """Choose what communication overlaps with forward and backward, and the micro-batches launched together.
 
-    The workload stays as it was where there is nothing to choose. `memory_bytes` is what a device has, by default as in
-    its file; a ConfigError says that no plan fits in it, what is short and what would fit.
+    The workload stays as it was where there is nothing to choose. Steps are simulated with ranks where they are
+    `placed`. `memory_bytes` is what a device has, by default as in its file; a ConfigError says that no
+    plan fits in it, what is short and what would fit.
     """
     if not isinstance(workload, LayeredModel) or workload.mode != "training":
         return ModelTier(workload, "model tier: nothing to choose, this is no training step of a transformer")
@@ -176,24 +189,24 @@ def model_tier(workload: ModelFamily, machine: Machine, *, memory_bytes: float |
         changes["microbatch_group"] = launch.group
     chosen = workload.model_copy(update=changes)
     held = _check_fits(chosen, machine, capacity_bytes)
-    program = None
-    if contention_of(machine.device, machine.topology) is not None and peak(workload).total_bytes <= capacity_bytes:
+    program, instead = None, None
+    if peak(workload).total_bytes <= capacity_bytes:
         before, program = (time_kernels(generate(each), machine.device) for each in (workload, chosen))
-        before_s, after_s = _shortest_s(before, machine, overlap, baseline), _shortest_s(program, machine, overlap)
-        if after_s > before_s:
+        before_s, after_s = (_overlapped_s(placed(each), machine) for each in (before, program))
+        if is_faster(before_s, after_s):
             slower = f"a step before it is partitioned would take {after_s * 1e3:.5g} ms, not {before_s * 1e3:.5g}"
-            words = f"model tier: nothing changed, as kernels beside collectives are slower: {slower}"
-            return ModelTier(workload, words, program=before)
+            instead = ModelTier(workload, f"model tier: nothing changed: {slower}", program=before)
     launched = launched_together(chosen)
     costs = max(stages, key=lambda each: each.exposed_s(launched))
     words = _words(chosen, costs, launch, held_bytes=held.total_bytes, capacity_bytes=capacity_bytes)
-    return ModelTier(chosen, words, changes, launched, costs, program)
+    return ModelTier(chosen, words, changes, launched, costs, program, instead)
 
 
-def _shortest_s(program: Program, machine: Machine, *passes: Callable[[Program], Program]) -> float:
-    """Return the seconds of a step after the pass that makes it shortest."""
-    program_costs = ProgramCosts(program, CostModel(machine))
-    return min(program_costs.step(each(program)).makespan_s for each in passes)
+def _overlapped_s(program: Program, machine: Machine) -> float:
+    """Return the seconds of a step under `overlap`, or the baseline where that is shorter."""
+    planned = or_baseline(Planned(overlap(program)), program, machine)
+    assert planned.result is not None, "it is simulated"
+    return planned.result.makespan_s
 
 
 def _nothing_to_choose(workload: LayeredModel) -> str:
@@ -225,11 +238,11 @@ def costs_of_stages(workload: LayeredModel, machine: Machine) -> list[Costs]:
 
     def isolated_s(graph: ExecutionGraph) -> float:
         program = Program("stage", (graph,), roles, axes.families)
-        return program_costs.step(overlap(time_kernels(program, machine.device))).makespan_s
+        return step(overlap(time_kernels(program, machine.device)), machine).makespan_s
 
     costs = [
         Costs(
-            sum(program_costs.best_s(group, kind, size_bytes) for _, (kind, size_bytes, group) in stage.gathers()),
+            fsum(program_costs.best_s(group, kind, size_bytes) for _, (kind, size_bytes, group) in stage.gathers()),
             _reductions_s(reduced, program_costs, family=axes.dense().replicas if workload.zero == 3 else None),
             *map(isolated_s, graphs),
         )

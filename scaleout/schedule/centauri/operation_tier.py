@@ -9,15 +9,17 @@ Source: Chen et al., Centauri, Sec. 3.2.1, Algorithm 1.
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from math import ceil, floor
+from math import ceil, floor, fsum
 
 import numpy as np
 
+from scaleout.program.fastest import MARGIN, fastest, is_faster
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind
 from scaleout.program.program import Program
-from scaleout.schedule.centauri.partition.exchange import Segment, find_segments, largest_count, partition_exchanges
 from scaleout.schedule.centauri.partition.exchange import finish_s as finish_segment_s
+from scaleout.schedule.centauri.partition.exchange import largest_count, partition_exchanges
 from scaleout.schedule.centauri.partition.group import Levels
+from scaleout.schedule.centauri.partition.segments import Segment, find_segments
 from scaleout.schedule.centauri.partition.workload import Chain, own_edges, part_times, partition_workload
 from scaleout.schedule.cost import CollectiveSeconds, ProgramCosts
 from scaleout.schedule.decision import Decision, collective_counts, collectives
@@ -60,11 +62,11 @@ class Costs:
 
 def even(costs: Costs) -> tuple[float, ...]:
     """Return equal chunks, each no longer than the computation that overlaps it (lines 3 to 7), so rounded up."""
-    if costs.independent_s >= costs.communication_s:
+    if not is_faster(costs.independent_s, costs.communication_s):
         return (1.0,)
     count = MAX_CHUNKS
     if costs.independent_s > 0:
-        count = ceil(min(costs.communication_s / costs.independent_s, MAX_CHUNKS))
+        count = ceil(min(costs.communication_s / costs.independent_s, MAX_CHUNKS) * (1 - MARGIN))
     return (1 / count,) * count
 
 
@@ -78,13 +80,13 @@ def granularity(costs: Costs) -> tuple[float, ...]:
     >>> granularity(Costs(10.0, 4.0, 3.0, inter_s=2.0, inter_size=2, intra_size=8))  # between nodes is hidden
     (0.125, 0.875)
     """
-    if costs.independent_s >= costs.communication_s or not costs.group_partitioned:
+    if not is_faster(costs.independent_s, costs.communication_s) or not costs.group_partitioned:
         return even(costs)
     inter, intra = costs.inter_size, costs.intra_size
     world = inter * intra
-    if costs.independent_s > costs.inter_s:
+    if is_faster(costs.inter_s, costs.independent_s):
         return (inter / world, 1 - inter / world)
-    if costs.computation_s / inter > intra * costs.inter_s:
+    if is_faster(intra * costs.inter_s, costs.computation_s / inter):
         return (intra / world, 1 - intra / world)
     return (intra / world, (inter - 1) / world, 1 - (inter + intra - 1) / world)
 
@@ -183,13 +185,17 @@ class Weights:
     def weigh_segments(self, graph: ExecutionGraph) -> list[tuple[Segment, Weighed]]:
         """Weigh the all-to-alls of a graph; those of a layer are cut alike, as autograd plays chunks back."""
         layers: dict[int, list[Segment]] = {}
+        done_of: dict[int, dict[int, float]] = {}  # shapes, by identity
         for segment in find_segments(graph):
             layers.setdefault(int(graph.layer[segment.collectives[0]]), []).append(segment)
+            if id(segment.shape) not in done_of:
+                done_of[id(segment.shape)] = self._segment_s(graph, segment)
         found = []
         for segments in layers.values():
-            done_s = [self._segment_s(graph, segment) for segment in segments]
+            done_s = [done_of[id(segment.shape)] for segment in segments]
             common = set[int].intersection(*(set(each) for each in done_s))
-            best = min(sorted(common), key=lambda count: sum(each[count] for each in done_s))
+            total_s = {count: fsum(each[count] for each in done_s) for count in sorted(common)}
+            best = fastest(total_s, total_s.__getitem__)
             for segment, each in zip(segments, done_s, strict=True):
                 found.append((segment, Weighed((1 / best,) * best, each[1], each[best])))
         return found
@@ -201,14 +207,15 @@ class Weights:
             kind, size_bytes = _sent(graph, node)
             return self.collective_s(int(graph.group[node]), kind, part * size_bytes)
 
-        if segment.signature not in self.segments:
+        signature = segment.shape.signature
+        if signature not in self.segments:
             most = min(MAX_CHUNKS, largest_count(graph, segment))
-            self.segments[segment.signature] = {
+            self.segments[signature] = {
                 count: finish_segment_s(graph, segment, count, self.costs.machine, collective_s=collective_s)
                 for count in (1, 2, 4, 8)
                 if count <= most
             }
-        return self.segments[segment.signature]
+        return self.segments[signature]
 
     def _weigh(self, graph: ExecutionGraph, chain: Chain, independent_s: float) -> Weighed:
         """Take the way to cut after which collective and GEMMs are done first."""
@@ -220,7 +227,7 @@ class Weights:
         levels_s = program_costs.levels_s(family, kind, size_bytes) if by_levels else ()
         sizes = levels.sizes if isinstance(levels, Levels) and len(levels_s) == 2 else (1, 1)  # within, between nodes
         costs = Costs(
-            sum(float(graph.duration_s[piece.node]) for piece in chain.pieces),
+            fsum(float(graph.duration_s[piece.node]) for piece in chain.pieces),
             self.collective_s(family, kind, size_bytes),
             independent_s,
             inter_s=levels_s[-1] if levels_s else 0.0,
@@ -234,7 +241,7 @@ class Weights:
             if len(parts) > 1 and (len(chain.pieces) == 1 or chain.gradients):
                 to_whole = ceil if chain.produces else floor
                 cuts = [(piece, own_edges(graph, piece, parts, to_whole)) for piece in chain.pieces]
-                computation_s = sum(sum(part_times(graph, *each, program_costs.machine)) for each in cuts)
+                computation_s = fsum(fsum(part_times(graph, *each, program_costs.machine)) for each in cuts)
             kernels, collective = slowdowns if len(parts) > 1 else (1.0, 1.0)
             return finish_s(
                 parts,
@@ -244,7 +251,7 @@ class Weights:
             )
 
         ways = {parts: done_s(parts) for parts in self.ways(costs)}
-        best = min(ways, key=ways.__getitem__)
+        best = fastest(ways, ways.__getitem__)
         return Weighed(best, ways[(1.0,)], ways[best])
 
 
@@ -253,15 +260,15 @@ def cut(
 ) -> tuple[Program, tuple[Decision, ...]]:
     """Return the program with every chain that is chosen cut as it is done first, and what was cut."""
     cuts: dict[int, dict[int, Weighed]] = {id(graph): {} for graph in program.graphs}
-    ordered = in_program_order(overlap(program)).graphs  # collectives that wait on a stream overlap with less
-    ordered_of = {id(graph): other for graph, other in zip(program.graphs, ordered, strict=True)}
     independent: dict[int, _Independent] = {}
 
     def granularity(graph: ExecutionGraph, chain: Chain) -> Sequence[float]:
         if not chosen(chain):
             return (1.0,)
         if id(graph) not in independent:
-            independent[id(graph)] = _Independent(ordered_of[id(graph)], weights.costs)
+            alone = replace(program, graphs=(graph,))
+            ordered = in_program_order(overlap(alone))  # collectives that wait on a stream overlap with less
+            independent[id(graph)] = _Independent(ordered.graphs[0], weights.costs)
         weighed = independent[id(graph)].weigh(graph, chain, weights)
         if chain.gradients and not weights.gradients:
             return (1.0,)
@@ -295,8 +302,8 @@ def _decisions(program: Program, cuts: Mapping[int, Mapping[int, Weighed]]) -> t
         Decision(
             collectives(len(found), kind, size_bytes, family),
             f"cut into {chunks} chunks with the {'kernels' if kind == 'all_to_all' else 'GEMMs'} next to it",
-            sum(each.whole_s for each in found) / len(found),
-            sum(each.cut_s for each in found) / len(found),
+            fsum(each.whole_s for each in found) / len(found),
+            fsum(each.cut_s for each in found) / len(found),
         )
         for (kind, family, size_bytes, chunks), found in sorted(alike.items())
     )

@@ -13,6 +13,7 @@ from functools import partial
 from scaleout.cluster.machine import Machine
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError
+from scaleout.program.fastest import is_faster
 from scaleout.program.program import Program
 from scaleout.schedule.centauri.layer_tier import best_order
 from scaleout.schedule.centauri.operation_tier import Weights, cut, finer
@@ -20,7 +21,8 @@ from scaleout.schedule.centauri.partition.group import Levels, partition_groups,
 from scaleout.schedule.centauri.partition.workload import Chain, check_cut
 from scaleout.schedule.cost import ProgramCosts, Trial, cost_model_for
 from scaleout.schedule.decision import Decision, Planned, collective_counts, collectives
-from scaleout.schedule.overlap import baseline, overlap
+from scaleout.schedule.overlap import overlap
+from scaleout.schedule.steps import or_baseline
 
 _PARTITIONED = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 
@@ -76,19 +78,14 @@ def plan(
     )
     best = chosen.trial
     words = _decisions(program, chosen.way.costs) + chosen.words + best.decisions
-    as_it_is = {}
     if chosen.way.divides():  # else what cuts nothing is as under overlap
-        as_it_is["overlap"] = overlap(program)
-    if costs.cost_model.contention is not None:
-        as_it_is["baseline"] = baseline(program)
-    for name, scheduled in as_it_is.items():
-        kept = Trial(costs, program, scheduled)
-        if kept.step_s < best.step_s:
-            words = (Decision("all collectives", f"as under {name}", best.step_s, kept.step_s, "a step"),)
+        kept = Trial(costs, program, overlap(program))
+        if is_faster(kept.step_s, best.step_s):
+            words = (Decision("all collectives", "as under overlap", best.step_s, kept.step_s, "a step"),)
             best = kept
     cuts_exchanges = before is not chosen and chosen.way.weights.exchanges
     whole = Planned(before.trial.scheduled, before.words, before.trial.known) if cuts_exchanges else None
-    return Planned(best.scheduled, words, best.known, whole)
+    return or_baseline(Planned(best.scheduled, words, best.known, whole), program, costs.machine)
 
 
 @dataclass(frozen=True)
@@ -146,7 +143,7 @@ class _Chosen:
             return self
         same_costs, old = way.costs is self.way.costs, self.trial
         rival = way.tried(old.ordered if same_costs else way.substituted(self.way.costs.program)).beside(old)
-        if rival.step_s >= old.step_s:
+        if not is_faster(rival.step_s, old.step_s):
             return self
         return _Chosen(way, rival, (*self.words, Decision(what, choice, old.step_s, rival.step_s, "a step")))
 

@@ -8,6 +8,7 @@ through, at the rate of an all-to-all of the same placement. Symbols: r ready, f
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import fsum
 
 import numpy as np
 import numpy.typing as npt
@@ -71,7 +72,7 @@ def link_of(placement: Placement, *, gap_s: float = 0.0) -> Link:
     everyone = schedule("all_to_all", placement, algorithm="direct")
     loads = [(step.repeat, load_of(step, placement)) for chain in everyone.chains for step in chain]
     latency_s = max(load.latency_s for _, load in loads)
-    seconds_per_byte = sum(repeat * load.busiest_s_per_byte for repeat, load in loads)  # of the whole buffer
+    seconds_per_byte = fsum(repeat * load.busiest_s_per_byte for repeat, load in loads)  # of the whole buffer
     ranks = placement.num_ranks
     ports = [port.role for extent in placement.extents for port in ports_of(extent.dimension)]
     pairs = len(placement.extents) == 1 and set(ports) == {"pair"} and placement.regular

@@ -6,11 +6,13 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import fsum
 from typing import Any
 
 from scaleout.config.units import Count, Share, ShareOrZero
 from scaleout.config.validated import Config
 from scaleout.errors import ConfigError
+from scaleout.program.fastest import fastest
 from scaleout.schedule.fusion.fused import ORDERS, Recipe, Run, run
 from scaleout.schedule.fusion.machine import FusedMachine
 
@@ -43,7 +45,7 @@ class Evaluation:
     @property
     def baseline_s(self) -> float:
         """All parts, one after the other."""
-        return sum(self.plan.baseline_s.values())
+        return fsum(self.plan.baseline_s.values())
 
     @property
     def ideal_s(self) -> float:
@@ -83,7 +85,7 @@ def evaluate(plan: Plan) -> Evaluation:
     """Simulate an operator in all ways."""
     runs = {order: run(plan.recipes[order], order) for order in ORDERS}
     split = {chunks: _split_s(plan, chunks) for chunks in CHUNKS}
-    chunks = min(split, key=lambda count: split[count])
+    chunks = fastest(split, split.__getitem__)
     return Evaluation(plan, runs, split[chunks], chunks)
 
 
@@ -93,7 +95,7 @@ def _split_s(plan: Plan, chunks: int) -> float:
     if not math.isfinite(kernel_s + collective_s):
         return math.inf
     whole = {"kernel", "collective", "launch"}
-    rest_s = sum(seconds for part, seconds in plan.baseline_s.items() if part not in whole)
+    rest_s = fsum(seconds for part, seconds in plan.baseline_s.items() if part not in whole)
     return kernel_s + (chunks - 1) * max(kernel_s, collective_s) + collective_s + rest_s
 
 

@@ -12,15 +12,14 @@ from functools import cached_property
 
 from scaleout.cluster.machine import Machine
 from scaleout.errors import SimulationError
+from scaleout.program.fastest import is_faster, ranked
 from scaleout.program.program import Program
 from scaleout.schedule.decision import Decision, Planned, collectives
 from scaleout.schedule.fusion.pair_cost import FusedCost
 from scaleout.schedule.fusion.passes import candidates, fuse, fused, likeness
-from scaleout.schedule.overlap import in_program_order
 from scaleout.schedule.pairs import Pair
-from scaleout.simulation.contention import contention_of
+from scaleout.schedule.steps import step
 from scaleout.simulation.result import Result
-from scaleout.simulation.run import simulate
 
 Kinds = frozenset[tuple[object, ...]]
 """Candidates, by what their pairs have in common."""
@@ -34,15 +33,16 @@ def plan(program: Program, machine: Machine | None = None) -> Planned:
     if not trials.savings_s:
         return Planned(program)
     given, best = trials.of(frozenset()), trials.of(frozenset(trials.savings_s))
-    for kind in sorted(trials.savings_s, key=trials.savings_s.__getitem__):
+    order = list(trials.savings_s)
+    for kind in ranked(order, key=trials.savings_s.__getitem__, order=order.index):
         if len(best.kinds) == 1:
             break
         rival = trials.of(best.kinds - {kind})
-        if rival.step_s < best.step_s:
+        if is_faster(rival.step_s, best.step_s):
             best = rival
-        elif best.step_s < given.step_s:
+        elif is_faster(best.step_s, given.step_s):
             break
-    if best.step_s >= given.step_s:
+    if not is_faster(best.step_s, given.step_s):
         return Planned(program, trials.decisions(given, best), given.result)
     return Planned(best.program, trials.decisions(given, best), best.result)
 
@@ -90,18 +90,11 @@ class _Trials:
         chosen = [[(pair, cost) for pair, cost, kind in mine if kind in kinds] for mine in self.found]
         program = fused(self.program, chosen) if kinds else self.program
         try:
-            return _Trial(kinds, program, self._step(program))
+            return _Trial(kinds, program, step(program, self.machine))
         except SimulationError:
             if not kinds:
                 raise
             return _Trial(kinds, program, None)
-
-    def _step(self, program: Program) -> Result:
-        machine, topology = self.machine, self.machine.topology
-        return simulate(
-            in_program_order(program), topology, network=machine.network, algorithms=machine.algorithms,
-            injection_bytes_per_s=machine.injection_bytes_per_s, contention=contention_of(machine.device, topology),
-        )  # fmt: skip
 
     def decisions(self, given: _Trial, best: _Trial) -> tuple[Decision, ...]:
         """Say which candidates are fused, and what a step takes with them and without."""
@@ -113,7 +106,7 @@ class _Trials:
                 family = self.program.groups[graph.group[node]].name
                 what = collectives(count, graph.operation(node), int(graph.bytes[node]), family)
                 pairs[kind] = max(pairs.get(kind, (0, "")), (count, f"{what}, with {', '.join(kernels)}"))
-        shorter = best.step_s < given.step_s
+        shorter = is_faster(best.step_s, given.step_s)
         return tuple(
             Decision(what, "fused", given.step_s, best.step_s, "a step")
             if shorter and kind in best.kinds

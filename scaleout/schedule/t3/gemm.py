@@ -10,6 +10,7 @@ Symbols: S stages; M x K times K x N. Source: Smith, IEEE TSE SE-4(2), 1978; Hil
 import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import fsum
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from scaleout.cluster.device.sections import Stages
 from scaleout.cluster.device.spec import Device
 from scaleout.errors import ConfigError
+from scaleout.program.fastest import fastest
 from scaleout.program.operations import ITEM_BYTES
 
 Floats = npt.NDArray[np.float64]
@@ -132,7 +134,7 @@ def _reads(gemm: Gemm, device: Device, held: float, *, bypassed: bool) -> tuple[
         sweep_rows = max(1.0, held / gemm.split_depth / math.ceil(way.columns / across)) * down
         return read_bytes(way, sweep_rows=sweep_rows, cache=cache, bypassed=bypassed)
 
-    left, right = min(of(gemm, down, across), of(turned, across, down)[::-1], key=sum)
+    left, right = fastest((of(gemm, down, across), of(turned, across, down)[::-1]), math.fsum)
     along_depth = constants.tile_depth * item_bytes
     right_piece = along_depth if gemm.transposed else across * item_bytes
     cost = left * constants.piece_cost(along_depth) + right * constants.piece_cost(right_piece)
@@ -157,7 +159,7 @@ def missed(distance_bytes: float, cache: Cache) -> float:
     if mean == 0:
         return 0.0
     there = (math.exp(count * math.log(mean) - mean - math.lgamma(count + 1)) for count in range(cache.ways))
-    return max(0.0, 1.0 - sum(there))
+    return max(0.0, 1.0 - fsum(there))
 
 
 def read_bytes(gemm: Gemm, *, sweep_rows: float, cache: Cache, bypassed: bool) -> tuple[float, float]:

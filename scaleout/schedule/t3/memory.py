@@ -9,6 +9,7 @@ docs/models/t3.md. Source: T3, Secs. 2.3, 3.2, 4.3, 4.5 and 6.1.1, Figs. 3 and 1
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import fsum
 
 from scaleout.cluster.device.sections import Stages
 from scaleout.cluster.device.spec import Device
@@ -99,7 +100,7 @@ class Traffic:
     @property
     def total(self) -> float:
         """All of them."""
-        return float(sum(asdict(self).values()))
+        return float(fsum(asdict(self).values()))
 
     def __add__(self, other: "Traffic") -> "Traffic":
         return Traffic(**{name: size + getattr(other, name) for name, size in asdict(self).items()})

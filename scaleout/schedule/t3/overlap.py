@@ -11,6 +11,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise
+from math import fsum
 
 import numpy as np
 
@@ -222,7 +223,7 @@ def overlap(
     for stage, made in enumerate(by_stage):
         run.make(staged, stage)
         first = [index for index in made if regions[index].place == 0]
-        remote = sum(regions[index].size_bytes for index in first)
+        remote = fsum(regions[index].size_bytes for index in first)
         for index in first:
             run.send(index)
         run.write(staged, stage, float(staged.write_bytes[stage]) * (1 - remote / float(staged.output_bytes[stage])))

@@ -10,6 +10,7 @@ Source: Pati et al., T3, ASPLOS 2024, Secs. 4 and 7.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import fsum
 
 import numpy as np
 
@@ -103,7 +104,7 @@ def ring_over(placement: Placement, *, direct: bool = False) -> Ring:
     kind, algorithm = ("all_to_all", "direct") if direct else ("reduce_scatter", "ring")
     rounds = [each for chain in schedule(kind, placement, algorithm=algorithm).chains for each in chain]
     loads = [(each.repeat, load_of(each, placement)) for each in rounds]
-    whole_s_per_byte = sum(repeat * load.busiest_s_per_byte for repeat, load in loads)
+    whole_s_per_byte = fsum(repeat * load.busiest_s_per_byte for repeat, load in loads)
     links = ranks - 1 if direct else 1
     latency_s = max(load.latency_s for _, load in loads)
     return Ring(ranks, (ranks - 1) / ranks / whole_s_per_byte / links, latency_s)

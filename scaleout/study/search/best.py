@@ -1,32 +1,18 @@
-"""Evaluated plans: the best so far, what became of the others, and the checkpoint log from which a search resumes.
+"""Evaluated plans: the best so far, and what became of the others."""
 
-The log has one line per evaluated plan. Its first line identifies the search by all that changes an estimate; memory
-limit, `top` and fixed keys do not, so a narrower or wider search of the same job resumes too. Simulations under a
-schedule count for the same limit only.
-"""
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
-import hashlib
-import json
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Executor
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, Self
-
-import scaleout
-from scaleout.errors import ConfigError
+from scaleout.program.fastest import MARGIN, ranked
 from scaleout.study.search.evaluate import BASELINE, Estimate
-from scaleout.study.search.request import SearchRequest
 from scaleout.study.search.space import Plan
 
 SLACK = 1.25
 """Plans slower than the fastest by more than this factor are not looked at for their memory."""
 
-ROUNDING = 1 - 1e-9
+ROUNDING = 1 - MARGIN
 """Factor on a lower bound, so that rounding never lifts it above the time that it bounds."""
-
-FILE = "plans.jsonl"
-"""Name of the log in an output directory."""
 
 Choice = tuple[Plan, str]
 """A plan and a schedule."""
@@ -41,10 +27,10 @@ class EvaluatedPlan:
     schedule: str = BASELINE
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """Order: fastest first, of equals the one that holds least, then the schedule, then the plan itself."""
+    def order(self) -> tuple[Any, ...]:
+        """Order of those that take equally long: least memory first, then the schedule, then the plan itself."""
         simple = self.schedule != BASELINE, self.schedule
-        return self.estimate.step_s, self.estimate.peak_bytes, simple, tuple(map(str, self.plan))
+        return self.estimate.peak_bytes, simple, tuple(map(str, self.plan))
 
     @property
     def choice(self) -> Choice:
@@ -52,9 +38,14 @@ class EvaluatedPlan:
         return self.plan, self.schedule
 
 
+def fastest_first(found: Iterable[EvaluatedPlan]) -> list[EvaluatedPlan]:
+    """Return plans, the fastest first."""
+    return ranked(found, key=lambda each: each.estimate.step_s, order=lambda each: each.order)
+
+
 @dataclass
 class Counts:
-    """Plans by what became of them.
+    """Plans by what became of them, which follows from the answer: a search may have evaluated some that are bounded.
 
     Attributes
     ----------
@@ -65,7 +56,9 @@ class Counts:
     bounded : int
         That cannot be among those wanted, by their lower bounds.
     too_large : int
-        That do not fit the memory.
+        Of the others, that do not fit the memory.
+    evaluated : int
+        The rest.
     """
 
     enumerated: int = 0
@@ -73,11 +66,6 @@ class Counts:
     bounded: int = 0
     too_large: int = 0
     evaluated: int = 0
-
-    def add(self, other: "Counts") -> None:
-        """Add others."""
-        for name, count in vars(other).items():
-            setattr(self, name, getattr(self, name) + count)
 
 
 @dataclass
@@ -117,9 +105,9 @@ class Best:
     def add(self, found: Iterable[EvaluatedPlan]) -> None:
         """Keep those that are among the best."""
         new = list(found)
-        self.fastest = sorted([*self.fastest, *new], key=lambda each: each.key)[: self.top]
+        self.fastest = fastest_first([*self.fastest, *new])[: self.top]
         front: list[EvaluatedPlan] = []
-        for each in sorted([*self.front, *new], key=lambda each: each.key):
+        for each in fastest_first([*self.front, *new]):
             if not front or each.estimate.peak_bytes < front[-1].estimate.peak_bytes:
                 front.append(each)
         self.front = front
@@ -129,104 +117,3 @@ class Best:
         """The front, as far as it is complete."""
         last_s = SLACK * self.fastest[0].estimate.step_s if self.fastest else 0.0
         return [found for found in self.front if found.estimate.step_s <= last_s]
-
-
-@dataclass(frozen=True)
-class Execution:
-    """How a search runs.
-
-    Attributes
-    ----------
-    pool : Executor
-        Of as many processes as there are workers.
-    known : mapping
-        Estimates of what was evaluated before.
-    keep : function
-        Called with every plan as soon as it has been evaluated.
-    tell : function
-        Called now and then with steps done, all steps, how many plans have been evaluated, and the best so far.
-    """
-
-    pool: Executor
-    workers: int
-    known: Mapping[Choice, Estimate]
-    keep: Callable[[EvaluatedPlan], None]
-    tell: Callable[[int, int, int, Best], None]
-
-
-class CheckpointLog:
-    """The log of a search in a directory, which is made if need be.
-
-    Raises
-    ------
-    ConfigError
-        If the directory holds the log of another search, or cannot be written.
-    """
-
-    def __init__(self, directory: Path, request: SearchRequest) -> None:
-        self.path, self.memory_bytes = directory / FILE, request.memory_bytes
-        self.known: dict[Choice, Estimate] = {}
-        header = {"request": _fingerprint(request), "workload": request.base.name, "ranks": request.num_ranks}
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            whole = self._read(header) if self.path.exists() else b""
-            self._file = self.path.open("r+b" if self.path.exists() else "wb")
-            self._file.truncate(len(whole))  # a line that was not written to its end
-            self._file.seek(len(whole))
-            if not whole:
-                self._write(header)
-        except OSError as error:
-            raise ConfigError(f"output {str(self.path)!r} cannot be written ({error.strerror}); give another") from None
-
-    def _read(self, header: dict[str, object]) -> bytes:
-        """Read the lines that are whole, and return them."""
-        lines = self.path.read_bytes().splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith(b"\n")]
-        try:
-            rows = [json.loads(line) for line in whole]
-            same = not rows or rows[0] == header
-            if same:
-                self.known = {
-                    (Plan(**row["plan"]), row["schedule"]): Estimate(**row["estimate"])
-                    for row in rows[1:]
-                    if row["schedule"] == BASELINE or row["memory_bytes"] == self.memory_bytes
-                }
-        except (ValueError, KeyError, TypeError):
-            raise ConfigError(f"{self.path}: is not the log of a search; remove it, or give another --output") from None
-        if not same:
-            raise ConfigError(
-                f"{self.path}: holds plans of another search (workload {rows[0].get('workload')!r} on "
-                f"{rows[0].get('ranks')} ranks, or other settings); remove it, or give another --output"
-            )
-        return b"".join(whole)
-
-    def add(self, found: EvaluatedPlan) -> None:
-        """Write down a plan under a schedule, unless it stands there already."""
-        if found.choice not in self.known:
-            about = {"schedule": found.schedule, "memory_bytes": self.memory_bytes}
-            self._write({"plan": found.plan._asdict(), **about, "estimate": asdict(found.estimate)})
-
-    def _write(self, row: dict[str, object]) -> None:
-        self._file.write(json.dumps(row).encode() + b"\n")
-        self._file.flush()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-
-def _fingerprint(request: SearchRequest) -> str:
-    """Return a hash of all that an estimate depends on besides the plan."""
-    kept = request.base.model_dump(exclude={*Plan._fields, "batch_per_replica", "description", "source"})
-    device = request.device
-    measured = [hashlib.sha256(path.read_bytes()).hexdigest() for path in device.kernel_files]
-    peaks = (sorted(device.peak_flops_per_s.items()), device.memory_bytes_per_s, device.l2_bytes, device.num_sms)
-    about: tuple[Any, ...] = (
-        scaleout.__version__, kept, request.topology, peaks, measured, request.num_ranks, request.batch
-    )  # fmt: skip
-    host_and_clocks = request.options.host, request.options.clocks
-    if host_and_clocks != ("none", "unthrottled"):  # files from before the choice are of the same search
-        about += host_and_clocks
-    return hashlib.sha256(repr(about).encode()).hexdigest()

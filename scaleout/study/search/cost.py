@@ -10,6 +10,7 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -185,7 +186,7 @@ class TimeBreakdown:
     @functools.cached_property
     def total_s(self) -> float:
         """All together."""
-        return self.compute_s + sum(self.exposed_s.values())
+        return self.compute_s + fsum(self.exposed_s.values())
 
     @classmethod
     def total(cls, parts: Iterable[tuple["TimeBreakdown", float]]) -> "TimeBreakdown":
@@ -252,7 +253,9 @@ class PlanCosts:
         if key not in self._work:
             if work not in self._compute:
                 self.model.time_kernels(work.kernels)
-                self._compute[work] = sum(count * self.model.kernel_s(kernel) for kernel, count in work.kernels.items())
+                self._compute[work] = fsum(
+                    count * self.model.kernel_s(kernel) for kernel, count in work.kernels.items()
+                )
             exposed_s: dict[str, float] = {}
             for collective, count in work.collectives.items():
                 seconds = count * self.collective_s(collective, workload, axes)
@@ -276,7 +279,7 @@ class PlanCosts:
         if not self.device.host_launch_s:
             return 0.0
         if work not in self._host:
-            self._host[work] = sum(count * call_s(call, self.device) for call, count in work.calls.items())
+            self._host[work] = fsum(count * call_s(call, self.device) for call, count in work.calls.items())
         return self._host[work]
 
     def start_s(self, *, backward: bool) -> float:

@@ -8,6 +8,7 @@ Symbols: p pipeline ranks; v virtual stages of a rank; m micro-batches.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,7 @@ class Estimate:
     @property
     def peak_bytes(self) -> float:
         """What the fullest rank holds at its peak."""
-        return sum(self.memory_bytes.values())
+        return fsum(self.memory_bytes.values())
 
     @property
     def bound_by(self) -> str:
@@ -137,7 +138,7 @@ def evaluate(
         if len(ranks) == 1
         else _simulated_ends(workload, costs, ranks, found, eager=eager)
     )
-    ends = [end + sum(stage.deferred.total_s for stage in rank) for end, rank in zip(ends, ranks, strict=True)]
+    ends = [end + fsum(stage.deferred.total_s for stage in rank) for end, rank in zip(ends, ranks, strict=True)]
     ledger = Ledger.of(workload, costs)
     finish = _finish(ledger, ranks) if workload.mode == "training" else [[] for _ in ranks]
     step_s = _end_of_step(workload, finish, ends)
@@ -211,7 +212,7 @@ def _once(rank: Sequence[Stage]) -> TimeBreakdown:
 
 def _waits_for_host(rank: Sequence[Stage], counts: Any) -> float:
     """Return the seconds that a pipeline rank waits for its host, over all micro-batches."""
-    return sum(
+    return fsum(
         int(counts[action, chunk]) * (stage.issued_s[action] - stage.actions[action].total_s)
         for chunk, stage in enumerate(rank)
         for action in Action
@@ -235,7 +236,7 @@ def _simulated_ends(
         action_s - after_s,
         send_s=sends_s(messages_s, workload.pipeline_schedule, workload.pipeline_parallel, workload.chunks),
         after_s=after_s,
-        begin_s=[sum(stage.gathered.total_s for stage in rank) for rank in ranks],
+        begin_s=[fsum(stage.gathered.total_s for stage in rank) for rank in ranks],
         first_s=[[-stage.saved.total_s for stage in rank] for rank in ranks],
         last_s=[[stage.reduced[0].total_s for stage in rank] for rank in ranks],
         last_after_s=[[stage.reduced[1].total_s for stage in rank] for rank in ranks],
@@ -287,7 +288,7 @@ def _end_of_step(
 
 
 def _estimate(ledger: Ledger, step_s: float, times: Sequence[TimeBreakdown], host_s: Sequence[float]) -> Estimate:
-    waits_s = sum(host_s) / len(host_s)
+    waits_s = fsum(host_s) / len(host_s)
     mean = TimeBreakdown.total((each, 1 / len(times)) for each in times)
     exposed_s: dict[str, float] = {}
     for family, seconds in mean.exposed_s.items():

@@ -6,7 +6,7 @@ are means over ranks.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,12 @@ from scaleout.config.units import format_bytes
 from scaleout.program.graph import NONE, Floats, NodeRole
 from scaleout.simulation.result import Result, Timeline
 from scaleout.study.search.best import Choice, EvaluatedPlan
+from scaleout.study.search.checkpoint import Memory
 from scaleout.study.search.evaluate import BASELINE
+from scaleout.study.search.execution import Execution, pool_of
 from scaleout.study.search.request import SearchRequest
-from scaleout.study.search.scheduled import estimate_under, run_plan
-from scaleout.study.search.search import Answer, pool_of
+from scaleout.study.search.scheduled import CONTENDED, estimate_under, run_plan
+from scaleout.study.search.search import Answer
 from scaleout.study.search.space import families
 
 BEGINNING = "at the beginning of the step"
@@ -187,23 +189,34 @@ def _rows(compared: Sequence[EvaluatedPlan]) -> list[dict[str, Any]]:
     ]
 
 
-def explanation(request: SearchRequest, answer: Answer, *, workers: int) -> Explanation:
-    """Explain the fastest plan of an answer that has one."""
+def explanation(request: SearchRequest, answer: Answer, *, workers: int, memory: Memory) -> Explanation:
+    """Explain the fastest plan of an answer that has one; what is simulated for it is remembered."""
     fastest, simple = answer.fastest[0], answer.best_under(BASELINE)
     assert simple is not None, "every search evaluates plans under baseline"
     schedules = (BASELINE, *request.schedules)
     choices = [(plan, schedule) for plan in dict.fromkeys((fastest.plan, simple.plan)) for schedule in schedules]
     known = {found.choice: found.estimate for found in answer.evaluated}
-    new = [choice for choice in choices if choice not in known]
+    names = {
+        choice: (choice[0], CONTENDED if choice[1] == BASELINE else choice[1])
+        for choice in choices
+        if choice not in known
+    }
     with pool_of(workers) as pool:
-        overlap = pool.submit(_overlap, request, fastest.choice)
-        known |= dict(zip(new, pool.map(estimate_under, [request] * len(new), new), strict=True))
+        execution = Execution(pool, workers, memory)
+        overlap = execution.mapped("overlap", _overlap, request, [fastest.choice])
+        execution.simulate(estimate_under, request, names)
+    known |= {choice: memory.estimates[name] for choice, name in names.items()}
     found = [EvaluatedPlan(plan, known[plan, schedule], schedule) for plan, schedule in choices]
-    return Explanation(fastest, overlap.result(), tuple(found[: len(schedules)]), tuple(found[len(schedules) :]))
+    return Explanation(
+        fastest,
+        tuple(Overlap(*row) for row in overlap),
+        tuple(found[: len(schedules)]),
+        tuple(found[len(schedules) :]),
+    )
 
 
-def _overlap(request: SearchRequest, choice: Choice) -> tuple[Overlap, ...]:
-    return overlap_by_axis(run_plan(request, choice).result)
+def _overlap(request: SearchRequest, choices: Sequence[Choice]) -> list[Any]:
+    return [astuple(each) for choice in choices for each in overlap_by_axis(run_plan(request, choice).result)]
 
 
 def why_none(request: SearchRequest, answer: Answer) -> str:

@@ -12,6 +12,7 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import fsum
 
 import numpy as np
 import numpy.typing as npt
@@ -72,7 +73,7 @@ def stage_bounds_of(stages: Sequence[Stage]) -> StageBounds:
             columns.append((forward, whole - stage.after_s, forward + whole, 0.0))
     forward_s, back_s, both_s, later_s = np.array(columns).T
     once_s = np.array([-stage.saved.total_s for stage in stages])
-    last_s = np.array([sum(time.total_s for time in (stage.deferred, *stage.reduced)) for stage in stages])
+    last_s = np.array([fsum(time.total_s for time in (stage.deferred, *stage.reduced)) for stage in stages])
     begin_s = np.array([stage.gathered.total_s for stage in stages])
     return StageBounds(forward_s, back_s, both_s, once_s, later_s, last_s, begin_s)
 
@@ -173,7 +174,7 @@ class LowerBounds:
         adds = {kernel("add", dtype=dtype, elements=number): times for number, times in Counter(added).items()}
         calls = [*(work.kernels for work in part.works), adds]
         model.time_kernels(call for some in calls for call in some)
-        seconds = [sum(times * model.kernel_s(call) for call, times in some.items()) for some in calls]
+        seconds = [fsum(times * model.kernel_s(call) for call, times in some.items()) for some in calls]
         if collectives:
             axes = Axes(workload)
             for name in (name for work in part.works for name in work.families):

@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from functools import cache
+from math import fsum
 from typing import Any
 
 from scaleout.analysis.breakdown import breakdown, by_axis, exposed_by_family
 from scaleout.schedule import in_order
 from scaleout.simulation.contention import contention_of
 from scaleout.study.job import Job, Outcome, run
-from scaleout.study.search.best import ROUNDING, Best, Choice, EvaluatedPlan, Execution
+from scaleout.study.search.best import ROUNDING, Best, Choice, EvaluatedPlan, fastest_first
 from scaleout.study.search.evaluate import Estimate, peak_bytes_of
+from scaleout.study.search.execution import Execution, done
 from scaleout.study.search.lower_bound import lower_bounds_of
 from scaleout.study.search.request import SearchRequest
 from scaleout.study.search.space import Family, Plan
@@ -30,7 +32,7 @@ def estimate_of(outcome: Outcome) -> Estimate:
     step_s, compute_s = result.makespan_s, breakdown(result).compute_s
     exposed = exposed_by_family(result)  # of which messages are part of the bubble
     exposed_s = by_axis({each: seconds for each, seconds in exposed.items() if each and each.name != "pipeline"})
-    bubble_s = max(0.0, step_s - compute_s - sum(exposed_s.values()))
+    bubble_s = max(0.0, step_s - compute_s - fsum(exposed_s.values()))
     return Estimate.of(workload, device, step_s, compute_s=compute_s, exposed_s=exposed_s, bubble_s=bubble_s)
 
 
@@ -48,20 +50,25 @@ def run_plan(request: SearchRequest, choice: Choice) -> Outcome:
     return run(Job(request.workload(plan), device, request.topology, schedule, request.options))
 
 
+CONTENDED = "baseline, simulated"
+"""Name under which the memory of a search has plans that are simulated under `baseline`."""
+
+
 def contended(request: SearchRequest, found: Sequence[EvaluatedPlan], execution: Execution) -> list[EvaluatedPlan]:
     """Return plans under `baseline`, the `top` fastest of them simulated with contention and the request's clocks."""
     plans = {each.choice: each for each in found}
     unthrottled = request.options.clocks == "unthrottled"
     if unthrottled and contention_of(request.device, request.topology) is None:
         return list(found)
+    known = execution.memory.estimates
     simulated: set[Choice] = {each.choice for each in found if unthrottled and each.plan.pipeline_parallel == 1}
     while True:
-        first = sorted(plans.values(), key=lambda each: each.key)[: request.top]
-        wanted = [each.choice for each in first if each.choice not in simulated][: execution.workers]
+        first = fastest_first(plans.values())[: request.top]
+        wanted = [each.choice for each in first if each.choice not in simulated]
         if not wanted:
-            return list(plans.values())
-        estimates = execution.pool.map(estimate_under, [request] * len(wanted), wanted)
-        plans |= {choice: EvaluatedPlan(choice[0], each) for choice, each in zip(wanted, estimates, strict=True)}
+            return fastest_first(plans.values())
+        execution.simulate(estimate_under, request, {choice: (choice[0], CONTENDED) for choice in wanted})
+        plans |= {choice: EvaluatedPlan(choice[0], known[choice[0], CONTENDED]) for choice in wanted}
         simulated.update(wanted)
 
 
@@ -104,8 +111,8 @@ class Simulated:
     lower_bound_s: float | None
 
 
-def candidates_of(request: SearchRequest, some: Sequence[Family], *, last_s: float) -> list[Candidate]:
-    """Return which plans of families fit and may take less than the last of the fastest."""
+def candidates_of(request: SearchRequest, some: Sequence[Family], *, last_s: float) -> list[tuple[float, float, Plan]]:
+    """Return which plans of families fit and may take less than the last of the fastest, as fields of `Candidate`."""
     lower_bounds, ordered = lower_bounds_of(request.topology, request.device), all(map(in_order, request.schedules))
     kernels_s = cache(lambda plan: lower_bounds.kernels_s(request.workload(plan), ordered=ordered))
     passes_s = cache(lambda plan: lower_bounds.passes_s(request.workload(plan)))
@@ -121,8 +128,8 @@ def candidates_of(request: SearchRequest, some: Sequence[Family], *, last_s: flo
         if key not in links_s:
             links_s[key] = lower_bounds.links_s(workload)
         bound_s = max(kernels_s(lighter[1]), links_s[key])
-        if bound_s * ROUNDING <= last_s and sum(peak_bytes_of(workload).values()) <= request.memory_bytes:
-            found.append(Candidate(max(bound_s, passes_s(lighter[1])), bound_s, plan))
+        if bound_s * ROUNDING <= last_s and fsum(peak_bytes_of(workload).values()) <= request.memory_bytes:
+            found.append((max(bound_s, passes_s(lighter[1])), bound_s, plan))
     return found
 
 
@@ -139,36 +146,35 @@ def simulate_best(
     wanted.sort(key=lambda each: (each.plan != so_far, each.key))
     first, rest = wanted[: request.simulations], wanted[request.simulations :]
     choices = [(candidate, schedule) for candidate in first for schedule in request.schedules]
-    running: set[Future[EvaluatedPlan]] = set()
-    found, todo = list[EvaluatedPlan](), iter(choices)
-    skipped = 0
+    running, todo = dict[Future[Estimate], Choice](), iter(choices)
+    fitting = dict[Choice, EvaluatedPlan]()
+    known, num_done = execution.memory.estimates, 0
     while True:
         while len(running) < execution.workers and (next_choice := next(todo, None)) is not None:
             candidate, schedule = next_choice
             if not best.may_have(candidate.bound_s):
-                skipped += 1
-            else:
-                choice = candidate.plan, schedule
-                running.add(execution.pool.submit(_simulate, request, choice, execution.known.get(choice)))
+                num_done += 1
+                continue
+            choice = candidate.plan, schedule
+            before = known.get(choice)
+            running[done(before) if before else execution.pool.submit(estimate_under, request, choice)] = choice
         if not running:
             break
-        done, running = wait(running, return_when=FIRST_COMPLETED)
-        new = [future.result() for future in done]
-        fitting = [each for each in new if each.estimate.peak_bytes <= request.memory_bytes]
-        skipped += len(new) - len(fitting)
-        best.add(fitting)
-        found += fitting
-        for each in new:
-            execution.keep(each)
-        execution.tell(len(found) + skipped, len(choices), len(found), best)
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            choice = running.pop(future)
+            each = EvaluatedPlan(choice[0], future.result(), choice[1])
+            execution.memory.add(each)
+            num_done += 1
+            if each.estimate.peak_bytes <= request.memory_bytes:
+                fitting[choice] = each
+                best.add([each])
+        execution.tell(num_done, len(choices), len(fitting), best)
+    # What was simulated before a faster one was known depends on what is done when, and does not count.
+    counted = [(each.plan, schedule) for each, schedule in choices if best.may_have(each.bound_s)]
+    found = [fitting[choice] for choice in counted if choice in fitting]
     times = len(request.schedules)
     left = [each for each in rest if best.may_have(each.bound_s)]
     faster = [each.bound_s for each in left if each.bound_s < best.fastest[0].estimate.step_s * ROUNDING]
     total = num_plans * times
     bounded = total - len(found) - times * len(left)
     return Simulated(tuple(found), total, bounded, times * len(left), min(faster, default=None))
-
-
-def _simulate(request: SearchRequest, choice: Choice, known: Estimate | None) -> EvaluatedPlan:
-    plan, schedule = choice
-    return EvaluatedPlan(plan, known or estimate_under(request, choice), schedule)

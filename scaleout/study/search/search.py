@@ -6,64 +6,40 @@ time and memory up to `SLACK` slower than the fastest: the same as if every plan
 """
 
 import os
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import chain
-from typing import Any
+from math import fsum
+from typing import NamedTuple
 
-from scaleout.study.search.best import ROUNDING, Best, Choice, Counts, EvaluatedPlan, Execution
+from scaleout.study.search.best import ROUNDING, Best, Counts, EvaluatedPlan, fastest_first
+from scaleout.study.search.checkpoint import Memory
 from scaleout.study.search.evaluate import BASELINE, Estimate, evaluate, peak_bytes_of
+from scaleout.study.search.execution import Execution, done, pool_of
 from scaleout.study.search.lower_bound import bound_of, lower_bounds_of, stage_bounds_of
 from scaleout.study.search.request import SearchRequest
-from scaleout.study.search.scheduled import Simulated, candidates_of, contended, simulate_best
+from scaleout.study.search.scheduled import Candidate, Simulated, candidates_of, contended, simulate_best
 from scaleout.study.search.space import Family, Plan, families
 from scaleout.study.search.stages import Ledger, stages_of
 from scaleout.workloads.config import LayeredModel
 from scaleout.workloads.generate.profile import profile_key
 
-
-class _Here(Executor):
-    """Runs everything in this process, at once."""
-
-    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-        """Run a function."""
-        future: Future[Any] = Future()
-        future.set_result(function(*arguments, **named))
-        return future
+_OPENED_TOGETHER = 4
 
 
-def pool_of(workers: int) -> Executor:
-    """Return what runs functions in other processes, or in this one if it is to be the only one."""
-    return ProcessPoolExecutor(workers, initializer=_leave_interrupts) if workers > 1 else _Here()
+class Considered(NamedTuple):
+    """A plan whose first lower bound did not rule it out when its family was opened.
 
-
-def _leave_interrupts() -> None:
-    """Let the process that started this one answer to Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-_MAPPED_TOGETHER, _OPENED_TOGETHER = 64, 4
-
-
-@dataclass
-class Opened:
-    """What opening some families gave.
-
-    `nearest` is the plan that holds least of those that do not fit, and what it holds.
+    `family` and `number` say which plan it is; `path_s` is its closer bound, -1 where it was not needed.
     """
 
-    evaluated: list[EvaluatedPlan] = field(default_factory=list)
-    counts: Counts = field(default_factory=Counts)
-    nearest: tuple[float, Plan] | None = None
-
-    def add(self, other: "Opened") -> None:
-        """Add what opening others gave."""
-        self.evaluated += other.evaluated
-        self.counts.add(other.counts)
-        self.nearest = min(filter(None, (self.nearest, other.nearest)), default=None)
+    family: int
+    number: int
+    bound_s: float
+    peak_bytes: float
+    path_s: float
+    evaluated: bool
 
 
 @dataclass(frozen=True)
@@ -95,33 +71,29 @@ class Answer:
     def best_under(self, schedule: str) -> EvaluatedPlan | None:
         """Return the fastest plan that was evaluated under a schedule."""
         under = [found for found in self.evaluated if found.schedule == schedule]
-        return min(under, key=lambda found: found.key, default=None)
+        return next(iter(fastest_first(under)), None)
 
 
 def search(
     request: SearchRequest,
     *,
-    known: Mapping[Choice, Estimate] | None = None,
+    memory: Memory | None = None,
     workers: int | None = None,
-    keep: Callable[[EvaluatedPlan], None] = lambda _found: None,
     tell: Callable[[int, int, int, Best], None] = lambda *_told: None,
 ) -> Answer:
-    """Find the best plans.
+    """Find the best plans. The answer follows from the request, whatever runs when, or was known before.
 
     Parameters
     ----------
-    known : mapping, optional
-        Plans that were evaluated before, with their schedules, and their estimates.
+    memory : Memory, optional
+        What was computed before; takes what is computed, as soon as it is.
     workers : int, optional
         Processes; as many as there are cores if not given, and none besides this one if 1.
-    keep : function, optional
-        Called with every plan as soon as it has been evaluated.
     tell : function, optional
         Called now and then with steps done, all steps, how many plans have been evaluated, and the best so far.
     """
-    workers = workers or os.cpu_count() or 1
-    opened, best = Opened(), Best(request.top)
-    counts, todo = opened.counts, list[Family]()
+    workers, memory = workers or os.cpu_count() or 1, memory or Memory()
+    counts, todo = Counts(), list[Family]()
     for family in families(request.base, request.num_ranks, request.batch, fixed=request.fixed):
         counts.enumerated += family.num_plans
         counts.indivisible += family.num_plans - len(family.plans)
@@ -129,58 +101,109 @@ def search(
             todo.append(family)
     simulated = None
     with pool_of(workers) as pool:
-        execution = Execution(pool, workers, known or {}, keep, tell)
-        bounds = list(_mapped(_weigh, request, [family.plans[0] for family in todo], pool))
-        for new, done in _opened(request, todo, [under_baseline_s for under_baseline_s, _ in bounds], best, execution):
-            opened.add(new)
-            best.add(new.evaluated)
-            for found in new.evaluated:
-                keep(found)
-            tell(done, len(todo), len(opened.evaluated), best)
-        evaluated = opened.evaluated
+        execution = Execution(pool, workers, memory, tell)
+        bounds = execution.mapped("bounds", _weigh, request, [family.plans[0] for family in todo])
+        evaluated, nearest = _evaluated(request, todo, [under_baseline_s for under_baseline_s, _ in bounds], execution)
+        counts.evaluated, counts.too_large = len(evaluated), len(nearest)
+        counts.bounded = counts.enumerated - counts.indivisible - counts.evaluated - counts.too_large
         if request.schedules or request.options.clocks != "unthrottled":
-            evaluated, best = contended(request, evaluated, execution), Best(request.top)
-            best.add(evaluated)
+            evaluated = contended(request, evaluated, execution)
+        best = Best(request.top)
+        best.add(evaluated)
         if request.schedules:
             may_be = [family for family, (_, bound_s) in zip(todo, bounds, strict=True) if best.may_have(bound_s)]
-            candidates = _mapped(partial(candidates_of, last_s=best.last_s), request, may_be, pool)
+            found = execution.mapped("candidates", partial(candidates_of, last_s=best.last_s), request, may_be)
+            candidates = [Candidate(promise_s, bound_s, Plan(*plan)) for promise_s, bound_s, plan in found]
             num_plans = counts.enumerated - counts.indivisible
-            simulated = simulate_best(request, list(candidates), num_plans, best, execution)
+            simulated = simulate_best(request, candidates, num_plans, best, execution)
             evaluated += simulated.found
-    return Answer(tuple(best.fastest), tuple(best.near), tuple(evaluated), counts, opened.nearest, simulated)
+    return Answer(
+        tuple(best.fastest), tuple(best.near), tuple(evaluated), counts, min(nearest, default=None), simulated
+    )
+
+
+def _evaluated(
+    request: SearchRequest, todo: Sequence[Family], bounds: Sequence[float], execution: Execution
+) -> tuple[list[EvaluatedPlan], list[tuple[float, Plan]]]:
+    """Return the plans that the answer does not rule out: the fastest first, and what those hold that do not fit.
+
+    More may be evaluated while the best are not known yet, depending on what is done when; these are not returned.
+    """
+    best, all_considered = Best(request.top), list[Considered]()
+    for considered, found in _opened(request, todo, bounds, best, execution):
+        all_considered += considered
+        best.add(found)
+    estimates = execution.memory.estimates
+    evaluated, too_large = list[EvaluatedPlan](), list[tuple[float, Plan]]()
+    for each in all_considered:
+        plan = todo[each.family].plans[each.number]
+        if each.bound_s * ROUNDING > best.limit():
+            continue
+        if each.peak_bytes > request.memory_bytes:
+            too_large.append((each.peak_bytes, plan))
+        elif each.evaluated and best.wants(each.bound_s, each.peak_bytes) and best.wants(each.path_s, each.peak_bytes):
+            evaluated.append(EvaluatedPlan(plan, estimates[plan, BASELINE]))
+    return fastest_first(evaluated), too_large
 
 
 def _opened(
     request: SearchRequest, todo: Sequence[Family], bounds: Sequence[float], best: Best, execution: Execution
-) -> Iterator[tuple[Opened, int]]:
-    """Open the families that may be wanted, the most promising first; yield what each gave, and how many are done."""
+) -> Iterator[tuple[list[Considered], list[EvaluatedPlan]]]:
+    """Open the families that may be wanted, the most promising first; yield what each considered and evaluated."""
     order = sorted(range(len(todo)), key=lambda number: (bounds[number], number))
-    done = 0
-    running: dict[Future[Opened], int] = {}
-    left = iter(_batched(order, _OPENED_TOGETHER))
+    memory, num_done, num_evaluated = execution.memory, 0, 0
+    running: dict[Future[_Opening], tuple[str, int]] = {}
+    left = iter(range(0, len(order), _OPENED_TOGETHER))
     while True:
-        while len(running) < 2 * execution.workers and (some := next(left, None)) is not None:
-            wanted = [todo[number] for number in some if bounds[number] * ROUNDING <= best.limit()]
-            pruned = sum(len(todo[number].plans) for number in some) - sum(len(family.plans) for family in wanted)
-            done += len(some) - len(wanted)
-            if pruned:
-                yield Opened(counts=Counts(bounded=pruned)), done
-            if wanted:
-                choices = [(plan, BASELINE) for family in wanted for plan in family.plans]
-                known = {choice: execution.known[choice] for choice in choices if choice in execution.known}
-                running[execution.pool.submit(_open, request, wanted, known, best)] = len(wanted)
+        while len(running) < 2 * execution.workers and (begin := next(left, None)) is not None:
+            some = order[begin : begin + _OPENED_TOGETHER]
+            wanted = [number for number in some if bounds[number] * ROUNDING <= best.limit()]
+            num_done += len(some) - len(wanted)
+            name = f"families {begin}"
+            if (before := _remembered(todo, name, memory)) is not None:
+                running[done(before)] = name, len(wanted)
+            elif wanted:
+                plans = [todo[number].plans for number in wanted]
+                known = {
+                    plan: memory.estimates[plan, BASELINE]
+                    for each in plans
+                    for plan in each
+                    if (plan, BASELINE) in memory.estimates
+                }
+                opening = execution.pool.submit(_open, request, [(n, todo[n]) for n in wanted], known, best)
+                running[opening] = name, len(wanted)
         if not running:
             return
         for future in wait(running, return_when=FIRST_COMPLETED).done:
-            opened = future.result()
-            done += running.pop(future)
-            yield opened, done
+            considered, found = future.result()
+            name, count = running.pop(future)
+            num_done, num_evaluated = num_done + count, num_evaluated + len(found)
+            yield considered, found
+            for each in found:
+                memory.add(each)
+            memory.add_step(name, considered)
+            execution.tell(num_done, len(todo), num_evaluated, best)
+
+
+_Opening = tuple[list[Considered], list[EvaluatedPlan]]
+"""What some families gave: the plans that were considered, and those of them that were evaluated."""
+
+
+def _remembered(todo: Sequence[Family], name: str, memory: Memory) -> _Opening | None:
+    """Return what opening some families gave before; None if they were not, or an estimate of them is lost."""
+    if name not in memory.steps:
+        return None
+    considered = [Considered(*row) for row in memory.steps[name]]
+    plans = [todo[each.family].plans[each.number] for each in considered if each.evaluated]
+    if any((plan, BASELINE) not in memory.estimates for plan in plans):
+        return None
+    return considered, [EvaluatedPlan(plan, memory.estimates[plan, BASELINE]) for plan in plans]
 
 
 def _weigh(request: SearchRequest, plans: Sequence[Plan]) -> list[tuple[float, float]]:
     """Return two lower bounds of families, each given by its first plan: under `baseline`, and under all schedules.
 
-    New kernels of all are timed together. Without other schedules the second bound is infinite.
+    New kernels of all are timed together. Without other schedules the second bound is none, 0.
     """
     lower_bounds = lower_bounds_of(request.topology, request.device)
     workloads = [request.workload(plan) for plan in plans]
@@ -190,13 +213,15 @@ def _weigh(request: SearchRequest, plans: Sequence[Plan]) -> list[tuple[float, f
     return [
         (
             lower_bounds.spread_s(workload, collectives=True),
-            lower_bounds.spread_s(workload, collectives=False) if request.schedules else float("inf"),
+            lower_bounds.spread_s(workload, collectives=False) if request.schedules else 0.0,
         )
         for workload in workloads
     ]
 
 
-def _open(request: SearchRequest, some: Sequence[Family], known: Mapping[Choice, Estimate], best: Best) -> Opened:
+def _open(
+    request: SearchRequest, some: Sequence[tuple[int, Family]], known: Mapping[Plan, Estimate], best: Best
+) -> _Opening:
     """Evaluate those plans of some families that may be wanted, the most promising first."""
     lower_bounds = lower_bounds_of(request.topology, request.device)
     passes_s = cache(lambda plan: lower_bounds.passes_s(request.workload(plan)))
@@ -204,42 +229,27 @@ def _open(request: SearchRequest, some: Sequence[Family], known: Mapping[Choice,
     def path_s(workload: LayeredModel) -> float:
         return bound_of(workload, stage_bounds_of(stages_of(workload, lower_bounds.costs)))
 
-    best, opened, bounded = replace(best), Opened(), list[tuple[float, Plan]]()
-    for family in some:
-        for plan in family.plans:
+    best, bounded = replace(best), list[tuple[float, int, int, Plan]]()
+    for index, family in some:
+        for number, plan in enumerate(family.plans):
             least, closely = family.lighter(plan)
-            bounded.append((passes_s(closely if passes_s(least) * ROUNDING <= best.limit() else least), plan))
-    for lowest_s, plan in sorted(bounded, key=lambda each: each[0]):
-        if lowest_s * ROUNDING > best.limit():
-            opened.counts.bounded += 1
+            bound_s = passes_s(closely if passes_s(least) * ROUNDING <= best.limit() else least)
+            bounded.append((bound_s, index, number, plan))
+    considered, found = list[Considered](), list[EvaluatedPlan]()
+    for bound_s, index, number, plan in sorted(bounded, key=lambda each: each[:3]):
+        if bound_s * ROUNDING > best.limit():
             continue
         workload = request.workload(plan)
-        peak_bytes = sum(peak_bytes_of(workload).values())
-        if peak_bytes > request.memory_bytes:
-            opened.counts.too_large += 1
-            opened.nearest = min(filter(None, (opened.nearest, (peak_bytes, plan))))
-        elif not (best.wants(lowest_s, peak_bytes) and best.wants(path_s(workload), peak_bytes)):
-            opened.counts.bounded += 1
-        else:
-            estimate = known.get((plan, BASELINE)) or evaluate(
+        peak_bytes = fsum(peak_bytes_of(workload).values())
+        closer_s, wanted = -1.0, peak_bytes <= request.memory_bytes and best.wants(bound_s, peak_bytes)
+        if wanted:
+            closer_s = path_s(workload)
+            wanted = best.wants(closer_s, peak_bytes)
+        considered.append(Considered(index, number, bound_s, peak_bytes, closer_s, wanted))
+        if wanted:
+            estimate = known.get(plan) or evaluate(
                 workload, request.topology, request.device, host=request.options.host
             )
-            opened.counts.evaluated += 1
-            opened.evaluated.append(EvaluatedPlan(plan, estimate))
-            best.add(opened.evaluated[-1:])
-    return opened
-
-
-def _mapped(
-    function: Callable[[SearchRequest, Sequence[Any]], list[Any]],
-    request: SearchRequest,
-    items: Sequence[Any],
-    pool: Executor,
-) -> Iterator[Any]:
-    """Return what a function makes of all items, in their order."""
-    batches = _batched(items, _MAPPED_TOGETHER)
-    return chain.from_iterable(pool.map(function, [request] * len(batches), batches))
-
-
-def _batched(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
-    return [items[begin : begin + size] for begin in range(0, len(items), size)]
+            found.append(EvaluatedPlan(plan, estimate))
+            best.add(found[-1:])
+    return considered, found

@@ -8,6 +8,7 @@ import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import fsum
 
 from scaleout.program.operations import Kernel, kernel
 from scaleout.study.search.cost import Collective, Part, PlanCosts, TimeBreakdown, Work, parts_of
@@ -125,7 +126,7 @@ class Ledger:
             for part, count in parts:
                 for gradient in part.gradients:
                     adds[self._add(gradient.num_parameters)] += count
-        saved = TimeBreakdown(sum(count * self.costs.model.kernel_s(add) for add, count in adds.items()))
+        saved = TimeBreakdown(fsum(count * self.costs.model.kernel_s(add) for add, count in adds.items()))
         nothing = (TimeBreakdown(), TimeBreakdown())
         at_once = self.workload.zero >= 2
         by_last = self.workload.overlap_gradient_reduce and not at_once

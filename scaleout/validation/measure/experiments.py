@@ -13,11 +13,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from scaleout.config.checkpoint import Row
 from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError, MeasurementError
 from scaleout.network.collectives import KINDS
 from scaleout.validation.measure import shapes
-from scaleout.validation.measure.checkpoint import CheckpointLog, Row, identity
+from scaleout.validation.measure.checkpoint import MeasurementLog, identity
 
 KEYS = ("collective", "ranks", "bytes")
 FORCED = ("algorithm", "protocol")
@@ -296,7 +297,7 @@ def check_machine(machine: ModuleType, names: Sequence[str], *, gpus: int | None
     return wanted
 
 
-def measure(job: Job, *, machine: ModuleType, log: CheckpointLog) -> Iterator[tuple[int, int]]:
+def measure(job: Job, *, machine: ModuleType, log: MeasurementLog) -> Iterator[tuple[int, int]]:
     """Measure a job's rows; yield the numbers of measured and of failed rows, regularly.
 
     `MeasurementError` if a process ends early; the rows until then are kept.

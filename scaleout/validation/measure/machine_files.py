@@ -12,6 +12,7 @@ links; B their bandwidth; p ranks; C the rate at which a rank's own shard is cop
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from math import fsum
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -21,15 +22,17 @@ import yaml
 
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.topology import load_topology
-from scaleout.config.documents import read_json, to_json
+from scaleout.config.checkpoint import Row
+from scaleout.config.documents import read_json
 from scaleout.config.library import find
 from scaleout.config.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
+from scaleout.config.writing import write_json, write_text
 from scaleout.config.yaml_files import read_yaml
 from scaleout.errors import ConfigError
 from scaleout.network.collectives import BUS_FACTORS
 from scaleout.program.graph import Bools, Floats
 from scaleout.program.operations import kernel
-from scaleout.validation.measure.checkpoint import CheckpointLog, Row, read
+from scaleout.validation.measure.checkpoint import MeasurementLog, measured
 from scaleout.validation.measure.experiments import LARGEST, RINGS
 from scaleout.validation.measured.rows import MACHINES
 
@@ -114,7 +117,7 @@ def host_launch_us(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     for (kind, (forward, backward)), direction in itertools.product(_EXCHANGES.items(), _DIRECTIONS):
         calls = [(call, direction) for call in (backward if direction == "backward" else forward)]
         if all(call in known for call in calls):
-            found[f"{kind}_{direction}"] = sum(known[call] for call in calls)
+            found[f"{kind}_{direction}"] = fsum(known[call] for call in calls)
     found |= {name.replace("gelu", "pointwise"): us for name, us in found.items() if name.startswith("gelu_")}
     if ("start", "backward") in known:
         start_us = known["start", "backward"]
@@ -139,7 +142,7 @@ _LEAST_ROWS = 4
 def write_files(folder: Path, environment: Mapping[str, Any]) -> dict[Path, str]:
     """Write the files for which a folder has enough rows, and the environment; return each with its description."""
     where = f"measured on {environment['gpu']}, {environment.get('date', 'no date')}, by scaleout measure"
-    rows = {name: read(CheckpointLog(folder, name).rows) for name in ("kernels", "collectives", "host")}
+    rows = {name: measured(MeasurementLog(folder, name).rows) for name in ("kernels", "collectives", "host")}
     machine, library = machine_files(environment, rows["collectives"], where=where)
     files = {
         DEVICE: (device_file(environment, rows, where=where), "the device, for --device"),
@@ -150,11 +153,11 @@ def write_files(folder: Path, environment: Mapping[str, Any]) -> dict[Path, str]
     for name, (values, meaning) in files.items():
         if values is not None:
             text = yaml.safe_dump(values, sort_keys=False, width=110)
-            (folder / name).write_text(text, encoding="utf-8")
+            write_text(folder / name, text)
             written[folder / name] = meaning
     names = {"device": DEVICE, "topology": MACHINE}
     known = {key: name for key, name in names.items() if (folder / name).is_file()}
-    (folder / "environment.json").write_text(to_json({**environment, **known}, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "environment.json", {**environment, **known})
     return written
 
 

@@ -8,9 +8,9 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from scaleout.config.checkpoint import Row
 from scaleout.errors import ConfigError
 from scaleout.program.operations import CUSTOM, OPERATIONS, Family, Kernel, kernel
-from scaleout.validation.measure.checkpoint import Row
 from scaleout.workloads.config import load_workload
 from scaleout.workloads.generate import generate
 

@@ -7,6 +7,7 @@ throttled.
 """
 
 from collections.abc import Callable, Mapping
+from math import fsum
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ def _profiled(call: Kernel, repeats: int) -> Mapping[str, Any]:
     if launches == 0 or len(kernels) % calls:
         return {"error": f"{len(kernels)} device kernels in {calls} calls"}
     times = [
-        sum(event.device_time_total for event in kernels[first : first + launches])
+        fsum(event.device_time_total for event in kernels[first : first + launches])
         for first in range(0, len(kernels), launches)
     ]
     return {**summed_up(times), "launches": launches}

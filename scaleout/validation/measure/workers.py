@@ -17,8 +17,9 @@ from typing import Any
 
 import torch
 
+from scaleout.config.checkpoint import Row
 from scaleout.errors import MeasurementError
-from scaleout.validation.measure.checkpoint import CheckpointLog, Row
+from scaleout.validation.measure.checkpoint import MeasurementLog
 from scaleout.validation.measure.experiments import EXPERIMENTS, Job
 from scaleout.validation.measure.session import Session
 
@@ -91,7 +92,7 @@ def work(rank: int, job: Job) -> None:
         nccl_log = Path(job.folder) / f".nccl.{rank}.log"
         os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="TUNING", NCCL_DEBUG_FILE=str(nccl_log))
     session = Session(rank, job.gpus, job.repeats, job.folder)
-    log = CheckpointLog(Path(job.folder), job.experiment)
+    log = MeasurementLog(Path(job.folder), job.experiment)
     module = importlib.import_module(f"scaleout.validation.measure.{experiment.module}")
     if not experiment.collective:
         for row in job.rows[rank :: job.gpus]:

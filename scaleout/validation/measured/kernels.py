@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,7 @@ def fused(row: Row, machine: Machine) -> Case:
         raise NoModelError(str(reason)) from None
 
     def predict_s() -> float:
-        return run(plan.recipes[order], order).time_s if order else sum(plan.baseline_s.values())
+        return run(plan.recipes[order], order).time_s if order else fsum(plan.baseline_s.values())
 
     return Case(row.number(row.values["measured"]) * 1e-6, predict_s)
 

@@ -10,6 +10,7 @@ Symbols: p ranks, and parts of a GEMM. Source: PyTorch 2.11, torch.distributed._
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -399,4 +400,4 @@ def _host_s(operator: str, ranks: int, device: Device) -> float:
     if missing:
         raise NoModelError(f"device {device.name!r} does not say what its host spends on {', '.join(missing)}")
     once_s, *part_s = (device.host_launch_s[call] for call in needed)
-    return once_s + ranks * sum(part_s)
+    return once_s + ranks * fsum(part_s)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from math import fsum
 
 import numpy as np
 
@@ -274,7 +275,7 @@ def _scaled_claims() -> Mapping[str, float]:
 def _hybrid_claims() -> Mapping[str, float]:
     pipelines = figure_11(("megatron", "centauri"))
     bases = [steps["megatron"] for steps in pipelines.values()]
-    shares = [sum(base.exposed_s.get(axis, 0.0) for axis in ("tensor", "pipeline")) / base.step_s for base in bases]
+    shares = [fsum(base.exposed_s.get(axis, 0.0) for axis in ("tensor", "pipeline")) / base.step_s for base in bases]
     return {
         "C11-max": max(best_gain(figure_10(), "zero-3"), best_gain(pipelines, "megatron")),
         "C-tp-share": 100 * max(shares),

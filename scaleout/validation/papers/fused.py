@@ -12,6 +12,7 @@ Computation-Collective Operations, SC 2024.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ def machine(topology: str) -> FusedMachine:
 
 def _bar(label: str, operator: str, settings: Mapping[str, Any], on: FusedMachine) -> Bar:
     plan = plan_operator(operator, settings, on)
-    return Bar(label, sum(plan.baseline_s.values()), run(plan.recipes["aware"], "aware").time_s)
+    return Bar(label, fsum(plan.baseline_s.values()), run(plan.recipes["aware"], "aware").time_s)
 
 
 def embedding(topology: str) -> list[Bar]:
@@ -182,7 +183,7 @@ def table_by_table(program: Program, device: Device) -> Program:
 
 def _mean_and_max(claim: str, bars: Sequence[Bar]) -> dict[str, float]:
     reductions = [100 * bar.reduction for bar in bars]
-    return {f"{claim}-mean": sum(reductions) / len(reductions), f"{claim}-max": max(reductions)}
+    return {f"{claim}-mean": fsum(reductions) / len(reductions), f"{claim}-max": max(reductions)}
 
 
 def _gemv_claims() -> Mapping[str, float]:
@@ -199,7 +200,7 @@ def _occupancy_claims() -> Mapping[str, float]:
 def _skew_claims() -> Mapping[str, float]:
     found = skews()
     return {
-        f"F14-{order}": 100 * sum(each.of(order) for each in found) / len(found) for order in ("oblivious", "aware")
+        f"F14-{order}": 100 * fsum(each.of(order) for each in found) / len(found) for order in ("oblivious", "aware")
     }
 
 
@@ -207,7 +208,7 @@ def _training_pass_claims() -> Mapping[str, float]:
     found = {}
     for claim, charged in (("F15-mean", False), ("F15-charged", True)):
         reductions = [bar.reduction for bar in training_passes(charged=charged)]
-        found[claim] = 100 * sum(reductions) / len(reductions)
+        found[claim] = 100 * fsum(reductions) / len(reductions)
     return found
 
 

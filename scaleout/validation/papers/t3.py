@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from math import fsum
 from statistics import geometric_mean
 
 from scaleout.cluster.device.spec import Device, load_device
@@ -122,7 +123,7 @@ def _times(layer: Sublayer, gemm_units: int, other_units: int) -> tuple[float, f
     staged = stage(layer.gemm, layer.device, isolated_s=layer.isolated_s, units=gemm_units)
     size = layer.gemm.output_bytes
     of_ring = (layer.ring.reduce_scatter_s, layer.ring.all_gather_s)
-    reduce_s = sum(collective_s(size, layer.device, units=other_units) for collective_s in of_ring)
+    reduce_s = fsum(collective_s(size, layer.device, units=other_units) for collective_s in of_ring)
     return staged.isolated_s, reduce_s
 
 
@@ -141,7 +142,7 @@ class Iteration:
     def speedup(self, configuration: str) -> float:
         """Speed-up of the iteration whose sub-layers run in a configuration."""
         outcomes = [each.outcomes for each in self.sublayers]
-        saved_s = sum(each["sequential"].total_s - each[configuration].total_s for each in outcomes)
+        saved_s = fsum(each["sequential"].total_s - each[configuration].total_s for each in outcomes)
         return self.total_s / (self.total_s - self.layers * saved_s)
 
 
@@ -256,7 +257,7 @@ def _figure_18() -> Mapping[str, float]:
 
     writes = by_degree("T18-writes", lambda traffic: traffic.gemm_writes + traffic.scatter_writes)
     return {
-        "T18-mean": sum(saved) / len(saved),
+        "T18-mean": fsum(saved) / len(saved),
         "T18-max": max(saved),
         **by_degree("T18-rs-reads", lambda traffic: traffic.scatter_reads),
         **{claim: _percent(value) for claim, value in writes.items()},

@@ -8,6 +8,7 @@ Source: Korthikanti et al., arXiv:2205.05198, Table 5 and Fig. 1.
 """
 
 from collections.abc import Callable, Mapping
+from math import fsum
 from typing import Any
 
 from scaleout.cluster.machine import Machine
@@ -93,7 +94,7 @@ def held(row: Row, machine: Machine) -> Case:
 
     def predict_bytes() -> float:
         found = memory.peak(workload).bytes_of
-        return sum(found.get(name, 0.0) for name in _KINDS[kind])
+        return fsum(found.get(name, 0.0) for name in _KINDS[kind])
 
     return Case(row.number(f"{plan}_{kind}") * _GIB, predict_bytes, "memory")
 

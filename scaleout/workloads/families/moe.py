@@ -14,6 +14,7 @@ Megatron-Core's all-to-all dispatcher, arXiv:2504.14960, Fig. 3.
 import math
 from dataclasses import replace
 from functools import partial
+from math import fsum
 from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
@@ -255,7 +256,7 @@ def _experts(tape: AutogradTape, x: int, rank: Rank[Moe], *, label: str) -> int:
     tape.push(lambda dy: tape.graph.join([of_expert.backward(dy) for of_expert in reversed(tapes)]))
     firsts = [_first(rank, f"{label}_expert_{index}_1") for index in range(len(tapes))]
     y = tape.graph.join([_two_gemms(each, x, workload, first) for each, first in zip(tapes, firsts, strict=True)])
-    tape.save_for_backward(sum(of_expert.kept_bytes for of_expert in tapes), 1)
+    tape.save_for_backward(fsum(of_expert.kept_bytes for of_expert in tapes), 1)
     return y
 
 

@@ -53,8 +53,13 @@ class _Part:
 
 def profiles_of(workload: LayeredModel, *, backward: bool) -> Callable[[str], "StageProfile"]:
     """Return what profiles a part of a workload by its kind, with what backward does and keeps if wanted."""
-    key, tied = profile_key(workload), workload.tied_parameters > 0 and workload.num_stages == 1
+    key, tied = part_key(workload)
     return lambda kind: _profile(_Part(key, kind, tied and kind in (EMBEDDING, HEAD), backward, workload))
+
+
+def part_key(workload: LayeredModel) -> tuple[tuple[object, ...], bool]:
+    """Return all that its profiles depend on, and whether embedding and head of a rank share parameters."""
+    return profile_key(workload), workload.tied_parameters > 0 and workload.num_stages == 1
 
 
 def profile_key(workload: LayeredModel) -> tuple[object, ...]:

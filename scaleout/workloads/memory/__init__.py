@@ -12,7 +12,8 @@ arXiv:2304.11277 (gathered units); Liu et al., arXiv:2310.01889 (what a ring hol
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from scaleout.program.operations import ITEM_BYTES
 from scaleout.workloads.families.layered import ENDS, Content, LayeredModel
 from scaleout.workloads.generate.axes import Axes, GradientSync
-from scaleout.workloads.generate.profile import StageProfile, profiles_of
+from scaleout.workloads.generate.profile import StageProfile, part_key, profiles_of
 from scaleout.workloads.pipeline import PIPELINES, Action, Slot, orders
 from scaleout.workloads.pipeline.blocks import blocks
 
@@ -76,14 +77,26 @@ Units = tuple[tuple[Held, int], ...]
 """Parts of a stage in order, each with how many of it follow one another."""
 
 
-def units_of_stages(workload: LayeredModel) -> list[Units]:
-    """Return the embedding, the layers of each kind, and the head, as far as each stage has them."""
-    profile_of, contents = profiles_of(workload, backward=True), workload.contents
-    held = {
-        kind: Held.of(profile_of(kind), workload)
-        for kind in dict.fromkeys(kind for content in contents for kind, _ in content)
-    }
-    return [tuple((held[kind], count) for kind, count in content) for content in contents]
+@dataclass(frozen=True)
+class _Stage:
+    """What decides what a stage holds; the workload is any that has this key."""
+
+    key: tuple[object, ...]
+    content: Content
+    workload: LayeredModel = field(compare=False)
+
+
+def _units_of_stages(workload: LayeredModel, contents: Sequence[Content]) -> dict[Content, tuple[Units, Held]]:
+    """Return the embedding, the layers of each kind, and the head, as far as each stage has them, and their sum."""
+    key = (*part_key(workload), workload.transient_memory, workload.placeholder_gradients)
+    return {content: _units_of(_Stage(key, content, workload)) for content in dict.fromkeys(contents)}
+
+
+@functools.lru_cache(maxsize=65536)
+def _units_of(stage: _Stage) -> tuple[Units, Held]:
+    profile_of = profiles_of(stage.workload, backward=True)
+    units = tuple((Held.of(profile_of(kind), stage.workload), count) for kind, count in stage.content)
+    return units, sum((held.times(count) for held, count in units), Held())
 
 
 _SHARDED_FROM = {"optimizer_states": 1, "gradients": 2, "parameters": 3}
@@ -149,7 +162,7 @@ def _buffers(workload: LayeredModel, units: Sequence[Units], sharing: Shares) ->
         passed_on = 2 * workload.local_tokens * workload.hidden * workload.item_bytes if workload.num_stages > 1 else 0
     if workload.sequence_parallel:
         passed_on //= workload.tensor_parallel
-    whole = _whole_bytes(workload, units, sharing)
+    whole = _whole_bytes(workload, units, sharing) if workload.zero >= 2 else []
     gathered = (
         max(_widest(stage, 1 + max(workload.prefetch, workload.gathered_ahead)) for stage in whole)
         if workload.zero == 3
@@ -256,7 +269,7 @@ class Peak:
     @property
     def total_bytes(self) -> float:
         """All kinds together."""
-        return sum(self.bytes_of.values())
+        return fsum(self.bytes_of.values())
 
     @property
     def moment(self) -> str:
@@ -300,14 +313,9 @@ class Ledger:
     @classmethod
     def of(cls, workload: LayeredModel) -> "Ledger":
         """Count them."""
-        units = units_of_stages(workload)
-        numbers = workload.stages_of_ranks.tolist()
-        contents = workload.contents
-        of_content = {
-            content: sum((held.times(count) for held, count in stage), Held())
-            for content, stage in dict(zip(contents, units, strict=True)).items()
-        }
-        stages = [[of_content[contents[number]] for number in rank] for rank in numbers]
+        numbers, contents = workload.stages_of_ranks.tolist(), workload.contents
+        of_content = _units_of_stages(workload, contents)
+        stages = tuple(tuple(of_content[contents[number]][1] for number in rank) for rank in numbers)
         axes = Axes(workload)
         sharing = (axes.dense(), axes.experts())
         alike: dict[tuple[Content, ...], Mapping[str, float]] = {}
@@ -319,11 +327,18 @@ class Ledger:
                     count * workload.cache_bytes(kind) for content in key for kind, count in content if kind not in ENDS
                 )
                 alike[key] = persistent_bytes(
-                    workload, [units[number] for number in rank], sharing, cached_bytes=cached
+                    workload, [of_content[content][0] for content in key], sharing, cached_bytes=cached
                 )
             persistent.append(alike[key])
-        kept, recomputed, transient, moment = _highest(workload, stages)
-        total = np.array([sum(each.values()) for each in persistent]) + kept + recomputed + transient
+        if workload.mode == "training":
+            kept, recomputed, transient, moment = _highest(
+                stages, workload.pipeline_schedule, **workload.pipeline_sizes
+            )
+        else:
+            one = max(held.kept_bytes + held.recompute_bytes for units, _ in of_content.values() for held, _ in units)
+            kept, recomputed, transient = np.full(len(numbers), one), np.zeros(len(numbers)), np.zeros(len(numbers))
+            moment = np.zeros(len(numbers), np.int64)
+        total = np.array([fsum(each.values()) for each in persistent]) + kept + recomputed + transient
         return cls(workload, stages, persistent, kept, recomputed, transient, total, moment)
 
     @property
@@ -350,25 +365,23 @@ class Ledger:
         return Peak(rank, bytes_of, tuple(moments.in_flight[row].tolist()), order[slot], slot, len(order))
 
 
-def _highest(workload: LayeredModel, stages: Sequence[Sequence[Held]]) -> tuple[Floats, Floats, Floats, Index]:
+@functools.lru_cache(maxsize=4096)
+def _highest(
+    held: tuple[tuple[Held, ...], ...], schedule: str, /, **sizes: Any
+) -> tuple[Floats, Floats, Floats, Index]:
     """Return the most that each rank holds as micro-batches pass, and at which moment, shape (p,) each."""
-    if workload.mode != "training":
-        layers = [held for stage in units_of_stages(workload) for held, _ in stage]
-        one = max(held.kept_bytes + held.recompute_bytes for held in layers)
-        p = len(stages)
-        return np.full(p, one), np.zeros(p), np.zeros(p), np.zeros(p, np.int64)
     kept, recompute, all_recompute, transient = (
-        np.array([[getattr(held, name) for held in rank] for rank in stages])
+        np.array([[getattr(each, name) for each in rank] for rank in held])
         for name in ("kept_bytes", "recompute_bytes", "all_recompute_bytes", "transient_bytes")
     )
-    moments = moments_of(workload)
+    moments = _moments(schedule, **sizes)
     of = moments.rank
-    held = (moments.in_flight * kept[of]).sum(axis=1)
-    recomputed = np.zeros(len(held))
+    flying = (moments.in_flight * kept[of]).sum(axis=1)
+    recomputed = np.zeros(len(flying))
     if recompute.any():
         recomputed = (moments.recomputes * recompute[of] + moments.waiting * all_recompute[of]).sum(axis=1)
     made = (moments.recomputes * transient[of]).sum(axis=1)
-    total = held + recomputed + made
+    total = flying + recomputed + made
     at = np.flatnonzero(total == np.maximum.reduceat(total, moments.first)[of])
-    first = at[np.searchsorted(of[at], np.arange(len(stages)))]
-    return held[first], recomputed[first], made[first], first
+    first = at[np.searchsorted(of[at], np.arange(len(held)))]
+    return flying[first], recomputed[first], made[first], first

@@ -1,1 +1,1 @@
-"""Centauri's partition space, in the order of its passes: primitives and groups in `group`, then `workload`."""
+"""Centauri's partition space, in the order of its passes: primitives and groups, the workload of GEMMs, all-to-alls."""

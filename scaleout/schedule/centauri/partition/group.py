@@ -163,10 +163,12 @@ def _replaced(
 
     Parts of a chain follow each other; chains do not wait for each other.
     """
+    nodes = np.flatnonzero(_are(graph, kinds) & (graph.slices == 1))
+    columns = (column[nodes].tolist() for column in (graph.group, graph.collective, graph.bytes))
     found = [
         node
-        for node in np.flatnonzero(_are(graph, kinds) & (graph.slices == 1)).tolist()
-        if chosen(int(graph.group[node]), COLLECTIVES[graph.collective[node]], int(graph.bytes[node]))
+        for node, family, kind, size_bytes in zip(nodes.tolist(), *columns, strict=True)
+        if chosen(family, COLLECTIVES[kind], size_bytes)
     ]
     if not found:
         return graph

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import accumulate, pairwise
-from math import ceil, floor, prod
+from math import ceil, floor, fsum, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -383,4 +383,4 @@ def shares(device: Device, call: Kernel, dimension: str, edges: tuple[float, ...
     ]
     seconds, _ = kernel_times(device, [call, *calls], full_clock=True)
     parts_s = [float(part_s) for part_s in seconds[1:]]
-    return tuple(part_s / min(float(seconds[0]), sum(parts_s)) for part_s in parts_s)
+    return tuple(part_s / min(float(seconds[0]), fsum(parts_s)) for part_s in parts_s)

@@ -1,0 +1,192 @@
+"""Files are written whole or not at all, on disks that fill up or cannot be written; other files are left alone."""
+
+import errno
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+
+import pytest
+
+from scaleout.config import writing
+from scaleout.config.writing import check_writable, into, replacing, write_bytes, write_json
+from scaleout.errors import ConfigError
+
+SMALL = 1 << 16
+"""Bytes that a file may have in the tests of a disk that fills up."""
+
+
+@pytest.fixture
+def small_disk():
+    """Let no file of this process grow beyond `SMALL`: the first write beyond is cut short, the next one fails."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SMALL, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, ignored)
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_disk_that_fills_up_leaves_the_file_that_was_there(tmp_path, small_disk):
+    file = tmp_path / "summary.json"
+    write_bytes(file, b"before")
+    with pytest.raises(OSError, match=r"File too large: '.*/summary.json'"):
+        write_bytes(file, bytes(2 * SMALL))
+    assert content(tmp_path) == {"summary.json": b"before"}
+
+
+def test_what_only_the_disk_knows_counts(tmp_path, monkeypatch):
+    """Network file systems and quotas refuse what was written when it is to be kept."""
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(writing.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        write_bytes(tmp_path / "new", b"x")
+    assert content(tmp_path) == {}
+
+
+def test_an_exception_while_writing_leaves_nothing(tmp_path):
+    with suppress(ZeroDivisionError), replacing(tmp_path / "new") as file:
+        file.write(b"half")
+        raise ZeroDivisionError
+    assert content(tmp_path) == {}
+
+
+def test_no_json_holds_what_is_no_number(tmp_path):
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_json(tmp_path / "new.json", {"step_s": float("nan")})
+    assert content(tmp_path) == {}
+
+
+def fill(folder, **sizes):
+    with into(folder) as unfinished:
+        for name, size_bytes in sizes.items():
+            write_bytes(unfinished / name, bytes(size_bytes))
+
+
+def test_a_set_of_files_comes_whole(tmp_path, small_disk):
+    folder = tmp_path / "results"
+    with pytest.raises(ConfigError, match=r"output directory '.*results' cannot be written \(File too large\); give"):
+        fill(folder, a=3, b=2 * SMALL)
+    assert not folder.exists()
+    folder.mkdir()
+    (folder / "a").write_bytes(b"before")
+    (folder / "mine.txt").write_bytes(b"of the user")
+    with pytest.raises(ConfigError, match="File too large"):
+        fill(folder, a=3, b=2 * SMALL)
+    assert content(folder) == {"a": b"before", "mine.txt": b"of the user"}
+    fill(folder, a=3)
+    assert content(folder) == {"a": bytes(3), "mine.txt": b"of the user"}
+
+
+def test_a_folder_in_the_place_of_a_file_stops_all(tmp_path):
+    (tmp_path / "b").mkdir()
+    with pytest.raises(ConfigError, match="b is a folder there"):
+        fill(tmp_path, a=3, b=3)
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_figures_are_whole_or_absent(tmp_path, small_disk):
+    """Pillow, left to write to the file, takes a cut write for a whole one."""
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    from scaleout.report.plots.schedules import save
+
+    figure, axes = plt.subplots(figsize=(8, 8))
+    axes.imshow(np.random.default_rng(0).random((400, 400)), interpolation="nearest")
+    with pytest.raises(OSError, match="File too large"):
+        save(figure, tmp_path / "noise.png")
+    assert content(tmp_path) == {}
+
+
+def test_a_link_is_written_through_and_rights_are_kept(tmp_path):
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.write_bytes(b"before")
+    file.chmod(0o640)
+    link.symlink_to(file)
+    write_bytes(link, b"after")
+    assert link.is_symlink()
+    assert (file.read_bytes(), file.stat().st_mode & 0o777) == (b"after", 0o640)
+
+
+# ---- Before the work
+
+
+def test_a_folder_that_can_be_made_leaves_no_trace(tmp_path):
+    check_writable(tmp_path / "some" / "where")
+    assert content(tmp_path) == {}
+
+
+VERBS = {
+    "run": ("run", "dlrm-128"),
+    "search": ("search", "llama-3-8b"),
+    "operator": ("operator", "embedding_all_to_all"),
+    "track": ("track",),
+    "trace": ("trace", "llama-3-8b"),
+    "reproduce": ("reproduce", "t3"),
+    "validate": ("validate", __file__),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_refuses_before_it_works(scaleout, tmp_path, verb, monkeypatch):
+    """What is asked for is never looked at: no workload is loaded, no row is read."""
+    for name in ("scaleout.workloads.config.load_workload", "scaleout.cluster.device.spec.load_device"):
+        monkeypatch.setattr(name, None)
+    (tmp_path / "file").write_text("")
+    code, out, err = scaleout(*VERBS[verb], "--output", tmp_path / "file" / "results")
+    assert (code, out) == (2, "")
+    assert "cannot be written (Not a directory); give another one" in err
+
+
+def mounted(folder, *options):
+    """Mount a file system in memory on a folder, or skip the test: only root may."""
+    command = ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting takes the rights of root")
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="mounting takes the rights of root")
+@pytest.mark.parametrize("verb", ["run", "track"])
+def test_a_disk_of_little_room(scaleout, tmp_path, verb):
+    """Either all files are there and whole, or those of before are, whatever room there is."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted(disk, "size=1m")
+    ballast, before = disk / "ballast", None
+    try:
+        for kibibytes in (1000, 150, 30, 0):
+            ballast.unlink(missing_ok=True)
+            ballast.write_bytes(bytes(max(shutil.disk_usage(disk).free - (kibibytes << 10), 0)))
+            code, _, err = scaleout(*VERBS[verb], "--output", disk / "results")
+            found = content(disk / "results") if (disk / "results").exists() else None
+            if code:
+                assert "No space left on device" in err
+                assert found == before
+            for name, data in (found or {}).items():
+                assert not name.startswith(".")
+                if name.endswith(".json"):
+                    json.loads(data)
+                if name.endswith(".png"):
+                    assert data.endswith(b"IEND\xaeB`\x82")
+            before = found
+        assert code
+        assert before
+        with pytest.raises(ConfigError, match=r"cannot be written \(No space left on device\)"):
+            check_writable(disk / "new")
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        with pytest.raises(ConfigError, match=r"cannot be written \(Read-only file system\)"):
+            check_writable(disk / "new")
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)

@@ -1,0 +1,74 @@
+"""Searches that are killed at any moment: no worker is left, and the same command ends in the same answer.
+
+`KILLS=N` says how often, twice by default; moments are spread over the run and differ from run to run.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+KILLS = int(os.environ.get("KILLS", "2"))
+SEARCH = (
+    "search", "llama-3-8b", "--topology", "dgx-h200-1", "--global-batch", "8", "--top", "3", "--workers", "2", "--json",
+    "--set", "recompute=none", "--set", "zero=1", "--schedule", "overlap", "--simulations", "2",
+)  # fmt: skip
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads which processes there are")
+
+
+def started(output):
+    """Start a search as a process that leads its group, so that its workers can be told from others."""
+    command = [sys.executable, "-c", "from scaleout.cli import main; main()", *SEARCH, "--output", str(output)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+
+
+def alive(group):
+    """Processes of a group, by /proc: the dead that nobody has waited for do not count."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            pid, rest = stat.parent.name, stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(rest[2]) == group and rest[0] not in "ZX":
+            found.append(pid)
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The answer of a search that nobody kills, and the seconds that it takes."""
+    since = time.monotonic()
+    with started(tmp_path_factory.mktemp("whole")) as process:
+        answer, errors = process.communicate()
+    assert (process.returncode, errors) == (0, b"")
+    return json.loads(answer), time.monotonic() - since
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_a_search_that_is_killed(tmp_path, whole, number):
+    answer, lasts_s = whole
+    for part, how in enumerate((signal.SIGKILL, signal.SIGTERM)):  # the second time as it resumes
+        process = started(tmp_path)
+        time.sleep(lasts_s * random.uniform(number, number + 1) / KILLS / (part + 1))
+        process.send_signal(how)
+        process.wait()
+        until = time.monotonic() + 2
+        while (left := alive(process.pid)) and time.monotonic() < until:
+            time.sleep(0.02)
+        if left:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()  # nobody holds its pipes
+        assert not left, f"workers {left} outlive their search"
+    with started(tmp_path) as process:
+        out, errors = process.communicate()
+    assert (process.returncode, errors) == (0, b"")
+    assert json.loads(out) == answer
+    assert json.loads((tmp_path / "summary.json").read_text()) == answer
