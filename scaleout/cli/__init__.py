@@ -85,6 +85,9 @@ def main() -> None:
         error.show(words)
         say(words.getvalue().rstrip(), err=True)
         sys.exit(error.exit_code)
+    except MemoryError:
+        say("error: there is not enough memory for this; give smaller sizes or fewer ranks", err=True)
+        sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         say("interrupted", err=True)
         sys.exit(130)
@@ -93,7 +96,7 @@ def main() -> None:
         sys.exit(0)
     except OSError as error:
         what = f"{error.filename}: cannot be read or written" if error.filename else "cannot write the output"
-        say(f"error: {what} ({error.strerror})", err=True)
+        say(f"error: {ScaleoutError(f'{what} ({error.strerror})')}", err=True)
         sys.exit(2)
 
 

@@ -8,19 +8,21 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from scaleout.errors import ConfigError, shown
 
 MOST_BYTES = 16 * 2**20
 """Of a file that is one value, and of a line of one that holds a value a line."""
-MOST_BYTES_OF_LINES = 2**30
 MOST_LEVELS = 64
 """Of lists and mappings within one another."""
 MAX_RANKS = 2**20
 """More ranks than any machine has; a larger number is a slip of the pen, and would only exhaust the memory."""
+LEAST_NUMBER, LARGEST_NUMBER = 1e-9, 1e15
+"""The least above zero and the greatest of numbers without a unit; quantities have bounds of their own."""
 LARGEST_INTEGER = 2**63 - 1
 """Of whole numbers, either way."""
 
@@ -39,20 +41,30 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def read_text(path: Path, *, what: str = "file", most_bytes: int = MOST_BYTES) -> str:
-    """Read a file of UTF-8, or raise `ConfigError`; a mark of the byte order at its start is left out."""
+@contextmanager
+def _opened(path: Path, what: str) -> Iterator[BinaryIO]:
     try:
         with path.open("rb") as file:
-            content = file.read(most_bytes + 1)
+            yield file
     except (OSError, ValueError) as error:  # a path with a null is no value
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{path}: cannot be read ({why}); give an existing {what}") from None
+
+
+def _decoded(content: bytes, where: str, *, most_bytes: int) -> str:
     if len(content) > most_bytes:
-        raise ConfigError(f"{path}: has more than {most_bytes:,} bytes, which no {what} needs; give another")
+        raise ConfigError(f"{where}: has more than {most_bytes:,} bytes; give less")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is no text in UTF-8 (byte {error.start}); mend the {what}") from None
+        raise ConfigError(f"{where}: is no text in UTF-8 (byte {error.start}); mend it") from None
+
+
+def read_text(path: Path, *, what: str = "file", most_bytes: int = MOST_BYTES) -> str:
+    """Read a file of UTF-8, or raise `ConfigError`; a mark of the byte order at its start is left out."""
+    with _opened(path, what) as file:
+        content = file.read(most_bytes + 1)
+    return _decoded(content, str(path), most_bytes=most_bytes)
 
 
 def read_json(path: Path) -> Any:
@@ -65,11 +77,14 @@ def read_json_lines(path: Path, *, what: str = "file of JSON lines") -> Iterator
 
     `ConfigError` names the file and, where a line is at fault, the line.
     """
-    text = read_text(path, what=what, most_bytes=MOST_BYTES_OF_LINES)
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line and not line.isspace():
+    number = 0
+    with _opened(path, what) as file:
+        while line := file.readline(MOST_BYTES + 1):
+            number += 1
+            if line.isspace():
+                continue
             where = f"{path}, line {number}"
-            value = parse_json(line, where=where)
+            value = parse_json(_decoded(line, where, most_bytes=MOST_BYTES), where=where)
             if not isinstance(value, dict):
                 raise ConfigError(f"{where}: holds {shown(value)}, not an object; give one JSON object a line")
             yield where, value

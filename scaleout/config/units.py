@@ -16,12 +16,12 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from scaleout.config.documents import MAX_RANKS, NUMBER
+from scaleout.config.documents import LARGEST_NUMBER, LEAST_NUMBER, MAX_RANKS, NUMBER
 from scaleout.errors import ConfigError, shown
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
-_NUMBER = re.compile(rf"\s*({NUMBER.pattern})\s*([^\s0-9_]\S*)?\s*")
+_NUMBER = re.compile(rf"\s*({NUMBER.pattern})\s*([^\s0-9_]\S*)?\s*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -109,21 +109,18 @@ SecondsByLevel = Annotated[tuple[float, ...], _validator(SECONDS, by_level=True)
 """One value for all levels of a network, or a list of one each."""
 
 MOST_COUNT = 2**40
-_TINY, _HUGE = 1e-9, 1e15
-"""The least and the greatest of numbers without a unit."""
-
 Count = Annotated[int, Field(strict=True, gt=0, le=MOST_COUNT)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0, le=MOST_COUNT)]
 LayerCount = Annotated[int, Field(strict=True, gt=0, le=10_000)]
-"""Layers, each of which is written as kernels."""
+"""What is written one by one, such as layers."""
 RankCount = Annotated[int, Field(strict=True, gt=0, le=MAX_RANKS)]
 """Ranks, or a degree of parallelism."""
 Rank = Annotated[int, Field(strict=True, ge=0, lt=MAX_RANKS)]
-Positive = Annotated[float, Field(strict=True, ge=_TINY, le=_HUGE)]
-Number = Annotated[float, Field(strict=True, ge=-_HUGE, le=_HUGE)]
-NotNegative = Annotated[float, Field(strict=True, ge=0, le=_HUGE)]
-Slowdown = Annotated[float, Field(strict=True, ge=1, le=_HUGE)]
-Share = Annotated[float, Field(strict=True, ge=_TINY, le=1)]
+Positive = Annotated[float, Field(strict=True, ge=LEAST_NUMBER, le=LARGEST_NUMBER)]
+Number = Annotated[float, Field(strict=True, ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
+NotNegative = Annotated[float, Field(strict=True, ge=0, le=LARGEST_NUMBER)]
+Slowdown = Annotated[float, Field(strict=True, ge=1, le=LARGEST_NUMBER)]
+Share = Annotated[float, Field(strict=True, ge=LEAST_NUMBER, le=1)]
 ShareOrZero = Annotated[float, Field(strict=True, ge=0, le=1)]
 Size = Annotated[Bytes, Field(gt=0)]
 Rate = Annotated[BytesPerSecond, Field(gt=0)]

@@ -37,6 +37,9 @@ __all__ = [
     "slow_down",
 ]
 
+LEAST_FACTOR = 1e-9
+"""Of the bandwidth or speed that is left of a link or rank."""
+
 
 @dataclass(frozen=True)
 class Topology:
@@ -155,7 +158,7 @@ def _factor(topology: Topology, name: str, to: float | str) -> float:
             factor = parse(to, BYTES_PER_S) / link_bytes_per_s(topology.dimensions[position[0]], position[2])
         except ConfigError as error:
             raise ConfigError(f"link {name!r}: {error}") from None
-    if not 0 < factor <= 1:
+    if not LEAST_FACTOR <= factor <= 1:
         raise ConfigError(
             f"link {name!r} is degraded to {to}; give a factor above 0 and up to 1, or a bandwidth up to its "
             f"own, or break the link"
@@ -218,7 +221,7 @@ def slow_down(topology: Topology, factors: Mapping[int, float]) -> Topology:
     """
     topology.coordinates(list(factors))
     for rank, factor in factors.items():
-        if not (math.isfinite(factor) and factor >= 1):
+        if not 1 <= factor <= 1 / LEAST_FACTOR:
             raise ConfigError(f"rank {rank} is slowed by {factor}; give how many times as long it takes, 1 or more")
     return replace(topology, slow_ranks=tuple(sorted({**dict(topology.slow_ranks), **factors}.items())))
 

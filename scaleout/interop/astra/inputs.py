@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scaleout.config.documents import MAX_RANKS, parse_json, read_json, whole
+from scaleout.config.documents import LARGEST_NUMBER, LEAST_NUMBER, MAX_RANKS, parse_json, read_json, whole
 from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError, shown
 from scaleout.interop.astra.network import HOPS, Network, build_network
@@ -65,15 +65,11 @@ _Reader = Callable[[Any], Any]
 """A value of a file to the value of a field; a `ValueError` says what it must be instead."""
 
 
-_LEAST, _LARGEST = 1e-9, 1e15
-"""Bounds of numbers."""
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _integer(minimum: int, most: float = _LARGEST) -> _Reader:
+def _integer(minimum: int, most: float = LARGEST_NUMBER) -> _Reader:
     def read(value: Any) -> int:
         if not _is_number(value) or value != int(value) or value < minimum:
             raise ValueError(f"must be a whole number of at least {minimum}")
@@ -88,8 +84,8 @@ def _number(minimum: float = 0.0, *, above: bool = False) -> _Reader:
     def read(value: Any) -> float:
         if not _is_number(value) or value < minimum or (above and value == minimum):
             raise ValueError(f"must be a number {'above' if above else 'of at least'} {minimum:g}")
-        if value > _LARGEST or (above and value < _LEAST):
-            raise ValueError(f"must be from {_LEAST:g} to {_LARGEST:g}")
+        if value > LARGEST_NUMBER or (above and value < LEAST_NUMBER):
+            raise ValueError(f"must be from {LEAST_NUMBER:g} to {LARGEST_NUMBER:g}")
         return float(value)
 
     return read

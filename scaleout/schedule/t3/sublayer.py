@@ -269,11 +269,11 @@ GATHER: Mapping[str, Callable[[Sublayer], Outcome]] = {
 class TrackSettings(Config):
     """A GEMM of ``rows x depth`` by ``depth x columns`` on each rank, and how it is tracked."""
 
-    rows: Count = Field(default=8192, description="of the output: tokens")
-    columns: Count = Field(default=4256, description="of the output: hidden size")
-    depth: Count = Field(default=1064, description="summed over on a rank: what tensor parallelism divides")
+    rows: Count = Field(default=8192, le=2**18, description="of the output: tokens")
+    columns: Count = Field(default=4256, le=2**18, description="of the output: hidden size")
+    depth: Count = Field(default=1064, le=2**20, description="summed over on a rank: what tensor parallelism divides")
     dtype: Literal["fp16", "bf16"] = "fp16"
-    split_depth: Count = Field(default=1, description="work-groups that share a tile (split-K)")
+    split_depth: Count = Field(default=1, le=256, description="work-groups that share a tile (split-K)")
     transposed: bool = Field(default=True, description="whether the right operand lies along K, as weights in forward")
     collective: Literal["ring", "direct", "all_to_all", "all_gather"] = Field(
         default="ring",

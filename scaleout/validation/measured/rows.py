@@ -5,7 +5,6 @@ A file holds one JSON object per line, or, where a table is named, one object wi
 `scaleout measure` writes them; a row may name its own machine.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import load_topology
-from scaleout.config.documents import read_json, read_json_lines
+from scaleout.config.documents import LARGEST_NUMBER, LEAST_NUMBER, read_json, read_json_lines
 from scaleout.config.validated import nearest, validate
 from scaleout.errors import ConfigError, shown
 from scaleout.program.program import Program
@@ -61,8 +60,12 @@ class Row:
         if value is None:
             kind = f"{self.source} {self.name}".strip()
             raise ConfigError(f"{self.where}: key {key!r} is missing; a row of {kind} needs it")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
             raise ConfigError(f"{self.where}: {key} is {shown(value)}; give a number above zero")
+        if not LEAST_NUMBER <= value <= LARGEST_NUMBER:
+            raise ConfigError(
+                f"{self.where}: {key} is {shown(value)}; give a number from {LEAST_NUMBER:g} to {LARGEST_NUMBER:g}"
+            )
         return value
 
     def count(self, key: str) -> int:

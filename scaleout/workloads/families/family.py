@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from scaleout.config.documents import MAX_RANKS
 from scaleout.config.units import Bytes, RankCount
 from scaleout.config.validated import Config
 from scaleout.program.mesh import RANK_ORDER, Mesh
@@ -48,6 +49,12 @@ class ModelFamily(Config):
         description="gradients are reduced in buckets of at least this size, as PyTorch DDP's 25 MiB; those of zero 3 "
         "layer by layer",
     )
+
+    @model_validator(mode="after")
+    def _fits_machines(self) -> "ModelFamily":
+        if self.num_ranks > MAX_RANKS:
+            raise ValueError(f"the degrees of parallelism come to {self.num_ranks:,} ranks; give {MAX_RANKS:,} at most")
+        return self
 
     @model_validator(mode="after")
     def _supports(self) -> "ModelFamily":

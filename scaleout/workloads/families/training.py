@@ -67,7 +67,7 @@ class Training(WithFramework):
 
     microbatch: Count | None = Field(default=None, description="sequences of a micro-batch; the whole batch if unset")
     pipeline_schedule: str = Field(default="1f1b", description="a name in `scaleout list pipelines`")
-    virtual_stages: Count | None = Field(
+    virtual_stages: LayerCount | None = Field(
         default=None, description="stages of the model that a rank holds; 2 if unset and the schedule interleaves"
     )
     microbatch_group: Count | None = Field(

@@ -73,7 +73,7 @@ class Transformer(LayeredModel):
         "sum and quotient one by one",
     )
     logged_losses: CountOrZero = Field(
-        default=0, description="times that the loss is computed once more, in fp32, for a log"
+        default=0, le=1000, description="times that the loss is computed once more, in fp32, for a log"
     )
     keep_gathered: bool = Field(
         default=True, description="sequence_parallel: keep gathered inputs for backward; false: gather them again"

@@ -147,19 +147,13 @@ def _add(found: dict[Key, dict[Source, Rows]], row: Mapping[str, Any], number: i
     parameters = OPERATIONS[row["op"]].parameters
     sizes = [_column(shape[name]) for name in parameters]
     named = zip(parameters, sizes, strict=True)
-    launches = [] if row.get("launches") is None else _column(row["launches"])
+    launches = _launches(row)
     method = row.get("method", "")
-    of_the_form = (
-        us
-        and len(us) == len(sizes[0])
-        and len(shape) == len(sizes)
-        and key[1] in ITEM_BYTES
-        and isinstance(method, str)
-        and _are_times(us)
-        and (not launches or _are_counts(launches, MOST_LAUNCHES))
-        and all(_are_counts(column, MOST_COUNT, least=name != "causal") for name, column in named)
-    )
-    if not of_the_form:
+    if not us or len(us) != len(sizes[0]) or len(shape) != len(sizes) or key[1] not in ITEM_BYTES:
+        raise ValueError
+    if launches is None or not isinstance(method, str) or not _are_times(us):
+        raise ValueError
+    if not all(_are_counts(column, MOST_COUNT, least=name != "causal") for name, column in named):
         raise ValueError
     rows = found.setdefault(key, {}).setdefault((number, method), Rows([], [], []))
     rows.shapes.extend(zip(*sizes, strict=True))
@@ -169,6 +163,14 @@ def _add(found: dict[Key, dict[Source, Rows]], row: Mapping[str, Any], number: i
 
 def _column(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
+
+
+def _launches(row: Mapping[str, Any]) -> list[Any] | None:
+    """Return what a row says of launches, nothing maybe; None if that is of another form."""
+    given = row.get("launches")
+    found = [] if given is None else _column(given)
+    fits = given is None or (_are_counts(found, MOST_LAUNCHES) and len(found) in (1, len(_column(row["us"]))))
+    return found if fits else None
 
 
 def _are_counts(column: list[Any], most: int, *, least: int = 1) -> bool:
@@ -196,6 +198,6 @@ def _fault_of_values(row: Mapping[str, Any], parameters: Sequence[str]) -> str:
         return f"method is {shown(row['method'])}; give a name"
     if not (row["us"] != [] and _are_times(_column(row["us"]))):
         return f"us must be a time, or a list of times, above zero, from {SHORTEST_US:g} to {LONGEST_US:g}"
-    if row.get("launches") is not None and not _are_counts(_column(row["launches"]), MOST_LAUNCHES):
-        return f"launches must be a count, or a list of counts, from 1 to {MOST_LAUNCHES:,}"
+    if _launches(row) is None:
+        return f"launches must be a count from 1 to {MOST_LAUNCHES:,}, or a list of as many as there are times"
     return f"shape must give whole numbers for {', '.join(parameters)}, above zero, as many as there are times"
