@@ -182,6 +182,10 @@ def test_a_checkpoint_log_of_another_search_is_refused(tmp_path):
     for other in others:
         with pytest.raises(ConfigError, match=r"holds plans of another search .*remove it, or give another --output"):
             PlanLog(tmp_path, other)
+    (tmp_path / FILE).write_text('{"of": "somebody else"}\n{"without": "an end"}')
+    with pytest.raises(ConfigError, match="is not the log of a search"), pytest.warns(UserWarning, match="no checksum"):
+        PlanLog(tmp_path, request)
+    assert (tmp_path / FILE).read_text() == '{"of": "somebody else"}\n{"without": "an end"}'
     (tmp_path / FILE).write_text("no log\n")
     with (
         pytest.warns(UserWarning, match="line 1: damaged"),
