@@ -89,3 +89,18 @@ def test_a_disk_that_is_full(tmp_path, whole):
         out, errors = process.communicate()
     assert (process.returncode, errors) == (0, b"")
     assert json.loads(out) == whole[0]
+
+
+def test_a_worker_that_is_killed(tmp_path):
+    """As the system does where memory runs out."""
+    with started(tmp_path) as process:
+        while len(workers := [pid for pid in alive(process.pid) if int(pid) != process.pid]) < 2:
+            assert process.poll() is None
+            time.sleep(0.01)
+        os.kill(int(workers[0]), signal.SIGKILL)
+        _, errors = process.communicate()
+    assert process.returncode == 2
+    assert errors.startswith(
+        b"error: a worker process was killed, most likely for want of memory; give fewer --workers"
+    )
+    assert not alive(process.pid)
