@@ -114,6 +114,8 @@ _TINY, _HUGE = 1e-9, 1e15
 
 Count = Annotated[int, Field(strict=True, gt=0, le=MOST_COUNT)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0, le=MOST_COUNT)]
+LayerCount = Annotated[int, Field(strict=True, gt=0, le=10_000)]
+"""Layers, each of which is written as kernels."""
 RankCount = Annotated[int, Field(strict=True, gt=0, le=MAX_RANKS)]
 """Ranks, or a degree of parallelism."""
 Rank = Annotated[int, Field(strict=True, ge=0, lt=MAX_RANKS)]

@@ -1,6 +1,7 @@
 """Metadata and nodes to a Chakra trace file. The messages are protobuf's; `framing` says how they lie in the file.
 
 >>> import tempfile
+>>> from pathlib import Path
 >>> from scaleout.interop.chakra.attributes import get
 >>> from scaleout.interop.chakra.schema import attribute
 >>> from scaleout.interop.chakra.wire import read

@@ -192,7 +192,8 @@ def model_tier(
     program, instead = None, None
     if peak(workload).total_bytes <= capacity_bytes:
         before, program = (time_kernels(generate(each), machine.device) for each in (workload, chosen))
-        before_s, after_s = (_overlapped_s(placed(each), machine) for each in (before, program))
+        before_s = _overlapped_s(placed(before), machine)
+        after_s = _overlapped_s(placed(program), machine, enough_s=before_s)
         if is_faster(before_s, after_s):
             slower = f"a step before it is partitioned would take {after_s * 1e3:.5g} ms, not {before_s * 1e3:.5g}"
             instead = ModelTier(workload, f"model tier: nothing changed: {slower}", program=before)
@@ -202,9 +203,13 @@ def model_tier(
     return ModelTier(chosen, words, changes, launched, costs, program, instead)
 
 
-def _overlapped_s(program: Program, machine: Machine) -> float:
-    """Return the seconds of a step under `overlap`, or the baseline where that is shorter."""
-    planned = or_baseline(Planned(overlap(program)), program, machine)
+def _overlapped_s(program: Program, machine: Machine, *, enough_s: float = 0.0) -> float:
+    """Return the seconds of a step under `overlap`, or, where these are more than enough, of a shorter baseline."""
+    moved = overlap(program)
+    result = step(moved, machine)
+    if result.makespan_s <= enough_s:
+        return result.makespan_s
+    planned = or_baseline(Planned(moved, result=result), program, machine)
     assert planned.result is not None, "it is simulated"
     return planned.result.makespan_s
 

@@ -25,6 +25,8 @@ ORDERS = ("aware", "oblivious")
 
 MOST_TASKS = 2**25
 """Most logical work-groups of all ranks together: half a minute and 2 GB."""
+MOST_ROUNDS = 2**17
+"""Most times that all ranks' persistent work-groups take their next tasks: ten seconds."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,13 @@ class Recipe:
             raise ConfigError(
                 f"{self.work.tasks} logical work-groups on each of {self.ranks} ranks are more than {MOST_TASKS} in "
                 f"all; take smaller sizes, fewer ranks or larger tiles"
+            )
+        rounds = -(-self.work.tasks // self.work.slots) * self.ranks
+        if rounds > MOST_ROUNDS:
+            raise ConfigError(
+                f"{self.work.tasks:,} logical work-groups by {self.work.slots:,} persistent ones on each of "
+                f"{self.ranks} ranks are {rounds:,} rounds, and at most {MOST_ROUNDS:,} are simulated; take more "
+                f"work_groups, smaller sizes or fewer ranks"
             )
         if self.work.tasks % (self.ranks * self.work.slice_tasks):
             shard = self.work.tasks / self.ranks

@@ -65,6 +65,10 @@ class Staged:
         return float((self.compute_s + self.read_s + self.write_s).sum())
 
 
+MOST_STAGES = 2_000
+"""Stages of a GEMM that are simulated; the largest of the paper's has 54."""
+
+
 def constants_of(device: Device) -> Stages:
     """Return how a device runs GEMMs in stages; a ConfigError says that its file does not."""
     if device.stages is None:
@@ -118,7 +122,13 @@ def _tiles(gemm: Gemm, constants: Stages, units: int) -> Floats:
     across = math.ceil(gemm.columns / constants.tile_columns)
     total = down * across * gemm.split_depth
     held = units * constants.tiles_per_unit
-    tiles = np.full(math.ceil(total / held), float(held))
+    stages = -(-total // held)
+    if stages > MOST_STAGES:
+        raise ConfigError(
+            f"a GEMM of {gemm.rows:,} x {gemm.columns:,} has {stages:,} stages of {held} tiles, and at most "
+            f"{MOST_STAGES:,} are simulated (half a minute); choose fewer rows or columns"
+        )
+    tiles = np.full(stages, float(held))
     tiles[-1] = total - held * (len(tiles) - 1)
     return tiles
 

@@ -6,11 +6,13 @@ workload would say, which a test checks.
 Symbols: N ranks; B sequences in a step, over all replicas.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
 from scaleout.workloads.config import LayeredModel
+from scaleout.workloads.families.training import too_many
 from scaleout.workloads.pipeline import PIPELINES
 
 LEAST_TOKENS = 1024
@@ -153,7 +155,8 @@ def divisors(number: int) -> tuple[int, ...]:
     >>> divisors(12)
     (1, 2, 3, 4, 6, 12)
     """
-    return tuple(n for n in range(1, number + 1) if number % n == 0)
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return tuple(sorted({*small, *(number // n for n in small)}))
 
 
 def fits(plan: Plan, base: LayeredModel, batch: int) -> bool:
@@ -185,7 +188,7 @@ def _stages(plan: Plan, base: LayeredModel, microbatches: int) -> bool:
         if pipeline.in_groups is None:
             return False
         pipeline = pipeline.in_groups(base.microbatch_group)
-    if pipeline.check(p, microbatches, chunks) is not None:
+    if too_many(base.layers, microbatches, plan.context_parallel) or pipeline.check(p, microbatches, chunks):
         return False
     stages = pipeline.layout.num_stages(p, chunks)
     return len(base.stage_layers) == stages if base.stage_layers else base.layers % stages == 0

@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from scaleout.config.units import Count, CountOrZero, Seconds
+from scaleout.config.units import Count, CountOrZero, LayerCount, Seconds
 from scaleout.config.validated import Config
 from scaleout.program.graph import NONE, GraphBuilder, NodeRole
 from scaleout.program.operations import TimeSource, kernel
@@ -39,7 +39,7 @@ class Entry(Config):
     window: Count | None = None
     stride: Count = 1
     padding: CountOrZero | None = Field(default=None, description="half the window if unset")
-    blocks: Count = 1
+    blocks: LayerCount = 1
 
     @model_validator(mode="after")
     def _is_complete(self) -> "Entry":

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from scaleout.config.units import Count
+from scaleout.config.units import Count, LayerCount
 from scaleout.program.graph import GraphBuilder, NodeRole
 from scaleout.program.operations import kernel
 from scaleout.program.program import Program
@@ -49,8 +49,8 @@ class Dlrm(WholeModel):
     pooling: Count = Field(description="rows that a sample looks up in a table, summed")
     dense_features: Count
     mlp_width: Count
-    bottom_layers: Count
-    top_layers: Count
+    bottom_layers: LayerCount
+    top_layers: LayerCount
     interaction: Literal["dot", "cat", "sum"] = Field(
         description="dot: all pairwise products; cat: vectors side by side; sum: vectors added up"
     )

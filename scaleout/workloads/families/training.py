@@ -12,13 +12,30 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, field_validator, model_validator
 
-from scaleout.config.units import Count, CountOrZero
+from scaleout.config.units import Count, CountOrZero, LayerCount
 from scaleout.config.validated import nearest, renamed
 from scaleout.errors import ConfigError
 from scaleout.program.operations import ITEM_BYTES
 from scaleout.workloads.families.family import Dtype
 from scaleout.workloads.families.frameworks import WithFramework
 from scaleout.workloads.pipeline import PIPELINES, named, stages_of_ranks
+
+MOST_PASSES = 500_000
+"""Passes of a micro-batch through a layer, forward or backward, that a step may have: 16 GB of graphs and timelines."""
+_PASS_BYTES = 33_000
+"""Of a layer of Llama 3 8B, measured over 4,000 layers under two schedules."""
+
+
+def too_many(layers: int, microbatches: int, context_parallel: int) -> str | None:
+    """Return why a step is too large to be written, or None; in a context ring each pass has a part for every rank."""
+    passes = 2 * layers * microbatches * context_parallel
+    if passes <= MOST_PASSES:
+        return None
+    return (
+        f"a step of {layers:,} layers, {microbatches:,} micro-batches and context_parallel {context_parallel:,} is "
+        f"{passes:,} passes of layers to simulate, about {passes * _PASS_BYTES / 1e9:,.0f} GB, and at most "
+        f"{MOST_PASSES:,} are; choose fewer layers or ranks of context, or a larger microbatch"
+    )
 
 
 class Training(WithFramework):
@@ -41,7 +58,7 @@ class Training(WithFramework):
     """Keys that what a layer runs and holds does not depend on, but for the size of a micro-batch and, where parameters
     are sharded (`zero` 3), how."""
 
-    layers: Count
+    layers: LayerCount
     hidden: Count = Field(description="width of what a layer hands to the next")
     sequence: Count = Field(description="tokens of a sequence; in decode, tokens already in the cache")
     sequence_parallel: bool = False
@@ -187,6 +204,9 @@ class Training(WithFramework):
                 f"overlap_parameter_gather: with zero {self.zero} stepped parameters are gathered {why}; set {or_else}"
                 f"zero to 1 or 2, or leave it out"
             )
+        refusal = too_many(self.layers, self.num_microbatches, self.context_parallel)
+        if refusal is not None:
+            raise ValueError(refusal)
         self._check_pipeline()
         self._check_stages()
         return self

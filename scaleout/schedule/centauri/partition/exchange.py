@@ -18,7 +18,7 @@ from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
 from scaleout.config.documents import whole
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, shown
 from scaleout.program.graph import NONE, ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.operations import Kernel, kernel
 from scaleout.program.program import Program
@@ -134,10 +134,14 @@ def _waits(graph: ExecutionGraph, node: int, groups: set[int]) -> bool:
     return bool(graph.kind[node] == _COLLECTIVE and int(graph.group[node]) in groups)
 
 
+MOST_CHUNKS = 1024
+"""Chunks of an all-to-all that may be forced."""
+
+
 def chunked_with(option: str) -> Callable[[Program, Machine | None], Program]:
-    """Return `chunked` with that many chunks; a ConfigError says that it is no number of 2 or more."""
-    if (whole(option) or 0) < 2:
-        raise ConfigError(f"chunked:{option}: give the number of chunks, 2 or more, such as chunked:4")
+    """Return `chunked` with that many chunks; a ConfigError says that it is no number from 2 to `MOST_CHUNKS`."""
+    if not 2 <= (whole(option) or 0) <= MOST_CHUNKS:
+        raise ConfigError(f"chunked:{shown(option)}: give the number of chunks, 2 to {MOST_CHUNKS}, such as chunked:4")
     return partial(chunked, count=int(option))
 
 
