@@ -1,7 +1,7 @@
 """`scaleout search`: the best parallel plans of a training job on a cluster."""
 
 import os
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scaleout.cli.options import NamedJob, Output, Whole, job_options, output_options, simulation_options
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, ScaleoutError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from scaleout.simulation.options import SimulationOptions
     from scaleout.study.search.best import EvaluatedPlan
     from scaleout.study.search.checkpoint import Memory
@@ -82,7 +84,9 @@ def search(job: NamedJob, options: "SimulationOptions", workers: int | None, out
 
     request = _request(job, options, **wanted)
     workers = workers or os.cpu_count() or 1
-    with nullcontext(Memory()) if output.folder is None else PlanLog(output.folder, request) as memory:
+    kept: AbstractContextManager[Memory]
+    kept = nullcontext(Memory()) if output.folder is None else PlanLog(output.folder, request)
+    with _workers_killed(), kept as memory:
         answer = _find(request, memory, workers, quiet=output.as_json)
         if not answer.fastest:
             raise ConfigError(why_none(request, answer))
@@ -103,6 +107,20 @@ def search(job: NamedJob, options: "SimulationOptions", workers: int | None, out
         }
 
     output.give(summary, partial(_print, request, answer, found), write)
+
+
+@contextmanager
+def _workers_killed() -> "Iterator[None]":
+    """Say it in a message where the system kills a worker."""
+    from concurrent.futures.process import BrokenProcessPool
+
+    try:
+        yield
+    except BrokenProcessPool:
+        raise ScaleoutError(
+            "a worker process was killed, most likely for want of memory; give fewer --workers, or run the same "
+            "command again: with --output it resumes"
+        ) from None
 
 
 def _request(

@@ -78,7 +78,7 @@ def append(file: Path, rows: Iterable[Row]) -> None:
     ValueError
         If a number is not finite.
     """
-    text = b"".join(map(_line, rows))
+    text = b"".join(map(as_line, rows))
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
     try:
         end = os.lseek(descriptor, 0, os.SEEK_END)
@@ -92,13 +92,14 @@ def append(file: Path, rows: Iterable[Row]) -> None:
         os.close(descriptor)
 
 
-def _line(row: Row) -> bytes:
+def as_line(row: Row) -> bytes:
+    """Return the line of a row, with its checksum and its end; `ValueError` if a number is not finite."""
     body = json.dumps(row, allow_nan=False).encode()
     return b'%s, "crc32": "%08x"}\n' % (body[:-1], zlib.crc32(body))
 
 
 def drop_incomplete_line(file: Path) -> None:
-    """Cut off a last line that was not written to its end; only for who holds the lock."""
+    """Cut off a last line of a log that was not written to its end; only for who holds the lock."""
     if file.exists():
         whole = file.read_bytes().rfind(b"\n") + 1
         if whole < file.stat().st_size:

@@ -23,10 +23,14 @@ SEARCH = (
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads which processes there are")
 
 
-def started(output):
-    """Start a search as a process that leads its group, so that its workers can be told from others."""
+def started(output, *, kibibytes="unlimited"):
+    """Start a search as a process that leads its group, so that its workers can be told from others.
+
+    No file of it may grow beyond some KiB.
+    """
+    limited = ["bash", "-c", f'ulimit -f {kibibytes}; exec "$@"', "-"]
     command = [sys.executable, "-c", "from scaleout.cli import main; main()", *SEARCH, "--output", str(output)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    return subprocess.Popen(limited + command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
 
 def alive(group):
@@ -72,3 +76,31 @@ def test_a_search_that_is_killed(tmp_path, whole, number):
     assert (process.returncode, errors) == (0, b"")
     assert json.loads(out) == answer
     assert json.loads((tmp_path / "summary.json").read_text()) == answer
+
+
+def test_a_disk_that_is_full(tmp_path, whole):
+    """One message, no worker, and what was kept counts."""
+    with started(tmp_path, kibibytes=66) as process:
+        out, errors = process.communicate()
+    assert (process.returncode, out) == (2, b"")
+    assert errors.decode() == f"error: {tmp_path / 'plans.jsonl'}: cannot be read or written (File too large)\n"
+    assert not alive(process.pid)
+    with started(tmp_path) as process:
+        out, errors = process.communicate()
+    assert (process.returncode, errors) == (0, b"")
+    assert json.loads(out) == whole[0]
+
+
+def test_a_worker_that_is_killed(tmp_path):
+    """As the system does where memory runs out."""
+    with started(tmp_path) as process:
+        while len(workers := [pid for pid in alive(process.pid) if int(pid) != process.pid]) < 2:
+            assert process.poll() is None
+            time.sleep(0.01)
+        os.kill(int(workers[0]), signal.SIGKILL)
+        _, errors = process.communicate()
+    assert process.returncode == 2
+    assert errors.startswith(
+        b"error: a worker process was killed, most likely for want of memory; give fewer --workers"
+    )
+    assert not alive(process.pid)

@@ -1,5 +1,6 @@
 """The search over plans: the same as evaluating every plan, whatever is pruned; journals, and what cannot be."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -144,6 +145,23 @@ def test_the_front_is_kept_in_order_of_time():
     assert best.limit() == float("inf")
 
 
+def test_last_bits_of_times_change_no_answer(monkeypatch):
+    """Other versions of NumPy round sums otherwise."""
+    request = SearchRequest(model({}), cluster(2, 2), DEVICE, 8, 80e9, 12)
+    first, numbers = search(request, workers=1), itertools.count()
+
+    def rough(*arguments, **options):
+        found = evaluate(*arguments, **options)
+        return replace(found, step_s=found.step_s * (1 + (next(numbers) * 7 % 5 - 2) * 2e-16))
+
+    monkeypatch.setattr("scaleout.study.search.search.evaluate", rough)
+    second = search(request, workers=1)
+    assert next(numbers) > 12
+    assert [each.choice for each in second.fastest] == [each.choice for each in first.fastest]
+    assert [each.choice for each in second.front] == [each.choice for each in first.front]
+    assert second.counts == first.counts
+
+
 def test_a_search_goes_on_where_it_was(tmp_path, monkeypatch):
     request = SearchRequest(model({}), cluster(2, 2), DEVICE, 8, 80e9, 3)
     with PlanLog(tmp_path, request) as log:
@@ -182,6 +200,10 @@ def test_a_checkpoint_log_of_another_search_is_refused(tmp_path):
     for other in others:
         with pytest.raises(ConfigError, match=r"holds plans of another search .*remove it, or give another --output"):
             PlanLog(tmp_path, other)
+    (tmp_path / FILE).write_text('{"of": "somebody else"}\n{"without": "an end"}')
+    with pytest.raises(ConfigError, match="is not the log of a search"), pytest.warns(UserWarning, match="no checksum"):
+        PlanLog(tmp_path, request)
+    assert (tmp_path / FILE).read_text() == '{"of": "somebody else"}\n{"without": "an end"}'
     (tmp_path / FILE).write_text("no log\n")
     with (
         pytest.warns(UserWarning, match="line 1: damaged"),

@@ -230,6 +230,13 @@ def test_a_line_that_is_no_row_is_named(tmp_path):
         assert MeasurementLog(tmp_path, "steps").counts() == (2, 0)
 
 
+def test_rows_of_somebody_else_are_left_alone(tmp_path):
+    (tmp_path / "steps.jsonl").write_text('{"us": 1.0}\n{"without": "an end"}', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"steps.jsonl: does not begin with a provenance; give another folder"):
+        MeasurementLog(tmp_path, "steps").open({})
+    assert (tmp_path / "steps.jsonl").read_text(encoding="utf-8") == '{"us": 1.0}\n{"without": "an end"}'
+
+
 def test_a_damaged_row_is_measured_again(tmp_path):
     log = MeasurementLog(tmp_path, "steps")
     log.open({"gpu": "toy"})

@@ -4,14 +4,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from scaleout.program.fastest import MARGIN, ranked
+from scaleout.program.fastest import ranked
 from scaleout.study.search.evaluate import BASELINE, Estimate
 from scaleout.study.search.space import Plan
 
 SLACK = 1.25
 """Plans slower than the fastest by more than this factor are not looked at for their memory."""
 
-ROUNDING = 1 - MARGIN
+ROUNDING = 1 - 1e-9
 """Factor on a lower bound, so that rounding never lifts it above the time that it bounds."""
 
 Choice = tuple[Plan, str]

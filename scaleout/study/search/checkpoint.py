@@ -16,7 +16,8 @@ from typing import Any, Self
 
 import scaleout
 from scaleout.cluster.device.spec import load_device
-from scaleout.config.checkpoint import append, drop_incomplete_line, locked, read_log
+from scaleout.config.checkpoint import append, as_line, drop_incomplete_line, locked, read_log
+from scaleout.config.writing import write_bytes
 from scaleout.errors import ConfigError
 from scaleout.study.search.best import Choice, EvaluatedPlan
 from scaleout.study.search.evaluate import BASELINE, Estimate
@@ -68,10 +69,10 @@ class PlanLog(Memory):
             try:
                 directory.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(locked(directory, FILE))
-                drop_incomplete_line(self.path)
                 if not self.path.exists() or not self.path.stat().st_size:
-                    append(self.path, [header])
+                    write_bytes(self.path, as_line(header))
                 self._read(header)
+                drop_incomplete_line(self.path)
             except OSError as error:
                 raise ConfigError(
                     f"output {str(self.path)!r} cannot be written ({error.strerror}); give another"

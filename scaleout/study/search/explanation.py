@@ -13,6 +13,7 @@ import numpy as np
 
 from scaleout.analysis.breakdown import covered
 from scaleout.config.units import format_bytes
+from scaleout.program.fastest import ranked
 from scaleout.program.graph import NONE, Floats, NodeRole
 from scaleout.simulation.result import Result, Timeline
 from scaleout.study.search.best import Choice, EvaluatedPlan
@@ -85,7 +86,7 @@ def overlap_by_axis(result: Result) -> tuple[Overlap, ...]:
         for name, row in totals.items()
         if row[0] > 0
     ]
-    return tuple(sorted(found, key=lambda each: (-each.communication_s, each.axis)))
+    return tuple(ranked(found, key=lambda each: 1 / each.communication_s, order=lambda each: each.axis))
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,9 +10,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from functools import cache
 from math import fsum
-from typing import Any
 
 from scaleout.analysis.breakdown import breakdown, by_axis, exposed_by_family
+from scaleout.program.fastest import ranked
 from scaleout.schedule import in_order
 from scaleout.simulation.contention import contention_of
 from scaleout.study.job import Job, Outcome, run
@@ -80,11 +80,6 @@ class Candidate:
     bound_s: float
     plan: Plan
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Order: what promises most first."""
-        return self.promise_s, self.bound_s, tuple(map(str, self.plan))
-
 
 @dataclass(frozen=True)
 class Simulated:
@@ -133,6 +128,13 @@ def candidates_of(request: SearchRequest, some: Sequence[Family], *, last_s: flo
     return found
 
 
+def _most_promising(found: Sequence[Candidate]) -> list[Candidate]:
+    """Return candidates in order of their promise, then their lower bound, then their plan."""
+    by_bound = ranked(found, key=lambda each: each.bound_s, order=lambda each: tuple(map(str, each.plan)))
+    place = {each.plan: number for number, each in enumerate(by_bound)}
+    return ranked(found, key=lambda each: each.promise_s, order=lambda each: place[each.plan])
+
+
 def simulate_best(
     request: SearchRequest, candidates: Sequence[Candidate], num_plans: int, best: Best, execution: Execution
 ) -> Simulated:
@@ -142,8 +144,8 @@ def simulate_best(
     many processes there are.
     """
     so_far = best.fastest[0].plan if best.fastest else None
-    wanted = [each for each in candidates if best.may_have(each.bound_s)]
-    wanted.sort(key=lambda each: (each.plan != so_far, each.key))
+    wanted = _most_promising([each for each in candidates if best.may_have(each.bound_s)])
+    wanted.sort(key=lambda each: each.plan != so_far)
     first, rest = wanted[: request.simulations], wanted[request.simulations :]
     choices = [(candidate, schedule) for candidate in first for schedule in request.schedules]
     running, todo = dict[Future[Estimate], Choice](), iter(choices)

@@ -35,8 +35,10 @@ class MeasurementLog:
         return self.folder / f"{self.name}.failed.jsonl"
 
     def open(self, provenance: Mapping[str, Any]) -> None:
-        """Start a file of rows, or continue an existing one."""
+        """Start a file of rows, or continue an existing one; `ConfigError` if that is none of ours."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        if self.rows.exists() and self.rows.stat().st_size and "provenance" not in read_log(self.rows).get(1, {}):
+            raise ConfigError(f"{self.rows}: does not begin with a provenance; give another folder")
         for file in (self.rows, self.failed):
             drop_incomplete_line(file)
         if not self.rows.exists() or not self.rows.stat().st_size:

@@ -14,6 +14,7 @@ import numpy as np
 
 from scaleout.errors import ConfigError, GraphError, SimulationError
 from scaleout.program import operations
+from scaleout.program.fastest import fastest
 from scaleout.validation.measured import kernels, steps
 from scaleout.validation.measured.rows import QUANTITIES, Family, NoModelError, Row, machine_of, no_model, read_rows
 from scaleout.validation.published import table_named
@@ -236,7 +237,7 @@ class Choice:
     @property
     def chosen(self) -> int:
         """The number of chunks of the least predicted time."""
-        return min(self.predicted_s, key=self.predicted_s.__getitem__)
+        return fastest(self.predicted_s, self.predicted_s.__getitem__)
 
     @property
     def cost(self) -> float:
