@@ -6,7 +6,6 @@ touched.
 """
 
 import contextlib
-import json
 import os
 import shutil
 import tempfile
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from scaleout.config.documents import to_json
 from scaleout.errors import ConfigError
 
 _PROBE_BYTES = 1 << 16
@@ -58,8 +58,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: object, *, indent: int | None = 2) -> None:
-    """Write plain values as JSON, whole; `ValueError` if a number is not finite, which JSON has no word for."""
-    write_text(path, json.dumps(value, indent=indent, allow_nan=False) + "\n")
+    """Write plain values as JSON, whole; see `to_json`."""
+    write_text(path, to_json(value, indent=indent) + "\n")
 
 
 @contextmanager
