@@ -23,13 +23,13 @@ SEARCH = (
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads which processes there are")
 
 
-def started(output, *, kibibytes="unlimited"):
-    """Start a search as a process that leads its group, so that its workers can be told from others.
+def started(output, *, kibibytes="unlimited", asked=SEARCH):
+    """Start a command as a process that leads its group, so that its workers can be told from others.
 
     No file of it may grow beyond some KiB.
     """
     limited = ["bash", "-c", f'ulimit -f {kibibytes}; exec "$@"', "-"]
-    command = [sys.executable, "-c", "from scaleout.cli import main; main()", *SEARCH, "--output", str(output)]
+    command = [sys.executable, "-c", "from scaleout.cli import main; main()", *asked, "--output", str(output)]
     return subprocess.Popen(limited + command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
 
@@ -44,6 +44,19 @@ def alive(group):
         if int(rest[2]) == group and rest[0] not in "ZX":
             found.append(pid)
     return found
+
+
+def end(process, how):
+    """Send a process a signal; two seconds later none of its group is left, and nobody holds its pipes."""
+    process.send_signal(how)
+    process.wait()
+    until = time.monotonic() + 2
+    while (left := alive(process.pid)) and time.monotonic() < until:
+        time.sleep(0.02)
+    if left:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not left, f"workers {left} outlive their command"
 
 
 @pytest.fixture(scope="module")
@@ -62,15 +75,7 @@ def test_a_search_that_is_killed(tmp_path, whole, number):
     for part, how in enumerate((signal.SIGKILL, signal.SIGTERM)):  # the second time as it resumes
         process = started(tmp_path)
         time.sleep(lasts_s * random.uniform(number, number + 1) / KILLS / (part + 1))
-        process.send_signal(how)
-        process.wait()
-        until = time.monotonic() + 2
-        while (left := alive(process.pid)) and time.monotonic() < until:
-            time.sleep(0.02)
-        if left:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()  # nobody holds its pipes
-        assert not left, f"workers {left} outlive their search"
+        end(process, how)
     with started(tmp_path) as process:
         out, errors = process.communicate()
     assert (process.returncode, errors) == (0, b"")
@@ -104,3 +109,37 @@ def test_a_worker_that_is_killed(tmp_path):
         b"error: a worker process was killed, most likely for want of memory; give fewer --workers"
     )
     assert not alive(process.pid)
+
+
+# ---- Measurements, on a machine with a GPU
+
+ROWS = [{"op": "gemm", "dtype": "bf16", "shape": {"M": size, "N": 4096, "K": 4096}} for size in range(256, 4096, 256)]
+
+
+def has_gpu():
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.cuda.is_available()
+
+
+@pytest.mark.skipif(not has_gpu(), reason="measures on a GPU, and there is none")
+@pytest.mark.parametrize("number", range(KILLS))
+def test_a_measurement_that_is_killed(tmp_path, number):
+    """What was measured stays, what was being measured counts as failed, and nothing is measured twice."""
+    rows, output = tmp_path / "rows.jsonl", tmp_path / "machine"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    asked = ("measure", "kernels", "--rows", str(rows))
+    process = started(output, asked=asked)
+    time.sleep(random.uniform(1, 25))
+    end(process, random.choice((signal.SIGKILL, signal.SIGTERM)))
+    log = output / "kernels.jsonl"
+    kept = [line for line in log.read_bytes().split(b"\n")[:-1] if b'"us"' in line] if log.exists() else []
+    with started(output, asked=(*asked, "--retry")) as process:
+        _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    lines = [line for line in log.read_bytes().splitlines() if b'"us"' in line]
+    assert lines[: len(kept)] == kept
+    measured = [json.loads(line)["shape"]["M"] for line in lines]
+    assert sorted(measured) == [row["shape"]["M"] for row in ROWS]
