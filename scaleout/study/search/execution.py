@@ -6,11 +6,13 @@ A step that the memory of the search knows is not computed again.
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import cycle, groupby, islice
 from multiprocessing import connection, parent_process
-from typing import Any
+from typing import Any, TypeVar
 
 from scaleout.study.search.best import Best, Choice, EvaluatedPlan
 from scaleout.study.search.checkpoint import Memory
@@ -18,6 +20,7 @@ from scaleout.study.search.evaluate import Estimate
 from scaleout.study.search.request import SearchRequest
 
 _TOGETHER = 64
+Item = TypeVar("Item")
 
 
 class _Here(Executor):
@@ -35,9 +38,12 @@ def done(value: Any) -> Future[Any]:
     return future
 
 
-def pool_of(workers: int) -> Executor:
-    """Return what runs functions in other processes, or in this one if it is to be the only one."""
-    return ProcessPoolExecutor(workers, initializer=_begin_worker) if workers > 1 else _Here()
+@contextmanager
+def pools_of(workers: int) -> Iterator[list[Executor]]:
+    """Yield what runs functions: other processes, or this one if it is to be the only one."""
+    with ExitStack() as stack:
+        new = (ProcessPoolExecutor(1, initializer=_begin_worker) if workers > 1 else _Here() for _ in range(workers))
+        yield [stack.enter_context(pool) for pool in new]
 
 
 def _begin_worker() -> None:
@@ -53,24 +59,41 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
+def batched(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
+    """Yield items in lists of at most so many.
+
+    >>> list(batched("abc", 2))
+    [['a', 'b'], ['c']]
+    """
+    rest = iter(items)
+    while some := list(islice(rest, most)):
+        yield some
+
+
 @dataclass(frozen=True)
 class Execution:
     """How a search runs.
 
+    Plans whose layers are alike go to one worker, which writes and weighs each layer once.
+
     Attributes
     ----------
-    pool : Executor
-        Of as many processes as there are workers.
+    pools : sequence of Executor
+        Of one process each, the workers.
     memory : Memory
         What was computed before; all that is computed is added to it as soon as it is.
     tell : function
         Called now and then with steps done, all steps, how many plans have been evaluated, and the best so far.
     """
 
-    pool: Executor
-    workers: int
+    pools: Sequence[Executor]
     memory: Memory
     tell: Callable[[int, int, int, Best], None] = lambda *_told: None
+    _worker_of: dict[Hashable, int] = field(default_factory=dict)
+
+    def worker_of(self, alike: Hashable) -> int:
+        """Return the worker of plans that are `alike`."""
+        return self._worker_of.setdefault(alike, len(self._worker_of) % len(self.pools))
 
     def mapped(
         self,
@@ -78,12 +101,18 @@ class Execution:
         function: Callable[[SearchRequest, Sequence[Any]], list[Any]],
         request: SearchRequest,
         items: Sequence[Any],
+        alike: Callable[[Any], Hashable] = lambda _item: None,
     ) -> list[Any]:
-        """Return what a function makes of all items, as plain values and in their order."""
-        starts = {f"{step} {begin}": items[begin : begin + _TOGETHER] for begin in range(0, len(items), _TOGETHER)}
+        """Return what a function makes of all items, as plain values and in their order; alike ones stand together."""
+        starts: dict[str, tuple[Hashable, list[Any]]] = {}
+        begin = 0
+        for key, group in groupby(items, alike):
+            for some in batched(group, _TOGETHER):
+                starts[f"{step} {begin}"] = key, some
+                begin += len(some)
         new = {
-            self.pool.submit(function, request, some): name
-            for name, some in starts.items()
+            self.pools[self.worker_of(key)].submit(function, request, some): name
+            for name, (key, some) in starts.items()
             if name not in self.memory.steps
         }
         for future in as_completed(new):
@@ -98,7 +127,8 @@ class Execution:
     ) -> None:
         """See that the memory has the estimates of some choices, each under its name there."""
         new = [choice for choice, name in names.items() if name not in self.memory.estimates]
-        futures = {self.pool.submit(function, request, choice): names[choice] for choice in new}
+        in_turn = zip(new, cycle(self.pools), strict=False)
+        futures = {pool.submit(function, request, choice): names[choice] for choice, pool in in_turn}
         for future in as_completed(futures):
             plan, schedule = futures[future]
             self.memory.add(EvaluatedPlan(plan, future.result(), schedule))

@@ -19,7 +19,7 @@ from scaleout.simulation.result import Result, Timeline
 from scaleout.study.search.best import Choice, EvaluatedPlan
 from scaleout.study.search.checkpoint import Memory
 from scaleout.study.search.evaluate import BASELINE
-from scaleout.study.search.execution import Execution, pool_of
+from scaleout.study.search.execution import Execution, pools_of
 from scaleout.study.search.request import SearchRequest
 from scaleout.study.search.scheduled import CONTENDED, estimate_under, run_plan
 from scaleout.study.search.search import Answer
@@ -202,8 +202,8 @@ def explanation(request: SearchRequest, answer: Answer, *, workers: int, memory:
         for choice in choices
         if choice not in known
     }
-    with pool_of(workers) as pool:
-        execution = Execution(pool, workers, memory)
+    with pools_of(workers) as pools:
+        execution = Execution(pools, memory)
         overlap = execution.mapped("overlap", _overlap, request, [fastest.choice])
         execution.simulate(estimate_under, request, names)
     known |= {choice: memory.estimates[name] for choice, name in names.items()}

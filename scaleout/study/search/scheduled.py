@@ -6,7 +6,7 @@ again where pipeline messages and kernels contend, as `evaluate` leaves contenti
 """
 
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, replace
 from functools import cache
 from math import fsum
@@ -148,22 +148,23 @@ def simulate_best(
     wanted.sort(key=lambda each: each.plan != so_far)
     first, rest = wanted[: request.simulations], wanted[request.simulations :]
     choices = [(candidate, schedule) for candidate in first for schedule in request.schedules]
-    running, todo = dict[Future[Estimate], Choice](), iter(choices)
+    running, todo = dict[Future[Estimate], tuple[Choice, Executor]](), iter(choices)
     fitting = dict[Choice, EvaluatedPlan]()
     known, num_done = execution.memory.estimates, 0
     while True:
-        while len(running) < execution.workers and (next_choice := next(todo, None)) is not None:
+        while len(running) < len(execution.pools) and (next_choice := next(todo, None)) is not None:
             candidate, schedule = next_choice
             if not best.may_have(candidate.bound_s):
                 num_done += 1
                 continue
             choice = candidate.plan, schedule
             before = known.get(choice)
-            running[done(before) if before else execution.pool.submit(estimate_under, request, choice)] = choice
+            free = next(pool for pool in execution.pools if all(pool is not busy for _, busy in running.values()))
+            running[done(before) if before else free.submit(estimate_under, request, choice)] = choice, free
         if not running:
             break
         for future in wait(running, return_when=FIRST_COMPLETED).done:
-            choice = running.pop(future)
+            choice, _ = running.pop(future)
             each = EvaluatedPlan(choice[0], future.result(), choice[1])
             execution.memory.add(each)
             num_done += 1

@@ -6,17 +6,19 @@ time and memory up to `SLACK` slower than the fastest: the same as if every plan
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import fsum
+from operator import attrgetter
 from typing import NamedTuple
 
 from scaleout.study.search.best import ROUNDING, Best, Counts, EvaluatedPlan, fastest_first
 from scaleout.study.search.checkpoint import Memory
 from scaleout.study.search.evaluate import BASELINE, Estimate, evaluate, peak_bytes_of
-from scaleout.study.search.execution import Execution, done, pool_of
+from scaleout.study.search.execution import Execution, batched, done, pools_of
 from scaleout.study.search.lower_bound import bound_of, lower_bounds_of, stage_bounds_of
 from scaleout.study.search.request import SearchRequest
 from scaleout.study.search.scheduled import Candidate, Simulated, candidates_of, contended, simulate_best
@@ -99,10 +101,12 @@ def search(
         counts.indivisible += family.num_plans - len(family.plans)
         if family.plans:
             todo.append(family)
+    places: dict[Hashable, int] = {}
+    todo.sort(key=lambda family: places.setdefault(family.alike, len(places)))
     simulated = None
-    with pool_of(workers) as pool:
-        execution = Execution(pool, workers, memory, tell)
-        bounds = execution.mapped("bounds", _weigh, request, [family.plans[0] for family in todo])
+    with pools_of(workers) as pools:
+        execution = Execution(pools, memory, tell)
+        bounds = execution.mapped("bounds", _weigh, request, todo, attrgetter("alike"))
         evaluated, nearest = _evaluated(request, todo, [under_baseline_s for under_baseline_s, _ in bounds], execution)
         counts.evaluated, counts.too_large = len(evaluated), len(nearest)
         counts.bounded = counts.enumerated - counts.indivisible - counts.evaluated - counts.too_large
@@ -112,7 +116,8 @@ def search(
         best.add(evaluated)
         if request.schedules:
             may_be = [family for family, (_, bound_s) in zip(todo, bounds, strict=True) if best.may_have(bound_s)]
-            found = execution.mapped("candidates", partial(candidates_of, last_s=best.last_s), request, may_be)
+            of_some = partial(candidates_of, last_s=best.last_s)
+            found = execution.mapped("candidates", of_some, request, may_be, attrgetter("alike"))
             candidates = [Candidate(promise_s, bound_s, Plan(*plan)) for promise_s, bound_s, plan in found]
             num_plans = counts.enumerated - counts.indivisible
             simulated = simulate_best(request, candidates, num_plans, best, execution)
@@ -151,32 +156,40 @@ def _opened(
 ) -> Iterator[tuple[list[Considered], list[EvaluatedPlan]]]:
     """Open the families that may be wanted, the most promising first; yield what each considered and evaluated."""
     order = sorted(range(len(todo)), key=lambda number: (bounds[number], number))
+    alike = defaultdict[Hashable, list[int]](list)
+    for number in order:
+        alike[todo[number].alike].append(number)
+    together = [some for numbers in alike.values() for some in batched(numbers, _OPENED_TOGETHER)]
+    left = [deque[list[int]]() for _ in execution.pools]
+    for some in sorted(together, key=lambda some: (bounds[some[0]], some[0])):
+        left[execution.worker_of(todo[some[0]].alike)].append(some)
     memory, num_done, num_evaluated = execution.memory, 0, 0
-    running: dict[Future[_Opening], tuple[str, int]] = {}
-    left = iter(range(0, len(order), _OPENED_TOGETHER))
+    running: dict[Future[_Opening], tuple[str, int, int]] = {}
     while True:
-        while len(running) < 2 * execution.workers and (begin := next(left, None)) is not None:
-            some = order[begin : begin + _OPENED_TOGETHER]
-            wanted = [number for number in some if bounds[number] * ROUNDING <= best.limit()]
-            num_done += len(some) - len(wanted)
-            name = f"families {begin}"
-            if (before := _remembered(todo, name, memory)) is not None:
-                running[done(before)] = name, len(wanted)
-            elif wanted:
-                plans = [todo[number].plans for number in wanted]
-                known = {
-                    plan: memory.estimates[plan, BASELINE]
-                    for each in plans
-                    for plan in each
-                    if (plan, BASELINE) in memory.estimates
-                }
-                opening = execution.pool.submit(_open, request, [(n, todo[n]) for n in wanted], known, best)
-                running[opening] = name, len(wanted)
+        for worker, mine in enumerate(left):
+            while mine and sum(each[2] == worker for each in running.values()) < 2:
+                some = mine.popleft()
+                wanted = [number for number in some if bounds[number] * ROUNDING <= best.limit()]
+                num_done += len(some) - len(wanted)
+                name = f"families {some[0]}"
+                if (before := _remembered(todo, name, memory)) is not None:
+                    running[done(before)] = name, len(wanted), worker
+                elif wanted:
+                    plans = [todo[number].plans for number in wanted]
+                    known = {
+                        plan: memory.estimates[plan, BASELINE]
+                        for each in plans
+                        for plan in each
+                        if (plan, BASELINE) in memory.estimates
+                    }
+                    numbered = [(number, todo[number]) for number in wanted]
+                    opening = execution.pools[worker].submit(_open, request, numbered, known, best)
+                    running[opening] = name, len(wanted), worker
         if not running:
             return
         for future in wait(running, return_when=FIRST_COMPLETED).done:
             considered, found = future.result()
-            name, count = running.pop(future)
+            name, count, _ = running.pop(future)
             num_done, num_evaluated = num_done + count, num_evaluated + len(found)
             yield considered, found
             for each in found:
@@ -200,13 +213,13 @@ def _remembered(todo: Sequence[Family], name: str, memory: Memory) -> _Opening |
     return considered, [EvaluatedPlan(plan, memory.estimates[plan, BASELINE]) for plan in plans]
 
 
-def _weigh(request: SearchRequest, plans: Sequence[Plan]) -> list[tuple[float, float]]:
-    """Return two lower bounds of families, each given by its first plan: under `baseline`, and under all schedules.
+def _weigh(request: SearchRequest, some: Sequence[Family]) -> list[tuple[float, float]]:
+    """Return two lower bounds of families, each of its first plan: under `baseline`, and under all schedules.
 
     New kernels of all are timed together. Without other schedules the second bound is none, 0.
     """
     lower_bounds = lower_bounds_of(request.topology, request.device)
-    workloads = [request.workload(plan) for plan in plans]
+    workloads = [request.workload(family.plans[0]) for family in some]
     unlike = {profile_key(workload): workload for workload in workloads}
     ledgers = [Ledger.of(workload, lower_bounds.costs) for workload in unlike.values()]
     lower_bounds.costs.model.time_kernels(kernel for ledger in ledgers for kernel in ledger.kernels())

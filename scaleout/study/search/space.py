@@ -73,6 +73,14 @@ class Family(NamedTuple):
     plans: tuple[Plan, ...]
     num_plans: int
 
+    @property
+    def alike(self) -> tuple[int | bool, ...]:
+        """Equal for families whose layers do the same, but for what is recomputed and sharded."""
+        plan = self.plans[0]
+        return (
+            plan.tensor_parallel, plan.context_parallel, plan.expert_parallel, plan.microbatch, plan.sequence_parallel
+        )  # fmt: skip
+
     def lighter(self, plan: Plan) -> tuple[Plan, Plan]:
         """Return two plans that do no more than one of the family: of all on its timeline the least, and more closely.
 
