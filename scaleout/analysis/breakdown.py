@@ -87,7 +87,7 @@ def exposed_by_family(result: Result) -> dict[GroupFamily | None, float]:
         busy = np.cumsum(steps, axis=1)[:, :-1] > 0
         families = busy[1:] & ~busy[0]
         parts = families / np.maximum(families.sum(axis=0), 1)
-        totals += len(line.ranks) * (parts @ np.diff(edges))
+        totals += len(line.ranks) * (parts * np.diff(edges)).sum(axis=1)
     means = totals / result.program.num_ranks
     return {family: seconds for family, seconds in zip(groups, means.tolist(), strict=True) if seconds}
 

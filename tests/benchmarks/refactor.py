@@ -4,6 +4,7 @@
     python tests/benchmarks/refactor.py record BEFORE.json --repo OLD_CHECKOUT
     python tests/benchmarks/refactor.py record AFTER.json --commands BEFORE.json
     python tests/benchmarks/refactor.py compare BEFORE.json AFTER.json
+    python tests/benchmarks/refactor.py between PYTHON PYTHON...  # this checkout under interpreters, each to the first
 
 A recording maps each command line to what it printed (JSON, parsed, where the verb has `--json`; lines of text
 otherwise), the tables and pages that it wrote under `--output`, or its message if it failed. Numbers are kept as `json`
@@ -276,6 +277,8 @@ def renamed(value: Any, parent: str = "") -> Any:
 def differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Yield every leaf that differs: its path, what it was, what it is."""
     if isinstance(before, dict) and isinstance(after, dict):
+        if before.keys() == after.keys() and list(before) != list(after):
+            yield f"{path} (order)", list(before), list(after)
         for key in dict.fromkeys([*before, *after]):
             if key not in UNSTEADY and (key in before or key not in ADDED):
                 yield from differences(before.get(key, "nothing"), after.get(key, "nothing"), f"{path}/{key}")
@@ -312,11 +315,26 @@ def against(commit: str, options: argparse.Namespace, repo: Path) -> int:
         return compare(before, after, options.only)
 
 
+def between(pythons: list[str], options: argparse.Namespace) -> int:
+    """Record this checkout under several interpreters, with what is installed for each, and compare with the first."""
+    with tempfile.TemporaryDirectory() as name:
+        files = [Path(name) / f"{number}.json" for number in range(len(pythons))]
+        for python, file in zip(pythons, files, strict=True):
+            line = [python, __file__, "record", str(file), f"--jobs={options.jobs}"]
+            line += [f"--shared={options.shared}"] if options.shared else []
+            subprocess.run([*line, *(f"--only={text}" for text in options.only)], check=True)
+        different = 0
+        for python, file in zip(pythons[1:], files[1:], strict=True):
+            print(f"{pythons[0]} and {python}:")
+            different |= compare(files[0], file, options.only)
+    return different
+
+
 def main() -> int:
     here = Path(__file__).resolve().parents[2]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("verb", choices=("record", "compare", "against", "lines"))
-    parser.add_argument("what", nargs="+", help="OUT.json; BEFORE.json AFTER.json; or COMMIT")
+    parser.add_argument("verb", choices=("record", "compare", "against", "between", "lines"))
+    parser.add_argument("what", nargs="+", help="OUT.json; BEFORE.json AFTER.json; COMMIT; or interpreters")
     parser.add_argument("--repo", type=Path, default=here, help="checkout to record; by default this one")
     parser.add_argument("--commands", type=Path, help="recording whose commands are run")
     parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="only commands with this text")
@@ -324,6 +342,8 @@ def main() -> int:
     parser.add_argument("--shared", type=Path, help="folder of measured rows, published tables, ASTRA-sim's inputs")
     options = parser.parse_args()
     options.only = options.only or [""]
+    if options.verb == "between":
+        return between(options.what, options)
     if len(options.what) != 1 + (options.verb == "compare"):
         parser.error(f"{options.verb} takes {1 + (options.verb == 'compare')} of what")
     paths = [Path(name).resolve() for name in options.what]

@@ -50,7 +50,8 @@ def times(device: Device, calls: Calls) -> Array:
     ratios = [device.calibrated(op if calls.op == CUSTOM else calls.op) for op, _ in keys]
     reached = np.minimum(1.0, efficiency * np.repeat(ratios, [len(seconds) for _, seconds in known]))
     points = np.vstack([coordinates(measured) for measured, _ in known])
-    nearest = ((coordinates(calls)[:, None, :] - points[None, :, :]) ** 2).sum(axis=2).argmin(axis=1)
+    distance = ((coordinates(calls)[:, None, :] - points[None, :, :]) ** 2).sum(axis=2)
+    nearest = distance.round(9).argmin(axis=1)  # of equally distant ones the first
     return np.asarray(floor_s + roofline(calls, device) / reached[nearest])
 
 

@@ -135,7 +135,7 @@ def _tiling(rows: Array, cols: Array, depth: Array, calls: Calls, device: Device
     tile_rows, tile_cols, splits = np.array([(*tile, by) for tile in tilings for by in _SPLITS]).T[:, :, None]  # (T, 1)
     work_s = 2 * tile_rows * tile_cols * _STEP / sm_flops_per_s
     load_s = (tile_rows + tile_cols) * _STEP * item_bytes / units.load_bytes_per_s
-    step_s = (work_s**4 + load_s**4 + _STEP_S**4) ** 0.25
+    step_s = np.sqrt(np.sqrt((work_s**2) ** 2 + (load_s**2) ** 2 + _STEP_S**4))
     blocks = np.ceil(rows / tile_rows) * np.ceil(cols / tile_cols) * splits  # (T, N)
     share = blocks / device.num_sms
     waves = np.maximum(1.0, share + _LAST_WAVE * (np.ceil(share) - share))

@@ -60,7 +60,12 @@ def interpolated_s(device: Device, calls: Calls, *, source: int = 0) -> Array:
     labels = _labels(group.keys.index(calls.key), calls, np.full(len(calls.bytes), source, dtype=np.int64))
     asked = Points(_coordinates(calls), labels)
     logs = posterior_mean(group.points, group.values, asked, smoothness=_smoothness_of(calls.op))
-    return np.asarray(np.maximum(estimate(calls, device) * np.exp(logs), shortest_s(device, calls.op)))
+    return np.maximum(_estimated(estimate(calls, device), logs), shortest_s(device, calls.op))
+
+
+def _estimated(seconds: Array, logs: Array) -> Array:
+    """Return times scaled by estimated logarithms, in single precision: further bits are those of a LAPACK."""
+    return (seconds * np.exp(logs)).astype(np.float32).astype(np.float64)
 
 
 def _near(measured: Calls, calls: Calls) -> Bools:
@@ -117,7 +122,7 @@ def _left_out(device: Device, key: Key) -> Mapping[Shape, float]:
     asked = Points(group.points.coordinates[members[first]], group.points.labels[members[first]])
     smoothness = _smoothness_of(key[0])
     logs = posterior_mean(group.points, group.values, asked, smoothness=smoothness, hidden=hidden[first])
-    seconds = np.array(list(series.exact.values())) * np.exp(logs - group.values[members[first]])
+    seconds = _estimated(np.array(list(series.exact.values())), logs - group.values[members[first]])
     return dict(zip(series.exact, seconds.tolist(), strict=True))
 
 
@@ -227,6 +232,8 @@ _LEVEL = 1.0
 """Standard deviation of the constant: any level is about equally likely."""
 _NOISE_LENGTH = 0.05
 """Length of the term that stands for noise, in units of the coordinates."""
+_COINCIDENT = 1e-6
+"""Variance between calls at one point, such as attention with the same batch times heads; less would cost bits."""
 _SOURCE_CORRELATION = 0.97
 """Correlation of the departures of two sources of one series."""
 _SOURCE_OFFSET = 0.05
@@ -262,12 +269,11 @@ def _batch_mean(known: Points, values: Array, asked: Points, smoothness: Smoothn
     if hidden is not None:
         distance[hidden] = np.inf
     count = min(_NEIGHBOURS, len(values) if hidden is None else int((~hidden).sum(axis=1).min()))
-    near = np.argpartition(distance, count - 1, axis=1)[:, :count]
-    # Neighbours in the table's order, so that the result does not depend on how the selection leaves them.
-    near.sort(axis=1)
+    # Of equally distant ones the first in the table, and those that are taken in its order.
+    near = np.sort(np.argsort(distance.round(9), axis=1, kind="stable")[:, :count], axis=1)
     # Coordinates count from the point asked for: the trend through the origin is then a slope around that point.
     points, labels = known.coordinates[near] - asked.coordinates[:, None, :], known.labels[near]
-    covariance = _covariance(points, labels, points, labels, smoothness) + 1e-8 * np.eye(count)
+    covariance = _covariance(points, labels, points, labels, smoothness) + _COINCIDENT * np.eye(count)
     origin, own = np.zeros_like(asked.coordinates)[:, None, :], asked.labels[:, None, :]
     weights = np.linalg.solve(covariance, values[near][:, :, None])
     return np.asarray((_covariance(origin, own, points, labels, smoothness) @ weights)[:, 0, 0])
