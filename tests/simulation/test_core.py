@@ -135,6 +135,23 @@ def test_the_compiled_core_gives_the_bits_of_the_engine(case):
         assert np.allclose(links.traffic.link_bytes, others.traffic.link_bytes, rtol=1e-12)
 
 
+def test_a_race_that_a_late_kernel_wins_is_known_by_its_kernel():
+    """A transfer arrives with each of 60 queued kernels: more instances than rows of what runs at a time."""
+    count = 60
+    number = np.arange(2 * count)
+    kernels = [(count + at, 0, KERNELS[1], 1.0, 0.25) for at in range(count)]
+    transfers = [transfer(at, [0, 1], 0.5, channels=24, races=True, posted=[1], waiting={at: 0}) for at in range(count)]
+    next_ones = [*([at + 1, count + at + 1] for at in range(count - 1)), []]
+    tasks = tasks_of(
+        [math.nan] * 2 * count, [1] * count + [0] * count, [[]] * count + next_ones,
+        issue_s=[0.0] * 2 * count, instance=number.tolist(), instance_size=[1] * 2 * count,
+    )  # fmt: skip
+    contention = Contention(H200, resource_use(0.5))
+    plain, compiled = (each(tasks, sharing_of(kernels, transfers), contention) for each in (run, core.run))
+    for name in ("start_s", "end_s", "released_s", "cause"):
+        assert np.array_equal(getattr(plain, name), getattr(compiled, name), equal_nan=True), name
+
+
 def test_more_on_a_device_than_there_are_bits_is_left_to_the_engine():
     """65 transfers that wait for others hold SMs of one device at a time."""
     size = 65

@@ -241,7 +241,7 @@ def begin_kernel(d: Devices, instance: int, now_s: float) -> None:
             wait_for(d, device, at, EMPTY, d.slots[device, at]["racing"] | mine)
             if not d.instances[kernel]["won"]:
                 d.instances[kernel]["won"] = 1
-                spare_later(d, now_s + d.instances[kernel]["left_s"], instance, True)
+                spare_later(d, now_s + d.instances[kernel]["left_s"], kernel, True)
 
 
 @inlined
