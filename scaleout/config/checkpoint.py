@@ -15,8 +15,9 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from scaleout.config.documents import decode_json
 from scaleout.errors import ConfigError
 
 Row = Mapping[str, Any]
@@ -40,7 +41,7 @@ def read_log(file: Path, *, checked: bool = False) -> dict[int, dict[str, Any]]:
         try:
             if line:
                 rows[number] = _parsed(line, checked=checked)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             warnings.warn(f"{file}, line {number}: damaged ({error}); left out", stacklevel=2)
     return rows
 
@@ -53,19 +54,10 @@ def _parsed(line: bytes, *, checked: bool) -> dict[str, Any]:
             raise ValueError("it is not what its checksum says")
     elif checked:
         raise ValueError("it has no checksum")
-    row = json.loads(line, parse_constant=_refuse, parse_float=_finite)
+    row = decode_json(line.decode())
     if not isinstance(row, dict):
         raise ValueError("it is no JSON object")  # noqa: TRY004 - as for a line that is no JSON
     return row
-
-
-def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    return number if abs(number) < float("inf") else _refuse(text)
 
 
 def append(file: Path, rows: Iterable[Row]) -> None:

@@ -214,7 +214,7 @@ def test_a_checkpoint_log_of_another_search_is_refused(tmp_path):
 
 DAMAGES = {
     "a digit": (lambda line: line.replace(b'"step_s": 0.', b'"step_s": 0.0'), "is not what its checksum says"),
-    "NaN": (lambda line: signed(line, step_s=float("nan")), "NaN is no number"),
+    "NaN": (lambda line: signed(line, step_s=float("nan")), "'NaN' is no finite number"),
     "infinite": (lambda line: signed(line, step_s=1e308).replace(b"1e+308", b"1e+309"), "checksum says"),
     "negative": (lambda line: signed(line, step_s=-1.0), "no estimate of a plan"),
     "text": (lambda line: signed(line, step_s="0.1"), "no estimate of a plan"),

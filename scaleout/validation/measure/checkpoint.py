@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from scaleout.config.checkpoint import Row, append, drop_incomplete_line, read_log
+from scaleout.config.documents import read_json_lines
 from scaleout.config.writing import write_json
 from scaleout.errors import ConfigError
 
@@ -44,14 +45,14 @@ class MeasurementLog:
         if not self.rows.exists() or not self.rows.stat().st_size:
             append(self.rows, [{"provenance": provenance}])
         for mark in self.folder.glob(f".{self.name}.*.running"):
-            with suppress(ValueError):  # cut short when the machine went down: its row is measured again
-                row = json.loads(mark.read_text(encoding="utf-8"))
-                append(self.failed, [{**row, "error": "its process ended while it was measured"}])
+            with suppress(ConfigError):  # cut short when the machine went down: its row is measured again
+                for row in read(mark):
+                    append(self.failed, [{**row, "error": "its process ended while it was measured"}])
             mark.unlink()
 
     def begin(self, row: Row, worker: int) -> None:
         """Mark a row that a worker is about to measure."""
-        write_json(self._mark(worker), row)
+        write_json(self._mark(worker), row, indent=None)
 
     def end(self, row: Row, found: Sequence[Mapping[str, Any]], worker: int) -> None:
         """Write a row with its results, one line for each; one with a number that is not finite failed."""
@@ -89,16 +90,4 @@ def measured(file: Path) -> list[dict[str, Any]]:
 
 def read(file: Path) -> list[dict[str, Any]]:
     """Return the rows of a user's file without a provenance; `ConfigError` if a line is no JSON object."""
-    rows = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                raise TypeError  # noqa: TRY301 - the same fault as a line that is no JSON
-        except (json.JSONDecodeError, TypeError):
-            raise ConfigError(
-                f"{file}, line {number}: not a JSON object; mend the file, or give another folder"
-            ) from None
-        if "provenance" not in row:
-            rows.append(row)
-    return rows
+    return [row for _, row in read_json_lines(file) if "provenance" not in row]
