@@ -38,7 +38,9 @@ def _facts(name_or_file: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 def _is_trace_set(path: Path) -> bool:
     """Whether a path is what ``--trace`` of `scaleout run` takes: a directory, or one and a prefix."""
-    return path.is_dir() or (path.parent / f"{path.name}.0.et").is_file()
+    from scaleout.config.documents import is_file
+
+    return is_file(path.parent / f"{path.name}.0.et") or path.is_dir()
 
 
 def _kind(name_or_file: str) -> str:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from scaleout.config.documents import parse_json
+from scaleout.config.documents import decode_json
 from scaleout.errors import ConfigError
 
 Row = Mapping[str, Any]
@@ -41,7 +41,7 @@ def read_log(file: Path, *, checked: bool = False) -> dict[int, dict[str, Any]]:
         try:
             if line:
                 rows[number] = _parsed(line, checked=checked)
-        except (ValueError, ConfigError) as error:
+        except ValueError as error:
             warnings.warn(f"{file}, line {number}: damaged ({error}); left out", stacklevel=2)
     return rows
 
@@ -54,7 +54,7 @@ def _parsed(line: bytes, *, checked: bool) -> dict[str, Any]:
             raise ValueError("it is not what its checksum says")
     elif checked:
         raise ValueError("it has no checksum")
-    row = parse_json(line.decode(), where="the row")
+    row = decode_json(line.decode())
     if not isinstance(row, dict):
         raise ValueError("it is no JSON object")  # noqa: TRY004 - as for a line that is no JSON
     return row

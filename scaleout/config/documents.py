@@ -34,11 +34,16 @@ _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 
 
 def is_file(path: Path) -> bool:
-    """Return whether there is such a file; a name that no file can have, as one with a null, is none."""
+    """Return whether there is such a file, or raise `ConfigError` if none can be looked for, as where a name is long.
+
+    A name with a null is none.
+    """
     try:
         return path.is_file()
     except ValueError:
         return False
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give an existing file") from None
 
 
 @contextmanager
@@ -93,13 +98,18 @@ def read_json_lines(path: Path, *, what: str = "file of JSON lines") -> Iterator
 def parse_json(text: str, *, where: str) -> Any:
     """Read JSON, or raise `ConfigError` that says `where` it stands."""
     try:
-        if len(text) > MOST_BYTES:
-            raise ValueError(f"more than {MOST_BYTES:,} characters")  # noqa: TRY301 - one message for all faults
-        if text.count("[") + text.count("{") > MOST_LEVELS:
-            _check_levels(text)
-        return (_CAREFUL if _MAY_BE_HUGE.search(text) else _PLAIN).decode(text)
-    except (ValueError, RecursionError) as error:
+        return decode_json(text)
+    except ValueError as error:
         raise ConfigError(f"{where}: not valid JSON ({error}); mend it") from None
+
+
+def decode_json(text: str) -> Any:
+    """Read JSON; `ValueError` if it is none, or beyond a limit."""
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"more than {MOST_BYTES:,} characters")
+    if text.count("[") + text.count("{") > MOST_LEVELS:
+        _check_levels(text)
+    return (_CAREFUL if _MAY_BE_HUGE.search(text) else _PLAIN).decode(text)
 
 
 def to_json(value: object, *, indent: int | None = None) -> str:

@@ -16,6 +16,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from scaleout.cluster.device.sections import Power, Stages, WorkGroups
 from scaleout.config import library
+from scaleout.config.documents import is_file
 from scaleout.config.units import Bytes, BytesPerSecond, ComputeRate, Count, Hertz, Positive, Rate, Seconds
 from scaleout.config.validated import Cited, Config, Text, brackets_in, nearest, read_yaml, sources_in, validate
 from scaleout.errors import ConfigError
@@ -153,7 +154,7 @@ def _load(path: Path, *, seen: tuple[Path, ...]) -> Device:
     given = validate(DeviceFile, values, where=str(path))
     files = tuple(path.parent / file for file in given.kernels)
     for file in files:
-        if not file.is_file():
+        if not is_file(file):
             raise ConfigError(f"{path}: kernels: {file.name!r} does not exist beside it; correct the name")
     if given.efficiency_from:
         library.find("device", given.efficiency_from, named_by=f"{path}: efficiency_from")

@@ -18,6 +18,7 @@ from pathlib import Path
 from scaleout.cluster.topology.communication_library import Curve, Learned, Library, Protocol, Rule, Selection, Table
 from scaleout.cluster.topology.topology import Topology
 from scaleout.config import validated
+from scaleout.config.documents import is_file, read_text
 from scaleout.config.units import BYTES, SECONDS, RankCount, Size, parse
 from scaleout.errors import ConfigError
 
@@ -121,7 +122,7 @@ class _TableFile(validated.Config):
 
 def load_table(path: Path) -> Table:
     """Read a table of rules; what a rule leaves out does not limit it."""
-    if not path.is_file():
+    if not is_file(path):
         raise ConfigError(f"policy file '{path}' does not exist; give a file of rules, or a back end's name")
     values = validated.validate(_TableFile, validated.read_yaml(path), where=str(path))
     if not values.rules:
@@ -145,7 +146,7 @@ def _curves(topology: Topology, policy: str) -> list[Curve]:
     return found
 
 
-_RANK = re.compile(r"#\s+Rank\s+(\d+)\b")
+_RANK = re.compile(r"#\s+Rank\s+([0-9]{1,9})\b")
 _UNITS = re.compile(r"#\s+\((\w+)\)")
 _MISSING = "N/A"
 _COLUMNS = 4
@@ -162,12 +163,12 @@ def read_runs(path: Path, name: str) -> tuple[Curve, ...]:
     ConfigError
         If the file is missing or not of this form, or its runs have different units; the message names the line.
     """
-    if not path.is_file():
+    if not is_file(path):
         raise ConfigError(f"benchmark '{path}' does not exist; give a file that nccl-tests printed")
     units: list[str] = []
     units_at = 0
     found: list[tuple[set[int], dict[float, float]]] = []  # of each run its ranks, and seconds by size
-    for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+    for number, text in enumerate(read_text(path, what="output of nccl-tests").splitlines(), start=1):
         line, where = text.strip(), f"{path}, line {number}"
         if not found or (found[-1][1] and _RANK.match(line)):
             found.append((set(), {}))

@@ -19,6 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from scaleout.config import validated
+from scaleout.config.documents import is_file
 from scaleout.config.units import Count, NotNegative, Positive, Rate, Seconds, Share, Size, Slowdown
 from scaleout.errors import ConfigError
 from scaleout.program.fastest import fastest
@@ -292,7 +293,7 @@ def load_library(path: Path) -> Library:
     ConfigError
         If there is no such file, or a key, unit or value in it is wrong; the message names the file and the key.
     """
-    if not path.is_file():
+    if not is_file(path):
         raise ConfigError(f"library file '{path}' does not exist; give one beside the topology file")
     values = validated.validate(_LibraryFile, validated.read_yaml(path), where=str(path))
     if not values.protocols:

@@ -2,7 +2,7 @@
 
 Nodes are numbered: first the ranks, ``0`` to ``n - 1``, then the switches. In a file of networkx (``.graphml``,
 ``.edgelist``) the node attribute ``rank`` numbers the ranks; without it the nodes named by whole numbers are the
-ranks. Every edge has a ``bandwidth`` and a ``latency``, with a unit or in SI. Knows nothing of routes.
+ranks. Every edge has a ``bandwidth`` and a ``latency``, each with its unit. Knows nothing of routes.
 """
 
 import math

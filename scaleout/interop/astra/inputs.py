@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scaleout.config.documents import LARGEST_NUMBER, LEAST_NUMBER, MAX_RANKS, parse_json, read_json, whole
+from scaleout.config.documents import LARGEST_NUMBER, LEAST_NUMBER, MAX_RANKS, parse_json, read_json, read_text, whole
 from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError, shown
 from scaleout.interop.astra.network import HOPS, Network, build_network
@@ -171,7 +171,7 @@ def plain_lists(path: Path) -> dict[str, list[Any]]:
 
     The import of YAML would be a quarter of a run.
     """
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    text = read_text(path)
     found = [_LIST.fullmatch(line) for line in text.split("\n") if line and not line.startswith("#")]
     lists = {match[1]: match[2].split(",") for match in found if match}
     if len(lists) < len(found) or not (text.isascii() and text.replace("\n", "").isprintable()):

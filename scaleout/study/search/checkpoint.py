@@ -92,7 +92,7 @@ class PlanLog(Memory):
         for number, row in rows.items():
             try:
                 self._take(row)
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, AttributeError):
                 warnings.warn(f"{self.path}, line {number}: damaged (no estimate of a plan); left out", stacklevel=2)
 
     def _take(self, row: dict[str, Any]) -> None:

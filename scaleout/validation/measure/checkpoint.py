@@ -46,8 +46,8 @@ class MeasurementLog:
             append(self.rows, [{"provenance": provenance}])
         for mark in self.folder.glob(f".{self.name}.*.running"):
             with suppress(ConfigError):  # cut short when the machine went down: its row is measured again
-                rows = [row for _, row in read_json_lines(mark)]
-                append(self.failed, [{**row, "error": "its process ended while it was measured"} for row in rows])
+                for row in read(mark):
+                    append(self.failed, [{**row, "error": "its process ended while it was measured"}])
             mark.unlink()
 
     def begin(self, row: Row, worker: int) -> None:

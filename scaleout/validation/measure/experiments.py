@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from scaleout.config.checkpoint import Row
 from scaleout.config.reading import nearest
-from scaleout.errors import ConfigError, MeasurementError
+from scaleout.errors import ConfigError, MeasurementError, shown
 from scaleout.network.collectives import KINDS
 from scaleout.validation.measure import shapes
 from scaleout.validation.measure.checkpoint import MeasurementLog, identity
@@ -222,8 +222,9 @@ def _checked_collectives(rows: Sequence[Mapping[str, Any]], gpus: int) -> list[R
                 f"a collective to measure has the keys {', '.join(KEYS)}, and at most {' and '.join(FORCED)}; "
                 f"this row has {', '.join(row)}"
             )
-        if row["collective"] not in KINDS:
-            raise ConfigError(f"cannot measure collective {row['collective']!r}; {nearest(row['collective'], KINDS)}")
+        kind = row["collective"]
+        if kind not in KINDS:
+            raise ConfigError(f"cannot measure collective {shown(kind)}; {nearest(str(kind), KINDS)}")
         if not (isinstance(row["ranks"], int) and 2 <= row["ranks"] <= gpus):
             raise ConfigError(f"a row has {row['ranks']} ranks; this machine can measure 2 to {gpus}")
         if not (isinstance(row["bytes"], int) and row["bytes"] >= 2 * row["ranks"]):

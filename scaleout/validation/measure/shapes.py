@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from scaleout.config.checkpoint import Row
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, shown
 from scaleout.program.operations import CUSTOM, OPERATIONS, Family, Kernel, kernel
 from scaleout.workloads.config import load_workload
 from scaleout.workloads.generate import generate
@@ -170,9 +170,15 @@ def checked(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
     for row in rows:
         if not {"op", "dtype", "shape"} <= row.keys() or not isinstance(row["shape"], Mapping):
             raise ConfigError(f"a kernel to measure needs the keys op, dtype and shape, not {', '.join(row)}")
+        for key in ("op", "dtype"):
+            if not isinstance(row[key], str) or key in row["shape"]:
+                raise ConfigError(f"a kernel to measure has {key} {shown(row[key])}; give a name, outside its shape")
+        for name, size in row["shape"].items():
+            if not isinstance(size, int):
+                raise ConfigError(f"{row['op']}: size {name!r} is {shown(size)}; give a whole number")
         made = _row(kernel(row["op"], dtype=row["dtype"], **row["shape"]))
         method = row.get("method") or made["method"]
         if method not in ("graph_replay", "kernel_durations"):
-            raise ConfigError(f"{row['op']}: unknown method {method!r}; use graph_replay or kernel_durations")
+            raise ConfigError(f"{row['op']}: unknown method {shown(method)}; use graph_replay or kernel_durations")
         found.append({**made, "method": method})
     return found

@@ -125,7 +125,11 @@ def _environment(path: Path) -> tuple[str, Mapping[str, str]]:
     found = read_json(file)
     if not isinstance(found, dict):
         return "", {}
-    files = {key: str(path.parent.absolute() / found[key]) for key in ("device", "topology") if key in found}
+    named = {key: found[key] for key in ("device", "topology") if key in found}
+    for key, name in named.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"{file}: {key} is {shown(name)}; give the name of its file")
+    files = {key: str(path.parent.absolute() / name) for key, name in named.items()}
     return str(found.get("gpu", "")), files
 
 

@@ -1,0 +1,262 @@
+"""Texts of options, and whole command lines: words that fit, changed, doubled, misspelt, and nonsense."""
+
+from functools import cache
+
+from judge import Case
+from log_inputs import measured_files
+from mutations import as_yaml, file_of, other_bytes, other_text, tree
+from nonsense import VALUES
+from seeds import SMALL, TOPOLOGIES, devices, lines_of, policies, rows_of, small_workloads, topologies
+from trace_inputs import ASTRA, astra_files, traces
+
+from scaleout.cli.collective import parse_ranks, parse_sizes
+from scaleout.cli.operator import parse_sweep
+from scaleout.cli.options import change_links, change_ranks, parse_algorithms, parse_settings
+from scaleout.cluster.topology.backends import with_policy
+from scaleout.cluster.topology.topology import load_topology
+from scaleout.config.units import BYTES, BYTES_PER_S, SECONDS, parse
+from scaleout.schedule import SCHEDULES
+from scaleout.schedule.fusion import OPERATORS
+from scaleout.simulation.what_if import rank_mapping
+from scaleout.validation.measure import experiments
+from scaleout.workloads.config import load_workload
+
+# ---- Options
+
+
+def _text(random, seeds):
+    """A text of an option: valid, or changed, or of nonsense."""
+    text, what = random.choice(seeds), random.random()
+    if what < 0.25:
+        return text
+    if what < 0.80:
+        return other_text(random, text)
+    if what < 0.90:
+        return f"{text}{random.choice(',;:+=- ')}{random.choice(seeds)}"
+    if what < 0.95 and "=" in text:
+        return f"{text.partition('=')[0]}={_nonsense(random)}"
+    return _nonsense(random)
+
+
+def _nonsense(random):
+    texts = VALUES[random.choice(sorted(VALUES))]
+    text = random.choice(texts)
+    return text if len(text) < 300 or random.random() < 0.02 else text[:300]
+
+
+_PLACES = ["linear", "transposed", "order:1,0", "strided:2", "random:7", "3,2,1,0", "0,1,2,3", "order", "strided:4"]
+_LINKS = ["0-1=0.5", "1-0=0.6", "0-switch=10 GB/s", "2-3=1 GB/s", "leaf0-spine0=0.5", "0-leaf0=0.1", "3-4=0.5"]
+_BROKEN = ["0-1", "1-0", "2-3", "leaf0-spine0", "spine1-leaf1", "0-switch", "7-0", "0-2"]
+_SLOW = ["0=1.3", "1=2", "3=0.5", "5=1.3"]
+_SIZES = ["64MiB", "1KiB:1GiB", "1MiB,64MiB", "0", "1", "1GB:2GB", "1KiB:1MiB,5 GB"]
+_RANKS = ["0-3", "0,2", "0-1,3", "1", "3,2,1", "0-7"]
+_ALGORITHMS = ["all_reduce=ring", "all-reduce=direct", "all_gather=ring", "all_to_all=direct", "reduce_scatter=ring"]
+_SWEEPS = ["slice_size=1:64", "occupancy=0.25,0.5", "slice_size=1,2", "work_groups=32:64"]
+_QUANTITIES = ["64MiB", "200 Gb/s", "700 ns", "5 us", "80GB", "1e3 B", "400 Gb/s"]
+_POLICIES = ["nccl_ring", "nccl_ring+nccl_tree", "fastest", "mine.yaml", "nccl_ring=a.txt,nccl_tree=b.txt"]
+_KEYS = [
+    "layers=2", "global_batch=8", "data_parallel=4", "tensor_parallel=2", "microbatch=1", "zero=3", "recompute=full",
+    "pipeline_parallel=2", "pipeline_schedule=1f1b", "pipeline_schedule=gpipe", "batch_per_replica=2", "sequence=64",
+    "framework=megatron", "framework=fsdp2", "mode=inference", "mode=prefill", "mode=decode", "attention=flash",
+    "gradient_bucket=1 MB", "sequence_parallel=true", "context_parallel=2", "dtype=bf16", "linear_dtype=fp8",
+    "virtual_stages=2", "expert_parallel=2", "heads=4", "hidden=128", "ffn=256", "kv_heads=2", "vocabulary=1024",
+    "top_layers=1", "bottom_layers=1", "pooling=2", "embedding_dim=8", "mlp_width=16", "tables_per_rank=1",
+    "capacity_factor=1.25", "optimizer=adam", "rotary=false", "activation=gelu", "topology=mi210-node", "device=mi210",
+]  # fmt: skip
+_OPERATOR_KEYS = [
+    "slice_size=2", "occupancy=0.5", "work_groups=32", "row_latency=1 us", "global_batch=64", "embedding_dim=16",
+    "pooling=4", "tables=2", "M=256", "N=256", "K=256", "dtype=bf16", "put=kernel", "tile=128", "rows=128", "chunks=2",
+]  # fmt: skip
+_TRACK_KEYS = [
+    "rows=512", "columns=256", "depth=128", "dtype=fp16", "split_depth=2", "transposed=true", "collective=ring",
+    "collective=direct", "collective=all_to_all", "collective=all_gather", "following=1", "policy=round-robin",
+    "policy=dedicated", "trigger=1 MB", "tracker_entries=16", "split_units=8",
+]  # fmt: skip
+_OPTIONS = {
+    "placement": (_PLACES, lambda text: rank_mapping(text, _cluster("h200-node-4"))),
+    "degrade": (_LINKS, lambda *texts: change_links(_cluster("graph-8"), texts, ())),
+    "broken": (_BROKEN, lambda *texts: change_links(_cluster("graph-8"), (), texts)),
+    "links": (_BROKEN, lambda *texts: change_links(_cluster("t3-ring-8"), (f"{texts[0]}=0.5",), texts[1:])),
+    "slow": (_SLOW, lambda *texts: change_ranks(_cluster("h200-node-4"), texts)),
+    "sizes": (_SIZES, parse_sizes),
+    "ranks": (_RANKS, lambda text: parse_ranks(text, 8)),
+    "algorithms": (_ALGORITHMS, lambda *texts: parse_algorithms(texts)),
+    "sweep": (_SWEEPS, parse_sweep),
+    "settings": (_KEYS, lambda *texts: load_workload("mine.yaml", parse_settings(texts))),
+    "size": (_QUANTITIES, lambda text: parse(text, BYTES)),
+    "rate": (_QUANTITIES, lambda text: parse(text, BYTES_PER_S)),
+    "time": (_QUANTITIES, lambda text: parse(text, SECONDS)),
+    "policy": (_POLICIES, lambda text: with_policy(_cluster("sierra-8"), text)),
+}
+"""Option to texts of it, and what reads one or several."""
+_SEVERAL = ("degrade", "broken", "links", "slow", "algorithms", "settings")
+
+
+@cache
+def _cluster(name):
+    return load_topology(name)
+
+
+def option_case(random):
+    name = random.choice(sorted(_OPTIONS))
+    count = random.choice((1, 1, 2, 3)) if name in _SEVERAL else 1
+    texts = [_text(random, _OPTIONS[name][0]) for _ in range(count)]
+    if count > 1 and random.random() < 0.3:
+        texts[1] = other_text(random, texts[0])
+    files = {name: "\0".join(text.replace("\0", "") for text in texts).encode("utf-8", "surrogatepass")}
+    if name == "settings":
+        files["mine.yaml"] = as_yaml(tree(random.choice(list(SMALL.values())))).encode()
+    if name == "policy":
+        files["mine.yaml"] = file_of(random, policies(), as_yaml)
+        files["a.txt"] = other_bytes(random, _NCCL_TESTS)
+        files["b.txt"] = _NCCL_TESTS
+    return Case("option", files)
+
+
+_NCCL_TESTS = b"""#  Rank  0 Group  0 Pid 1 on host device  0 [0x00] V100
+#  Rank  1 Group  0 Pid 2 on host device  1 [0x00] V100
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+        1024           256     float     sum      -1    11.11    0.09    0.16      0    11.11    0.09    0.16      0
+     1048576        262144     float     sum      -1    31.11   33.71   59.00      0    31.11   33.71   59.00      0
+# Avg bus bandwidth    : 29.5
+"""
+
+
+def read_option(case):
+    name = next(iter(case.files))
+    _OPTIONS[name][1](*case.files[name].decode("utf-8", "surrogatepass").split("\0"))
+
+
+# ---- Command lines
+
+
+_SIMULATED = {
+    "--schedule": [*SCHEDULES, "overlap:always", "centauri+fused", "overlap+fused", "chunked:4", "chunked:1000"],
+    "--algorithm": _ALGORITHMS, "--host": ["none", "eager"], "--clocks": ["unthrottled", "sustained", "cold_start"],
+    "--network": ["alpha_beta", "link", "link"], "--injection": ["400 Gb/s", "10 GB/s"], "--placement": _PLACES,
+    "--policy": _POLICIES, "--degrade": _LINKS, "--break": _BROKEN, "--slow": _SLOW, "--set": _KEYS,
+    "--topology": TOPOLOGIES, "--device": ["h200", "mi210", "t3-gpu", "a100-80g", "tpu-v4"], "--no-contention": None,
+}  # fmt: skip
+_VERBS = {
+    "run": _SIMULATED,
+    "strategies": {**_SIMULATED, "--strategy": ["ddp", "centauri", "zero-3", "megatron"]},
+    "buckets": {**_SIMULATED, "--bytes": _SIZES, "--algorithm": ["auto", "ring", "nccl_ring", "fastest"]},
+    "search": {"--ranks": ["4", "8"], "--memory": ["80GB", "1 TB"], "--global-batch": ["8", "16"], "--top": ["3"],
+               "--schedule": ["overlap", "centauri", "fused"], "--simulations": ["2"], "--set": _KEYS,
+               "--host": ["none", "eager"], "--clocks": ["unthrottled", "sustained"], "--topology": TOPOLOGIES},
+    "collective": {"--bytes": _SIZES, "--algorithm": ["auto", "ring", "direct"], "--group": _RANKS, "--chunks": ["4"],
+                   "--network": ["alpha_beta", "link"], "--injection": ["400 Gb/s"], "--decide": None,
+                   "--policy": _POLICIES, "--compare": None, "--degrade": _LINKS, "--break": _BROKEN},
+    "operator": {"--set": _OPERATOR_KEYS, "--sweep": _SWEEPS, "--device": ["h200", "mi210"],
+                 "--topology": ["h200-node-4", "mi210-pair", "graph-8"]},
+    "track": {"--set": _TRACK_KEYS, "--device": ["t3-gpu", "t3-gpu-2x", "h200"],
+              "--topology": ["t3-ring-8", "graph-8"]},
+    "show": {"--set": _KEYS}, "list": {},
+    "trace": {"--set": _KEYS, "--device": ["h200", "mi210"]},
+    "validate": {"--table": ["x"], "--device": ["h200", "mi210"], "--topology": ["h200-node-4", "h200"]},
+    "measure": {"--gpus": ["2", "4"], "--quick": None, "--only": ["gemm*", "all_*"], "--dtype": ["bf16"],
+                "--set": _KEYS, "--repeats": ["3"], "--retry": None, "--rows": ["rows.jsonl"],
+                "--workload": ["mine.yaml"]},
+    "reproduce": {"--vary": None},
+    "astra": {"--num-queues-per-dim": ["1", "2"], "--compute-scale": ["1"], "--injection-scale": ["1", "0.5"],
+              "--rendezvous-protocol": ["true"], "--backend": ["unaware", "aware"], "--physical": None},
+}  # fmt: skip
+"""Verb to its options and texts of each; None for those without a value."""
+_AS_JSON = {"run", "strategies", "buckets", "search", "collective", "operator", "track", "show", "validate", "astra"}
+_HEAVY = {"strategies": 0.03, "search": 0.03, "reproduce": 0.02, "buckets": 0.06}
+"""Verbs that take long, and how often one of them is kept."""
+
+
+def _given(random, options):
+    given = []
+    for _ in range(random.choice((0, 1, 1, 2, 3, 5))):
+        name = random.choice(sorted(options))
+        values = options[name]
+        if random.random() < 0.02:
+            name = other_text(random, name) or "-"
+        given += [name] if values is None else [name, _text(random, values)]
+    return given
+
+
+def _workload(random):
+    changed = random.random() < 0.4
+    mine = SMALL[random.choice(sorted(SMALL))]
+    content = file_of(random, small_workloads(), as_yaml) if changed else as_yaml(tree(mine)).encode()
+    return {"mine.yaml": content}, ["mine.yaml"]
+
+
+def _machine(random, *, device=False):
+    """Seldom a topology of its own, and a device."""
+    files, arguments = {}, []
+    if random.random() < 0.3:
+        files["net.yaml"] = file_of(random, topologies(), as_yaml)
+        arguments += ["--topology", "net.yaml"]
+    if device and random.random() < 0.2:
+        files["device.yaml"] = file_of(random, devices(), as_yaml)
+        arguments += ["--device", "device.yaml"]
+    return files, arguments
+
+
+def _run(random):
+    if random.random() < 0.2:
+        return traces(random), ["--trace", "w"]
+    (workload, first), (machine, more) = _workload(random), _machine(random, device=True)
+    return workload | machine, first + more
+
+
+def _collective(random):
+    files, arguments = _machine(random)
+    arguments = arguments or ["--topology", random.choice(TOPOLOGIES)]
+    kinds = ("all_reduce", "all-gather", "all_to_all", "send", "broadcast", "reduce_scatter")
+    return files, [random.choice(kinds), *arguments, "--bytes", random.choice(_SIZES)]
+
+
+def _operator(random):
+    files, arguments = _machine(random)
+    return files, [random.choice(sorted(OPERATORS)), *arguments]
+
+
+def _show(random):
+    name = random.choice(("mine.yaml", "h200", "h200-node-4", "w.0.et", "dlrm-128"))
+    return traces(random) if name == "w.0.et" else _workload(random)[0], [name]
+
+
+def _measure(random):
+    what = random.choice((*experiments.EXPERIMENTS, "all"))
+    files = {"rows.jsonl": lines_of(random, rows_of("traces/h200-pair/*.jsonl"))} | _workload(random)[0]
+    return files, [what, "--plan", "--quick", "--output", "out"]
+
+
+def _search(random):
+    files, first = _workload(random)
+    return files, [*first, "--workers", "1", "--topology", "h200-node-4", "--global-batch", "8"]
+
+
+_FIRST = {
+    "run": _run, "strategies": _workload, "buckets": _workload, "search": _search, "collective": _collective,
+    "operator": _operator, "show": _show, "measure": _measure,
+    "track": lambda random: ({}, ["--set", "rows=512", "--set", "columns=256", "--set", "depth=128"]),
+    "list": lambda random: ({}, [random.choice(("workloads", "schedules", "collectives", "x", "devices"))]),
+    "trace": lambda random: (_workload(random)[0], ["mine.yaml", "--output", "out"]),
+    "validate": lambda random: (measured_files(random), ["rows.jsonl"]),
+    "reproduce": lambda random: ({}, [_nonsense(random)]),
+    "astra": lambda random: (astra_files(random), list(ASTRA)),
+}  # fmt: skip
+"""Verb to its files, and the words before its options, of a job that ends soon."""
+
+
+def command_case(random):
+    """Make a whole command line with its files."""
+    verb = random.choice(sorted(_VERBS))
+    if random.random() >= _HEAVY.get(verb, 1):
+        verb = "run"
+    files, first = _FIRST[verb](random)
+    arguments = [verb, *first, *_given(random, _VERBS[verb] or {"--help": None})]
+    if verb in _AS_JSON and random.random() < 0.8:
+        arguments.insert(1, "--json")
+    if verb in _AS_JSON and random.random() < 0.02:
+        arguments += ["--output", "out"]
+    if random.random() < 0.02:
+        arguments[random.randrange(len(arguments))] = _nonsense(random)
+    return Case("command", files, tuple(each.replace("\0", "") or "-" for each in arguments))
