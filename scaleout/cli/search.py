@@ -63,7 +63,7 @@ _COUNTED = {
 )
 @simulation_options("host", "clocks", "contention")
 @click.option("--top", type=Whole(), default=10, show_default=True, metavar="N", help="How many plans to print.")
-@click.option("--workers", type=Whole(), metavar="N", help="Worker processes; by default one per core.")
+@click.option("--workers", type=Whole(1024), metavar="N", help="Worker processes; by default one per core.")
 @output_options("Write plans and a figure here; the same command resumes an interrupted search from them.")
 def search(job: NamedJob, options: "SimulationOptions", workers: int | None, output: Output, **wanted: Any) -> None:
     """Find the fastest parallelisation plans that fit the memory.
