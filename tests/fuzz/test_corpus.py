@@ -150,3 +150,29 @@ def test_a_kernel_of_a_trace_has_its_operation_once():
 
     with pytest.raises(ScaleoutError, match="write it as operation, dtype and sizes"):
         parse_kernel("gemm bf16 M=8 op=8", flops=1, size_bytes=1)
+
+
+def test_the_page_names_the_limits():
+    from pathlib import Path
+
+    from scaleout import errors
+    from scaleout.cli import collective
+    from scaleout.config import documents, library, units, yaml_files
+    from scaleout.interop.chakra import framing
+    from scaleout.workloads.families import training
+
+    page = Path(__file__).parents[2].joinpath("docs/threat-model.md").read_text()
+    table = page.partition("## Limits")[2].partition("## Not")[0]
+    mib = 2**20
+    for limit in (
+        f"a YAML file | {yaml_files.MOST_BYTES // mib} MiB", f"counted again | {yaml_files.MOST_VALUES:,} |",
+        f"an output of nccl-tests | {documents.MOST_BYTES // mib} MiB", f"one another | {documents.MOST_LEVELS} |",
+        f"numbers | {documents.LARGEST_INTEGER.bit_length() + 1} bits",
+        f"unit | {documents.LEAST_NUMBER:g} to {documents.LARGEST_NUMBER:g},",
+        f"workload | 2^{units.MOST_COUNT.bit_length() - 1} |", f"rows | {units.MOST_WRITTEN:,} |",
+        f"row | {documents.MAX_RANKS:,} |", f"step | {training.MOST_PASSES:,} |",
+        f"`like` | {library._LONGEST_CHAIN} |", f"to {framing._MOST_TIMES} times its size",
+        f"collective` | {collective._MOST_SIZES:,} |",
+        f"a message | {errors._MOST_LINES} lines of {errors._LONGEST_LINE:,} characters",
+    ):  # fmt: skip
+        assert limit in table, limit
