@@ -22,7 +22,7 @@ NAMES = ("kernels", "collectives", "host", "contention", "steps", "fused")
 @click.option(
     "--output", required=True, type=click.Path(path_type=Path, file_okay=False), help="Directory for all files."
 )
-@click.option("--gpus", type=Whole(), metavar="N", help="GPUs that take part; by default all.")
+@click.option("--gpus", type=Whole(1024), metavar="N", help="GPUs that take part; by default all.")
 @click.option("--quick", is_flag=True, help="Few rows of each kind: minutes instead of an hour.")
 @click.option(
     "--only",

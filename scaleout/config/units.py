@@ -111,8 +111,9 @@ SecondsByLevel = Annotated[tuple[float, ...], _validator(SECONDS, by_level=True)
 MOST_COUNT = 2**40
 Count = Annotated[int, Field(strict=True, gt=0, le=MOST_COUNT)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0, le=MOST_COUNT)]
-LayerCount = Annotated[int, Field(strict=True, gt=0, le=10_000)]
-"""What is written one by one, such as layers."""
+MOST_WRITTEN = 10_000
+"""Of what is written one by one, such as layers."""
+LayerCount = Annotated[int, Field(strict=True, gt=0, le=MOST_WRITTEN)]
 RankCount = Annotated[int, Field(strict=True, gt=0, le=MAX_RANKS)]
 """Ranks, or a degree of parallelism."""
 Rank = Annotated[int, Field(strict=True, ge=0, lt=MAX_RANKS)]

@@ -102,7 +102,7 @@ def option_case(random):
     count = random.choice((1, 1, 2, 3)) if name in _SEVERAL else 1
     texts = [_text(random, _OPTIONS[name][0]) for _ in range(count)]
     if count > 1 and random.random() < 0.3:
-        texts[1] = other_text(random, texts[0])
+        texts[1] = other_text(random, texts[0]).replace("\0", "")
     files = {name: "\0".join(text.replace("\0", "") for text in texts).encode("utf-8", "surrogatepass")}
     if name == "settings":
         files["mine.yaml"] = as_yaml(tree(random.choice(list(SMALL.values())))).encode()

@@ -36,13 +36,13 @@ def _search_seed():
     return asked, [json.loads(line) for line in lines]
 
 
-def _signed(row):
+def signed(row):
     body = as_json(row).encode("utf-8", "surrogatepass")
     return body[:-1] + b', "crc32": "%08x"}\n' % zlib.crc32(body)
 
 
 @cache
-def _search_rows():
+def search_rows():
     rows = [{key: value for key, value in row.items() if key != "crc32"} for row in _search_seed()[1]]
     return Grammar([tree(row) for row in rows])
 
@@ -50,14 +50,14 @@ def _search_rows():
 @cache
 def _plans():
     """Rows of plans alone: what a step gave is believed where its checksum holds."""
-    return Grammar([row for row in _search_rows().seeds if row[0][0] == "plan"])
+    return Grammar([row for row in search_rows().seeds if row[0][0] == "plan"])
 
 
 def search_log(random):
-    grammar = _search_rows()
+    grammar = search_rows()
     kept = random.sample(grammar.seeds[1:], min(6, len(grammar.seeds) - 1))
     lines = [grammar.seeds[0], *(_plans().mutated(random) if random.random() < 0.4 else row for row in kept)]
-    content = b"".join(map(_signed, lines))
+    content = b"".join(map(signed, lines))
     return other_bytes(random, content, [content]) if random.random() < 0.2 else content
 
 

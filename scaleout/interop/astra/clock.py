@@ -4,6 +4,11 @@ import heapq
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable
 
+from scaleout.errors import SimulationError
+
+_LATEST_NS = 2**62
+"""146 years; the sum of two such times still takes 64 bits."""
+
 
 class Clock:
     """The current time and a queue of future events."""
@@ -18,6 +23,11 @@ class Clock:
 
         `known_ns` is since when ASTRA-sim would know of it, by default now: the order within a nanosecond.
         """
+        if time_ns > _LATEST_NS:
+            raise SimulationError(
+                f"a rank would be at work after {_LATEST_NS} ns, beyond what whole nanoseconds of 64 bits are added up "
+                f"to; give smaller sizes and durations"
+            )
         self._count += 1
         known_ns = self.now_ns if known_ns is None else known_ns
         heapq.heappush(self._queue, (time_ns, known_ns, self._count, action))

@@ -17,6 +17,8 @@ from scaleout.errors import TraceError
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _BLOCK_BYTES = 1 << 20
+_MOST_TIMES = 100
+"""How many times its size a gzip file may hold; traces of ours shrink to a tenth."""
 MAX_LENGTH_BYTES = 5
 """A length takes at most this many bytes: protobuf's largest message is 2 GiB less one byte."""
 _MAX_MESSAGE_BYTES = 2**31 - 1
@@ -59,6 +61,11 @@ def read_content(path: Path) -> Content:
             with gzip.GzipFile(fileobj=BytesIO(whole)) as file:
                 while block := file.read(_BLOCK_BYTES):
                     unzipped += block
+                    if len(unzipped) > _MOST_TIMES * len(whole) + _BLOCK_BYTES:
+                        raise TraceError(
+                            f"{path}: unzips to more than {_MOST_TIMES} times its size, as no trace does; unzip it "
+                            f"yourself if it is one"
+                        )
             whole = bytes(unzipped)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise TraceError(

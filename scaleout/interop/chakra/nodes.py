@@ -114,7 +114,7 @@ class NodeReader(Generic[Content]):
         """Split a file into nodes. Spans of nodes that are those of the last file are taken over, ever longer ones."""
         last, begins, known = self._last
         size, at = varint(content, 0)
-        at, end, span, place = at + size, len(content), 1, 0
+        at, end, span, place, empty = at + size, len(content), 1, 0, 0
         starts: list[int] = []
         numbers: list[int] = []
         while at < end:
@@ -135,6 +135,9 @@ class NodeReader(Generic[Content]):
                 raise ValueError
             frame = content[body : body + size]
             number = self._numbers.get(frame)
+            empty += not frame
+            if empty > 1:
+                raise ValueError
             if number is None:
                 number = self._numbers[frame] = self._take_apart(frame)
             numbers.append(number)

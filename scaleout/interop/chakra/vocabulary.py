@@ -97,7 +97,8 @@ def parse_kernel(text: str, *, flops: int, size_bytes: int) -> Kernel:
     if op == CUSTOM:
         return custom(dtype=dtype, flops=flops, bytes=size_bytes)
     pairs = [size.partition("=") for size in sizes]
-    shape = {name: number for name, _, text in pairs if name.isidentifier() and (number := whole(text)) is not None}
+    numbers = {name: whole(text) for name, _, text in pairs if name.isidentifier() and name not in ("op", "dtype")}
+    shape = {name: number for name, number in numbers.items() if number is not None}
     if len(shape) < len(pairs):
         raise TraceError(f"{KERNEL} is {text!r}; write it as operation, dtype and sizes, like 'gemm bf16 M=8 N=8 K=8'")
     call = kernel(op, dtype=dtype, **shape)

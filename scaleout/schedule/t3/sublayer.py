@@ -23,7 +23,7 @@ Source: T3, Secs. 5.3, 7.1, 7.2 and 7.6; `split`: Sec. 3.2.1 and Fig. 6.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -266,14 +266,19 @@ GATHER: Mapping[str, Callable[[Sublayer], Outcome]] = {
 """Name to what it makes of a sub-layer whose left operand is all-gathered, instead of its output reduced."""
 
 
+_Side = Annotated[int, Field(strict=True, gt=0, le=2**18)]
+_Depth = Annotated[int, Field(strict=True, gt=0, le=2**20)]
+_Parts = Annotated[int, Field(strict=True, gt=0, le=256)]
+
+
 class TrackSettings(Config):
     """A GEMM of ``rows x depth`` by ``depth x columns`` on each rank, and how it is tracked."""
 
-    rows: Count = Field(default=8192, le=2**18, description="of the output: tokens")
-    columns: Count = Field(default=4256, le=2**18, description="of the output: hidden size")
-    depth: Count = Field(default=1064, le=2**20, description="summed over on a rank: what tensor parallelism divides")
+    rows: _Side = Field(default=8192, description="of the output: tokens")
+    columns: _Side = Field(default=4256, description="of the output: hidden size")
+    depth: _Depth = Field(default=1064, description="summed over on a rank: what tensor parallelism divides")
     dtype: Literal["fp16", "bf16"] = "fp16"
-    split_depth: Count = Field(default=1, le=256, description="work-groups that share a tile (split-K)")
+    split_depth: _Parts = Field(default=1, description="work-groups that share a tile (split-K)")
     transposed: bool = Field(default=True, description="whether the right operand lies along K, as weights in forward")
     collective: Literal["ring", "direct", "all_to_all", "all_gather"] = Field(
         default="ring",

@@ -21,7 +21,7 @@ from scaleout.cluster.topology.placement import place, place_isolated
 from scaleout.cluster.topology.topology import Topology
 from scaleout.config.documents import whole
 from scaleout.config.validated import nearest
-from scaleout.errors import ConfigError, GraphError
+from scaleout.errors import ConfigError, GraphError, shown
 from scaleout.network.alpha_beta.cost import collective_cost
 from scaleout.network.collectives import KINDS
 from scaleout.program.graph import NONE
@@ -44,6 +44,9 @@ def isolated_kernel(row: Row, machine: Machine) -> Case:
     if op not in OPERATIONS:
         raise NoModelError(f"no operation {op!r}; {nearest(op, OPERATIONS)}")
     sizes = {name: row.values[name] for name in OPERATIONS[op].parameters if name in row.values}
+    for name, size in sizes.items():
+        if not isinstance(size, int):
+            raise ConfigError(f"{row.where}: {name} is {shown(size)}; give a whole number")
     try:
         called = kernel(op, dtype=row.word("dtype", tuple(ITEM_BYTES)), **sizes)
     except (ConfigError, GraphError) as error:
@@ -65,7 +68,7 @@ def collective(row: Row, machine: Machine) -> Case:
     a launch; those in a CUDA graph do not. A row may name the `protocol` of the library that was forced.
     """
     given = row.word("collective", (*KINDS, *_NAMES))
-    kind, ranks, size_bytes = _NAMES.get(given, given), row.count("ranks"), row.number("bytes")
+    kind, ranks, size_bytes = _NAMES.get(given, given), row.ranks("ranks"), row.number("bytes")
     if ranks > machine.topology.num_ranks:
         raise ConfigError(
             f"{row.where}: {ranks} ranks are more than the {machine.topology.num_ranks} of topology "
@@ -110,7 +113,7 @@ def fused(row: Row, machine: Machine) -> Case:
     """
     if row.name not in OPERATORS:
         raise NoModelError(f"no model of a fused operator {row.name!r}")
-    part = machine.of(row.count("gpus"))
+    part = machine.of(row.ranks())
     on = FusedMachine(part.device, part.topology)
     settings = _settings_of(row, on)
     order = _TIMES[row.values["measured"]]

@@ -13,7 +13,8 @@ from typing import Any
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import load_topology
-from scaleout.config.documents import LARGEST_NUMBER, LEAST_NUMBER, read_json, read_json_lines
+from scaleout.config.documents import LARGEST_NUMBER, LEAST_NUMBER, MAX_RANKS, read_json, read_json_lines
+from scaleout.config.units import MOST_COUNT
 from scaleout.config.validated import nearest, validate
 from scaleout.errors import ConfigError, shown
 from scaleout.program.program import Program
@@ -68,12 +69,16 @@ class Row:
             )
         return value
 
-    def count(self, key: str) -> int:
+    def count(self, key: str, *, most: int = MOST_COUNT) -> int:
         """Return a whole number above zero; raise as `number` does."""
         value = self.number(key)
-        if value != int(value):
-            raise ConfigError(f"{self.where}: {key} is {shown(value)}; give a whole number")
+        if value != int(value) or value > most:
+            raise ConfigError(f"{self.where}: {key} is {shown(value)}; give a whole number, at most {most:,}")
         return int(value)
+
+    def ranks(self, key: str = "gpus") -> int:
+        """Return a number of ranks; raise as `number` does."""
+        return self.count(key, most=MAX_RANKS)
 
     def word(self, key: str, known: tuple[str, ...]) -> str:
         """Return one of the known words; raise `ConfigError` if it is missing or another one."""

@@ -21,7 +21,7 @@ from scaleout.cluster.device.kernel_times import kernel_time, kernel_times
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import Topology
-from scaleout.config.units import SECONDS, parse
+from scaleout.config.units import MOST_WRITTEN, SECONDS, parse
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError
 from scaleout.program.graph import GraphBuilder, NodeRole
@@ -50,7 +50,7 @@ def experts(row: Row, machine: Machine) -> Case:
 
     Each token is repeated for its experts, sent to them, and summed when it returns, chunk by chunk.
     """
-    ranks, chunks, tokens = row.count("gpus"), row.count("chunks"), row.count("tokens")
+    ranks, chunks, tokens = row.ranks(), row.count("chunks", most=MOST_WRITTEN), row.count("tokens")
     hidden, ffn, top_k = row.count("hidden"), row.count("ffn"), row.count("topk")
     dtype = row.word("dtype", _DTYPES)
     if tokens % chunks:
@@ -89,7 +89,7 @@ def chunked(row: Row, machine: Machine) -> Case:
     The output of a part is a rank's whole buffer; for an all-gather it is the rank's shard. The parts take no less time
     in total than the whole GEMM, because each shape is interpolated from other measurements.
     """
-    ranks, chunks, dtype = row.count("gpus"), row.count("chunks"), row.word("dtype", _DTYPES)
+    ranks, chunks, dtype = row.ranks(), row.count("chunks", most=MOST_WRITTEN), row.word("dtype", _DTYPES)
     kind = row.word("collective", ("all_reduce", "reduce_scatter", "all_gather", "all_to_all"))
     sizes = {"M": row.count("M") // chunks, "N": row.count("N"), "K": row.count("K")}
     gemm, whole = (kernel("gemm", dtype=dtype, **{**sizes, "M": rows}) for rows in (sizes["M"], row.count("M")))
@@ -107,7 +107,7 @@ def chunked(row: Row, machine: Machine) -> Case:
 
 def gather_then_gemm(row: Row, machine: Machine) -> Case:
     """An all-gather of the rows of a GEMM, then the GEMM."""
-    ranks, dtype = row.count("gpus"), row.word("dtype", _DTYPES)
+    ranks, dtype = row.ranks(), row.word("dtype", _DTYPES)
     sizes = {key: row.count(key) for key in "MNK"}
     graph = GraphBuilder("gemm_loop", NodeRole.LOOP)
     gathered = graph.collective("all_gather", sizes["M"] * sizes["K"] * ITEM_BYTES[dtype], group=0)
@@ -148,7 +148,7 @@ def tensor_parallel(row: Row, machine: Machine) -> Case:
     return _of_layers(
         row,
         machine,
-        tensor_parallel=row.count("gpus"),
+        tensor_parallel=row.ranks(),
         sequence_parallel=mode == "tp_sp",
         mode="training" if row.name.endswith("backward") else "prefill",
     )
@@ -167,7 +167,7 @@ def data_parallel(row: Row, machine: Machine) -> Case:
     """Forward and backward of whole layers; gradients are reduced per parameter, in DDP's buckets, or by FSDP."""
     if row.name not in _DATA_PARALLEL:
         raise NoModelError(f"no model of a step {row.name!r}")
-    options = {"data_parallel": row.count("gpus"), **_DATA_PARALLEL[row.name]}
+    options = {"data_parallel": row.ranks(), **_DATA_PARALLEL[row.name]}
     if "bucket_mb" in row.values:
         options["gradient_bucket"] = row.number("bucket_mb") * 2**20
     return _of_layers(row, machine, **options)
@@ -225,7 +225,7 @@ def dlrm(row: Row, machine: Machine) -> Case:
     values = {
         "kind": "dlrm",
         "dtype": row.word("dtype", ("fp32",)),
-        "data_parallel": row.count("gpus"),
+        "data_parallel": row.ranks(),
         "global_batch": row.count("batch"),
         "tables_per_rank": row.count("tables_per_gpu"),
         "rows_per_table": 200_000,
@@ -245,7 +245,7 @@ def dlrm(row: Row, machine: Machine) -> Case:
 
 def embedding_exchange(row: Row, machine: Machine) -> Case:
     """Pooling of a rank's tables for the whole batch, the all-to-all, and the permutation into sample order."""
-    ranks, batch, tables, dim = (row.count(key) for key in ("gpus", "batch", "tables_per_gpu", "dim"))
+    ranks, batch, tables, dim = row.ranks(), *(row.count(key) for key in ("batch", "tables_per_gpu", "dim"))
     graph = GraphBuilder("embedding_loop", NodeRole.LOOP)
     pool = kernel(
         "embedding_bag_fwd", dtype="fp32", batch=batch, tables=tables, dim=dim, pooling=row.count("pooling"),
@@ -372,7 +372,7 @@ def async_tp(row: Row, machine: Machine) -> Case:
     operator = row.name.removeprefix("async_tp_")
     if operator not in _OPERATORS:
         raise NoModelError(f"no model of an operator {operator!r}")
-    ranks, dtype = row.count("gpus"), row.word("dtype", tuple(ITEM_BYTES))
+    ranks, dtype = row.ranks(), row.word("dtype", tuple(ITEM_BYTES))
     sizes = {key: row.count(key) for key in "MNK"}
     if sizes["M"] % ranks:
         raise ConfigError(f"{row.where}: {sizes['M']} rows do not divide over {ranks} ranks")

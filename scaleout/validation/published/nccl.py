@@ -11,7 +11,7 @@ from scaleout.validation.measured.rows import Case, Family, NoModelError, Row
 
 def all_reduce(row: Row, machine: Machine) -> Case:
     """An all-reduce over the first ranks of a node, as nccl-tests times it: one call after another."""
-    topology, ranks, size_bytes = machine.topology, row.count("gpus"), row.number("bytes")
+    topology, ranks, size_bytes = machine.topology, row.ranks(), row.number("bytes")
     if ranks > topology.num_ranks:
         raise NoModelError(f"{ranks} ranks are more than topology {topology.name!r} has")
 

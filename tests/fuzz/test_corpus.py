@@ -1,0 +1,178 @@
+"""Inputs that once brought the software down, or kept it busy: each is refused in one message, soon and in little room.
+
+Others stand where they belong: values and files of nonsense (an alias bomb, 40,000 brackets, dates, tags, long numbers,
+words and zeros that YAML 1.1 reads otherwise, keys that stand twice at any depth, controls, what is beyond 64 bits) in
+`nonsense.py`, put into every kind of file and option by `config/test_nonsense.py`, with files that are `like` one
+another in a long chain; there, too, links, ranks, algorithms and keys that are given twice in two spellings. Damaged
+checkpoint logs are in `study/test_search.py` and `validation/test_measure.py`.
+"""
+
+import gzip
+
+import pytest
+from inputs import KINDS
+from judge import Case, judge
+from log_inputs import search_rows, signed
+from mutations import Literal, Pairs, as_json, as_yaml, tree
+from nonsense import HUGE
+from seeds import SMALL
+from trace_inputs import MEMORY, NETWORK, SYSTEM
+
+from scaleout.errors import ScaleoutError
+from scaleout.validation.measure.checkpoint import MeasurementLog, measured
+
+DEEP = "[" * 40_000
+MINE = {"mine.yaml": as_yaml(tree(SMALL["transformer"])).encode()}
+COLLECTIVE = ("collective", "all_reduce", "--topology", "h200-node-4")
+COMMANDS = {
+    ("run", "mine.yaml", "--set", "layers=100000000"): "less than or equal to 10000",
+    ("run", "dlrm-128", "--set", "top_layers=1000000000"): "less than or equal to 10000",
+    ("run", "mine.yaml", "--schedule", "chunked:1000000000000"): "2 to 1024",
+    ("run", "mine.yaml", "--placement", "9223372036854775808,1,2,3"): "is no rank",
+    ("run", "mine.yaml", "--placement", "random:9223372036854775808"): "is not 1 whole number",
+    ("run", "mine.yaml", "--topology", "sierra-8", "--policy", "x" * 300 + ".yaml"): "(File name too long)",
+    ("show", "x" * 300): "cannot be read (File name too long)",
+    ("search", "gpt-3", "--global-batch", "1000000000", "--topology", "dgx-h200-1"): "more than a node can count",
+    ("search", "mine.yaml", "--workers", "1000000000"): "1<=x<=1024",
+    ("measure", "collectives", "--plan", "--output", "out", "--gpus", "1000000000"): "1<=x<=1024",
+    ("operator", "embedding_all_to_all", "--set", "work_groups=1"): "at most 131,072 are simulated",
+    ("operator", "embedding_all_to_all", "--sweep", "pooling=1:1000000000000000000"): "a range goes from",
+    ("track", "--set", "rows=1000000000"): "less than or equal to 262144",
+    ("track", "--set", "depth=1000000000000"): "less than or equal to 1048576",
+    (*COLLECTIVE, "--bytes", "1MiB", "--chunks", "1000000000"): "nothing here cuts the buffer",
+    (*COLLECTIVE, "--bytes", "1," * 1000 + "1"): "more than 1,000 sizes",
+}
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments)[:50])
+def test_a_command_line(tmp_path, scaleout, monkeypatch, arguments):
+    assert judge(Case("command", MINE, arguments), None, tmp_path / "case").outcome == "refused"
+    (tmp_path / "mine.yaml").write_bytes(MINE["mine.yaml"])
+    monkeypatch.chdir(tmp_path)
+    assert COMMANDS[arguments] in scaleout(*arguments)[2]
+
+
+ROWS = {"us": 5.0, "op": "gemm", "dtype": "bf16", "M": 8, "N": 8, "K": 8}
+STEP = {"name": "moe_forward", "gpus": 2, "hidden": 64, "ffn": 64, "tokens": 64, "topk": 2, "chunks": 1,
+        "dtype": "bf16", "step_us": 5.0}  # fmt: skip
+H200 = {"environment.json": b'{"gpu": "NVIDIA H200"}'}
+
+
+def rows(**changes):
+    """A measured row with some of its keys changed, and the GPU that it was measured on."""
+    seed = STEP if set(changes) <= STEP.keys() else ROWS
+    return {"rows.jsonl": as_json(tree(seed | changes)).encode(), **H200}
+
+
+FILES = {
+    "a trace of zeros, zipped": ("trace", {"w.0.et": gzip.compress(bytes(2**28), mtime=0)}, "100 times its size"),
+    "a trace of empty nodes": ("trace", {"w.0.et": bytes(2**20)}, "empty"),
+    "deep groups": ("astra", {"groups.json": DEEP.encode()}, "more than 64 levels"),
+    "huge groups": ("astra", {"groups.json": f'{{"1": [{HUGE}]}}'.encode()}, "takes more than 64 bits"),
+    "deep system": ("astra", {"system.json": DEEP.encode(), "groups.json": b"{}"}, "more than 64 levels"),
+    "a huge network": ("astra", {"groups.json": b"{}", "network.yml": b"npus_count: [ " + HUGE.encode() + b" ]\n"},
+                       "takes more than 64 bits"),
+    "deep kernel rows": ("kernel rows", {"rows.jsonl": DEEP.encode()}, "more than 64 levels"),
+    "a long rank of nccl-tests": ("option", {
+        "policy": b"nccl_ring=a.txt", "a.txt": b"#  Rank  " + HUGE.encode()}, "no sizes and times"),
+    "a list as a size": ("measured rows", rows(M=[8]), "M is [8]; give a whole number"),
+    "many ranks": ("measured rows", rows(gpus=2 * 10**8), "gpus is 200000000; give a whole number, at most 1,048,576"),
+    "many chunks": ("measured rows", rows(chunks=10**9), "chunks is 1000000000; give a whole number, at most 10,000"),
+    "a number as a topology": ("measured rows", rows() | {"environment.json": b'{"topology": 5}'}, "topology is 5"),
+    "no text to measure": ("rows to measure", {"kernels": b"\xff"}, "is no text in UTF-8"),
+    "deep rows to measure": ("rows to measure", {"kernels": DEEP.encode()}, "more than 64 levels"),
+    "a list to measure": ("rows to measure", {"kernels": b'{"op": "add", "dtype": "bf16", "shape": {"elements": [1]}}'},
+                          "size 'elements' is [1]; give a whole number"),
+    "an operation twice": ("rows to measure", {"kernels": b'{"op": "add", "dtype": "bf16", "shape": {"op": 1}}'},
+                           "has op 'add'; give a name, outside its shape"),
+    "no collective": ("rows to measure", {"collectives": b'{"collective": 5.0, "ranks": 2, "bytes": 8}'},
+                      "cannot measure collective 5.0"),
+}  # fmt: skip
+"""Kind of input, files, and what is said."""
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file(tmp_path, monkeypatch, name):
+    kind, files, said = FILES[name]
+    files = {"system.json": as_json(tree(SYSTEM)).encode(), "network.yml": as_yaml(tree(NETWORK)).encode(),
+             "memory.json": as_json(tree(MEMORY)).encode(), **files} if kind == "astra" else files  # fmt: skip
+    assert judge(Case(kind, files), KINDS[kind].read, tmp_path / "case") == ("refused", "")
+    for file, content in files.items():
+        (tmp_path / file).write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ScaleoutError) as caught:
+        KINDS[kind].read(Case(kind, files))
+    assert said in str(caught.value)
+
+
+DAMAGED = {
+    "step_s NaN": ("step_s", Literal("NaN"), "'NaN' is no finite number"),
+    "step_s huge": ("step_s", Literal(HUGE), "takes more than 64 bits"),
+    "memory_bytes a number": ("memory_bytes", 5, "no estimate of a plan"),
+    "exposed_s a list": ("exposed_s", [], "no estimate of a plan"),
+    "mfu deep": ("mfu", Literal("[" * 100 + "]" * 100), "more than 64 levels"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_line_of_a_log_of_plans_is_left_out(tmp_path, monkeypatch, name):
+    """Though its checksum holds."""
+    key, value, said = DAMAGED[name]
+    header, row = search_rows().seeds[0], next(row for row in search_rows().seeds if row[0][0] == "plan")
+    estimate = Pairs([one, value if one == key else own] for one, own in dict(row)["estimate"])
+    changed = Pairs([one, estimate if one == "estimate" else own] for one, own in row)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plans.jsonl").write_bytes(signed(header) + signed(changed))
+    with pytest.warns(UserWarning, match=r"plans.jsonl, line 2: damaged") as told:
+        KINDS["search log"].read(None)
+    assert said in str(told[0].message)
+
+
+def test_a_mark_that_is_no_row_is_left_out(tmp_path):
+    log = MeasurementLog(tmp_path, "kernels")
+    for text in ("[1]", DEEP, HUGE, "\xff", '{"op": "add"'):
+        (tmp_path / ".kernels.0.running").write_text(text, encoding="latin-1")
+        log.open({})
+        assert measured(log.failed) == []
+
+
+def test_astra_sim_adds_up_to_what_64_bits_hold(astra):
+    from astra_inputs import coll, comp
+
+    late = [comp(0, 2**63), coll(1, "ALL_REDUCE", 8, deps=[0])]
+    code, out, err = astra([late, [coll(1, "ALL_REDUCE", 8)]])
+    assert (code, out) == (2, "")
+    assert "beyond what whole nanoseconds of 64 bits are added up to" in err
+
+
+def test_a_kernel_of_a_trace_has_its_operation_once():
+    from scaleout.interop.chakra.vocabulary import parse_kernel
+
+    with pytest.raises(ScaleoutError, match="write it as operation, dtype and sizes"):
+        parse_kernel("gemm bf16 M=8 op=8", flops=1, size_bytes=1)
+
+
+def test_the_page_names_the_limits():
+    from pathlib import Path
+
+    from scaleout import errors
+    from scaleout.cli import collective
+    from scaleout.config import documents, library, units, yaml_files
+    from scaleout.interop.chakra import framing
+    from scaleout.workloads.families import training
+
+    page = Path(__file__).parents[2].joinpath("docs/threat-model.md").read_text()
+    table = page.partition("## Limits")[2].partition("## Not")[0]
+    mib = 2**20
+    for limit in (
+        f"a YAML file | {yaml_files.MOST_BYTES // mib} MiB", f"counted again | {yaml_files.MOST_VALUES:,} |",
+        f"an output of nccl-tests | {documents.MOST_BYTES // mib} MiB", f"one another | {documents.MOST_LEVELS} |",
+        f"numbers | {documents.LARGEST_INTEGER.bit_length() + 1} bits",
+        f"unit | {documents.LEAST_NUMBER:g} to {documents.LARGEST_NUMBER:g},",
+        f"workload | 2^{units.MOST_COUNT.bit_length() - 1} |", f"rows | {units.MOST_WRITTEN:,} |",
+        f"row | {documents.MAX_RANKS:,} |", f"step | {training.MOST_PASSES:,} |",
+        f"`like` | {library._LONGEST_CHAIN} |", f"to {framing._MOST_TIMES} times its size",
+        f"collective` | {collective._MOST_SIZES:,} |",
+        f"a message | {errors._MOST_LINES} lines of {errors._LONGEST_LINE:,} characters",
+    ):  # fmt: skip
+        assert limit in table, limit
