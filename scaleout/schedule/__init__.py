@@ -189,17 +189,17 @@ def _applied(each: Pass, given: Planned, machine: Machine | None) -> Planned:
 
 
 def prepare(
-    workload: ModelFamily, name: str, machine: Machine, placed: Callable[[Program], Program]
+    workload: ModelFamily, name: str, machine: Machine, ready: Callable[[Program], Program]
 ) -> list[tuple[ModelFamily, tuple[str, ...], Program | None]]:
     """Return the workloads of which a schedule runs the one with the shorter step.
 
-    Each is with what was chosen, in words, and its timed program if one was simulated. `placed` puts the ranks of a
-    program where they will run. Fails if no plan fits in memory.
+    Each is with what was chosen, in words, and its timed program if one was simulated. `ready` says when the host
+    issues a program, and puts its ranks where they will run. Fails if no plan fits in memory.
     """
     for part in name.split("+"):
         schedule, option = _schedule(part)
         if schedule.prepares and option in schedule.prepares_for:
-            chosen = _load(schedule.prepares)(workload, machine, placed)
+            chosen = _load(schedule.prepares)(workload, machine, ready)
             return [(each.workload, (each.words,), each.program) for each in (chosen, chosen.instead) if each]
     return [(workload, (), None)]
 

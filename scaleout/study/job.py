@@ -98,8 +98,10 @@ class Job:
         library = self.network.library
         return "baseline" if library is not None and library.blocks_host else self.schedule
 
-    def placed(self, program: Program) -> Program:
-        """Return a program of the job's work with its ranks where the options place them."""
+    def ready(self, program: Program) -> Program:
+        """Return a program of the job's work timed, issued by the host and with its ranks where the options say."""
+        if not (isinstance(self.device, str) or self.traced):
+            program = annotate(program, self.device, host=self.options.host)
         placement = self.options.placement
         if placement == "linear":
             return program
@@ -180,7 +182,7 @@ def prepare(job: Job) -> list[Prepared]:
     if isinstance(job.work, Program):
         return [Prepared(job, job.work)]
     assert job.machine is not None, "the device of a workload is known"
-    return [Prepared(job, *each) for each in schedules.prepare(job.work, job.carried_out, job.machine, job.placed)]
+    return [Prepared(job, *each) for each in schedules.prepare(job.work, job.carried_out, job.machine, job.ready)]
 
 
 def timed(work: ModelFamily | Program, device: Device, *, host: str = "none") -> Program:
@@ -193,13 +195,8 @@ def annotated(prepared: Prepared) -> Program:
 
     `ScaleoutError` if a kernel or the host cannot be timed, or the placement is none.
     """
-    job, work = prepared.job, prepared.work
-    if isinstance(job.device, str) or job.traced:
-        assert isinstance(work, Program), "the device of a workload is known"
-        program = work
-    else:
-        program = timed(prepared.program or work, job.device, host=job.options.host)
-    return job.placed(program)
+    work = prepared.work
+    return prepared.job.ready(prepared.program or (work if isinstance(work, Program) else generate(work)))
 
 
 def simulated(prepared: Prepared, program: Program) -> Outcome:

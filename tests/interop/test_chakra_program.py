@@ -11,7 +11,7 @@ import pytest
 from chakra_messages import read_messages
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from strategies import random_jobs
+from strategies import random_jobs, topology_of
 
 from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import load_device
@@ -172,7 +172,7 @@ def test_a_job_takes_as_long_as_its_traces(tmp_path_factory, job, network, sched
     name, keys, topology, device = job
     try:
         program = time_kernels(generate(load_workload(name, keys)), load_device(device))
-        options, machine = SimulationOptions(network=network), (load_device(device), load_topology(topology))
+        options, machine = SimulationOptions(network=network), (load_device(device), topology_of(topology))
         generated = run(Job(program, *machine, schedule, options))
     except ConfigError:
         assume(False)  # keys that make no job

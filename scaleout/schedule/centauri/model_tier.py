@@ -162,15 +162,15 @@ class ModelTier:
 def model_tier(
     workload: ModelFamily,
     machine: Machine,
-    placed: Callable[[Program], Program] = lambda program: program,
+    ready: Callable[[Program], Program] = lambda program: program,
     *,
     memory_bytes: float | None = None,
 ) -> ModelTier:
     """Choose what communication overlaps with forward and backward, and the micro-batches launched together.
 
-    The workload stays as it was where there is nothing to choose. Steps are simulated with ranks where they are
-    `placed`. `memory_bytes` is what a device has, by default as in its file; a ConfigError says that no
-    plan fits in it, what is short and what would fit.
+    The workload stays as it was where there is nothing to choose. Steps are simulated as the host issues them and with
+    ranks where they lie, as `ready` makes them. `memory_bytes` is what a device has, by default as in its file; a
+    ConfigError says that no plan fits in it, what is short and what would fit.
     """
     if not isinstance(workload, LayeredModel) or workload.mode != "training":
         return ModelTier(workload, "model tier: nothing to choose, this is no training step of a transformer")
@@ -192,8 +192,8 @@ def model_tier(
     program, instead = None, None
     if peak(workload).total_bytes <= capacity_bytes:
         before, program = (time_kernels(generate(each), machine.device) for each in (workload, chosen))
-        before_s = _overlapped_s(placed(before), machine)
-        after_s = _overlapped_s(placed(program), machine, enough_s=before_s)
+        before_s = _overlapped_s(ready(before), machine)
+        after_s = _overlapped_s(ready(program), machine, enough_s=before_s)
         if is_faster(before_s, after_s):
             slower = f"a step before it is partitioned would take {after_s * 1e3:.5g} ms, not {before_s * 1e3:.5g}"
             instead = ModelTier(workload, f"model tier: nothing changed: {slower}", program=before)
