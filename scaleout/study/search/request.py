@@ -19,6 +19,9 @@ from scaleout.study.search.space import Plan, workload_of
 from scaleout.workloads.config import LayeredModel, layered, load_workload
 from scaleout.workloads.pipeline import PIPELINES
 
+MOST_TOKENS = 2**36
+"""Tokens of a step: a thousand times those of the largest batches that are trained with."""
+
 
 @dataclass(frozen=True)
 class SearchRequest:
@@ -103,6 +106,11 @@ def request_of(
             f"{num_ranks} ranks, as the links of a part of one are not known"
         )
     chosen.setdefault("batch", base.batch_per_replica * base.data_parallel)
+    if chosen["batch"] * base.sequence > MOST_TOKENS:
+        raise ConfigError(
+            f"a global batch of {chosen['batch']:,} sequences of {base.sequence:,} tokens is more than the "
+            f"{MOST_TOKENS:,} tokens a step that are searched; give a smaller --global-batch"
+        )
     chosen.setdefault("memory_bytes", device.memory_bytes)
     chosen["schedules"] = tuple(each for each in dict.fromkeys(chosen.get("schedules", ())) if each != BASELINE)
     request = SearchRequest(base, topology, device, fixed=_checked(base, fixed), **chosen)
