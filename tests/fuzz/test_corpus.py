@@ -33,7 +33,7 @@ COMMANDS = {
     ("run", "mine.yaml", "--topology", "sierra-8", "--policy", "x" * 300 + ".yaml"): "(File name too long)",
     ("show", "x" * 300): "cannot be read (File name too long)",
     ("search", "gpt-3", "--global-batch", "1000000000", "--topology", "dgx-h200-1"): "more than a node can count",
-    ("search", "mine.yaml", "--workers", "1000000000"): "1<=x<=1024",
+    ("search", "mine.yaml", "--workers", "1000000000"): "1<=x<=256",
     ("measure", "collectives", "--plan", "--output", "out", "--gpus", "1000000000"): "1<=x<=1024",
     ("operator", "embedding_all_to_all", "--set", "work_groups=1"): "at most 131,072 are simulated",
     ("operator", "embedding_all_to_all", "--sweep", "pooling=1:1000000000000000000"): "a range goes from",
