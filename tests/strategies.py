@@ -375,7 +375,7 @@ def _layered(draw, ranks, name):
     if name in ("mixtral-8x7b", "deepseek-v3"):
         degrees = [each for each in (1, 2, 4, 8) if keys["data_parallel"] % each == 0]
         keys["expert_parallel"] = draw(st.sampled_from(degrees))
-    step = draw(_step(keys)) if mode == "training" else {"batch_per_replica": 16, "pipeline_schedule": "1f1b"}
+    step = draw(_step(keys)) if mode == "training" else {"batch_per_replica": 64, "pipeline_schedule": "1f1b"}
     return keys | {"zero": 0, "recompute": "none"} | step | _SMALL[name]
 
 
@@ -421,7 +421,7 @@ def conditions(draw, job):
     """
     _, _, name, device = job
     topology = topology_of(name)
-    hosts = ["none", "eager"] if load_device(device).host_launch_s else ["none"]
+    hosts = ["none", "eager"] if "pointwise_forward" in load_device(device).host_launch_s else ["none"]
     found = {
         "host": draw(st.sampled_from(hosts)),
         "network": draw(st.sampled_from(["alpha_beta", "alpha_beta", "link"])),
