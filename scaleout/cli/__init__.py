@@ -72,6 +72,7 @@ def main() -> None:
 
     _open_streams()
     warnings.showwarning = _say  # what users are told of old names, as one line
+    os.environ["MPLBACKEND"] = "agg"  # pictures are files, whatever a notebook that started this process shows
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # to look for any would read all that is installed
     atexit.register(gc.freeze)  # as the process ends, nothing that is left needs to be looked at
     try:

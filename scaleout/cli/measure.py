@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import Whole, parse_settings, set_option
+from scaleout.cli.options import Folder, Whole, parse_settings, set_option
 from scaleout.cli.printing import say, say_json
 from scaleout.errors import ConfigError
 
@@ -19,9 +19,7 @@ NAMES = ("kernels", "collectives", "host", "contention", "steps", "fused")
 
 @click.command()
 @click.argument("what", type=click.Choice((*NAMES, "all")))
-@click.option(
-    "--output", required=True, type=click.Path(path_type=Path, file_okay=False), help="Directory for all files."
-)
+@click.option("--output", required=True, type=Folder(), help="Directory for all files.")
 @click.option("--gpus", type=Whole(1024), metavar="N", help="GPUs that take part; by default all.")
 @click.option("--quick", is_flag=True, help="Few rows of each kind: minutes instead of an hour.")
 @click.option(

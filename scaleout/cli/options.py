@@ -87,9 +87,22 @@ class Whole(click.IntRange):
         return super().convert(value, param, ctx)
 
 
+class Folder(click.Path):
+    """A directory for output, which an empty name is not."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, file_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; refuse none."""
+        if value == "":
+            self.fail("an empty name is no directory; give one, such as results.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def output_options(meaning: str) -> Callable[[Command], Command]:
     """Add ``--output``, a directory, and ``--json``, and hand the verb one ``output``, an `Output`."""
-    folder = click.option("--output", type=click.Path(path_type=Path, file_okay=False), help=meaning)
+    folder = click.option("--output", type=Folder(), help=meaning)
     return _handing(
         "output",
         _output,

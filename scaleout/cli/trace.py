@@ -4,15 +4,13 @@ from pathlib import Path
 
 import click
 
-from scaleout.cli.options import parse_settings, set_option
+from scaleout.cli.options import Folder, parse_settings, set_option
 from scaleout.cli.printing import say
 
 
 @click.command()
 @click.argument("workload")
-@click.option(
-    "--output", required=True, type=click.Path(path_type=Path, file_okay=False), help="Directory for the traces."
-)
+@click.option("--output", required=True, type=Folder(), help="Directory for the traces.")
 @click.option("--device", metavar="NAME|FILE", help="Device that times the kernels; by default the workload's.")
 @set_option()
 def trace(workload: str, output: Path, device: str | None, settings: tuple[str, ...]) -> None:

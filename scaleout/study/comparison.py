@@ -8,6 +8,7 @@ from scaleout.analysis.breakdown import ends_of_ranks
 from scaleout.analysis.efficiency import Fit, fit
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.topology import Topology, load_topology
+from scaleout.errors import ConfigError, shown
 from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
 from scaleout.simulation.result import Result
@@ -103,6 +104,8 @@ def compare(
     topology = workload.topology if topology is None else topology
     topology = load_topology(topology) if isinstance(topology, str) else topology
     job = Job(workload, device, topology, options=options_of(**options))
+    if isinstance(schedules, str):
+        raise ConfigError(f"schedules is the text {shown(schedules)}; give a list, such as ['baseline', 'overlap']")
     found = compare_job(job, schedules or workload.schedules or DEFAULT_SCHEDULES)
     if not isinstance(workload, LayeredModel):
         return found

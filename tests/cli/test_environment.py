@@ -66,3 +66,10 @@ def test_names_that_a_terminal_has_no_letters_for(command, tmp_path, terminal, w
     assert "frac$ on torus-8x16" in out
     if written:
         assert (tmp_path / "results" / "breakdown.png").stat().st_size > 10_000
+
+
+def test_the_back_end_of_a_notebook_is_not_ours(command, tmp_path):
+    """Jupyter's kernels hand theirs to what they start, where it may not be installed."""
+    code, _, err = command(*RUN, "--output", "results", MPLBACKEND="module://of_a_notebook")
+    assert (code, err) == (0, "")
+    assert (tmp_path / "results" / "breakdown.png").exists()

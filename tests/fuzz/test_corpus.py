@@ -25,6 +25,7 @@ DEEP = "[" * 40_000
 MINE = {"mine.yaml": as_yaml(tree(SMALL["transformer"])).encode()}
 COLLECTIVE = ("collective", "all_reduce", "--topology", "h200-node-4")
 COMMANDS = {
+    ("run", "mine.yaml", "--output", ""): "an empty name is no directory",
     ("run", "mine.yaml", "--set", "layers=100000000"): "less than or equal to 10000",
     ("run", "dlrm-128", "--set", "top_layers=1000000000"): "less than or equal to 10000",
     ("run", "mine.yaml", "--schedule", "chunked:1000000000000"): "2 to 1024",
@@ -72,6 +73,8 @@ FILES = {
     "deep system": ("astra", {"system.json": DEEP.encode(), "groups.json": b"{}"}, "more than 64 levels"),
     "a huge network": ("astra", {"groups.json": b"{}", "network.yml": b"npus_count: [ " + HUGE.encode() + b" ]\n"},
                        "takes more than 64 bits"),
+    "many splits": ("astra", {"groups.json": b"{}", "system.json": as_json(
+        tree(SYSTEM | {"preferred-dataset-splits": 10**9})).encode()}, "must be at most 10,000"),
     "deep kernel rows": ("kernel rows", {"rows.jsonl": DEEP.encode()}, "more than 64 levels"),
     "a long rank of nccl-tests": ("option", {
         "policy": b"nccl_ring=a.txt", "a.txt": b"#  Rank  " + HUGE.encode()}, "no sizes and times"),
@@ -79,6 +82,8 @@ FILES = {
     "many ranks": ("measured rows", rows(gpus=2 * 10**8), "gpus is 200000000; give a whole number, at most 1,048,576"),
     "many chunks": ("measured rows", rows(chunks=10**9), "chunks is 1000000000; give a whole number, at most 10,000"),
     "a number as a topology": ("measured rows", rows() | {"environment.json": b'{"topology": 5}'}, "topology is 5"),
+    "measured twice": ("measured rows", {"rows.jsonl": b'{"workload": "dlrm-128", "topology": "torus-8x16", "device": '
+                       b'"h200", "measured_us": 5, "measured": "1 s"}', **H200}, "both say what was measured"),
     "no text to measure": ("rows to measure", {"kernels": b"\xff"}, "is no text in UTF-8"),
     "deep rows to measure": ("rows to measure", {"kernels": DEEP.encode()}, "more than 64 levels"),
     "a list to measure": ("rows to measure", {"kernels": b'{"op": "add", "dtype": "bf16", "shape": {"elements": [1]}}'},

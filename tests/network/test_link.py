@@ -20,6 +20,8 @@ from test_collectives import meshes
 
 from scaleout.cli import main
 from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.dimension import graph_dimension
+from scaleout.cluster.topology.fabric import Fabric, FabricLink
 from scaleout.cluster.topology.placement import arrange, place, siblings
 from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.errors import ConfigError
@@ -979,3 +981,11 @@ def test_a_run_may_limit_what_a_rank_injects(monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         main()
     assert "a limit to what a rank sends over all its links is one of the link model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("more", "latency_s"), [([], 4e6), ([(0, 2), (2, 1)], 2e-6)])
+def test_a_way_that_takes_days_is_a_way(more, latency_s):
+    """Latencies are held as whole numbers, which must not overflow; what is shorter is still taken."""
+    links = (FabricLink(0, 1, 1e9, 4e6), *(FabricLink(*ends, 1e9, 1e-6) for ends in more))
+    topology = Topology("far", (graph_dimension(Fabric(3 if more else 2, (), links)),), 0.0)
+    assert links_of(topology).routes(np.array([0]), np.array([1])).latency_s.tolist() == [latency_s]

@@ -115,3 +115,8 @@ def test_a_trace_refuses_what_it_says_itself(options, message):
 def test_wrong_options_are_refused_where_they_are_made(options, message):
     with pytest.raises(ConfigError, match=message):
         scaleout.SimulationOptions(**options)
+
+
+def test_a_text_is_no_list_of_schedules():
+    with pytest.raises(ConfigError, match=r"schedules is the text 'baseline'; give a list, such as \['baseline'"):
+        compare("dlrm-128", schedules="baseline")

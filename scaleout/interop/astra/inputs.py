@@ -128,7 +128,7 @@ NETWORK_KEYS: Mapping[str, tuple[str, _Reader]] = {
     "latency": ("latency", _list_of(_number(), minimum=1)),
 }
 SYSTEM_KEYS: Mapping[str, tuple[str, _Reader]] = {
-    "preferred-dataset-splits": ("splits", _integer(1)),
+    "preferred-dataset-splits": ("splits", _integer(1, 10_000)),
     "scheduling-policy": ("scheduling_policy", _one_of("LIFO", "FIFO", "EXPLICIT")),
     "collective-optimization": ("collective_optimization", _one_of("baseline", "localBWAware")),
     "active-chunks-per-dimension": ("active_chunks", _integer(1)),

@@ -87,8 +87,10 @@ class Router:
     def _shortest(self, wanted: Ints) -> Flags:
         """(E, T) whether an edge is on a shortest route: then the distance left shrinks by its own cost."""
         edges, num_nodes = self.edges, len(self.begins) - 1
-        # Hops are the last digits of a cost.
-        cost = np.round((edges.latency_s + edges.reluctance_s) * _PER_S).astype(np.int64)[:, None] * num_nodes + 1
+        # Hops are the last digits of a cost; a way through all nodes must not be as far as no way.
+        edge_s = edges.latency_s + edges.reluctance_s
+        per_s = min(_PER_S, _FAR / 2 / num_nodes**2 / max(float(edge_s.max(initial=0.0)), 1 / _PER_S))
+        cost = np.round(edge_s * per_s).astype(np.int64)[:, None] * num_nodes + 1
         distance = np.full((num_nodes, len(wanted)), _FAR, np.int64)
         distance[wanted, np.arange(len(wanted))] = 0
         leaving = np.flatnonzero(np.diff(self.begins))

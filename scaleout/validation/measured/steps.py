@@ -289,6 +289,8 @@ def described(row: Row, machine: Machine) -> Case:
 def _measured_s(row: Row) -> float:
     if "measured" not in row.values:
         return row.number("measured_us") * 1e-6
+    if "measured_us" in row.values:
+        raise ConfigError(f"{row.where}: measured and measured_us both say what was measured; leave one of them out")
     try:
         seconds = parse(row.values["measured"], SECONDS)
     except ConfigError as error:
