@@ -6,10 +6,12 @@
     for outcome in comparison.outcomes:
         print(outcome.schedule, outcome.makespan_s, outcome.speedup)
 
-Names are imported when they are first used, so that `import scaleout` costs nothing.
+Names are imported when they are first used, so that `import scaleout` costs nothing. An argument of a wrong type is a
+`ConfigError`, see `config.arguments`.
 """
 
 from importlib import import_module
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -106,7 +108,11 @@ def __getattr__(name: str) -> Any:
         name = import_module("scaleout.config.reading").renamed(name, _RENAMED, what="name")
     if name not in _HOMES:
         raise AttributeError(f"module 'scaleout' has no attribute {name!r}")
-    return getattr(import_module(f"scaleout.{_HOMES[name]}"), name)
+    value = getattr(import_module(f"scaleout.{_HOMES[name]}"), name)
+    if isinstance(value, FunctionType):
+        value = import_module("scaleout.config.arguments").checked(value)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -19,6 +19,7 @@ from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.backends import with_policy
 from scaleout.cluster.topology.topology import Topology, check_ranks
+from scaleout.config.arguments import check_fields
 from scaleout.errors import ConfigError, ScaleoutError
 from scaleout.program.fastest import fastest
 from scaleout.program.program import Program
@@ -66,6 +67,7 @@ class Job:
     traced: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         schedules.passes_of(self.schedule)
         if self.traced:
             check_traced(self.options)
