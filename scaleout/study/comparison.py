@@ -105,6 +105,8 @@ def compare(
     """
     if isinstance(workload, str):
         workload = load_workload(workload, changes)
+    elif changes:
+        raise ConfigError(f"changes are for a workload given by name; load {workload.name} with them: load_workload")
     device = workload.device if device is None else device
     device = load_device(device) if isinstance(device, str) else device
     topology = workload.topology if topology is None else topology

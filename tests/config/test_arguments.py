@@ -93,12 +93,9 @@ def test_an_object_of_a_foreign_type_is_refused_by_name(name, parameter, value, 
     [
         ("load_workload", (5,), "load_workload(): name_or_file: must be a text, or a path, not 5"),
         ("load_workload", ("dlrm-128", {5: 1}), "load_workload(): key of changes: must be a text, not 5"),
-        (
-            "generate",
-            ("gpt-3",),
-            "generate(): workload: must be a ModelFamily, as `load_workload` returns, not 'gpt-3'",
-        ),
+        ("generate", (5,), "generate(): workload: must be a ModelFamily, as `load_workload` returns, not 5"),
         ("compare", (5,), "compare(): workload: must be a ModelFamily, as `load_workload` returns, or a text, not 5"),
+        ("run", (np.eye(2),), "run(): job: must be a Job, not array([[1., 0.], [0., 1.]])"),
         ("SimulationOptions", ("link", 5), "SimulationOptions(): algorithms: must be a mapping, not 5"),
     ],
 )
@@ -106,6 +103,17 @@ def test_a_message_says_what_where_and_what_to_do(name, arguments, message):
     with pytest.raises(ConfigError) as caught:
         getattr(scaleout, name)(*arguments)
     assert str(caught.value) == message
+
+
+def test_changes_need_a_workload_by_name(examples):
+    with pytest.raises(ConfigError, match="changes are for a workload given by name; load small with them"):
+        scaleout.compare(examples["workload"], changes={"layers": 2})
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, 1e-300, 1e300])
+def test_a_limit_to_what_a_rank_sends_is_a_bandwidth(limit, examples):
+    with pytest.raises(ConfigError, match="give a limit above zero, from 1e-09 to 1e"):
+        scaleout.simulate(examples["program"], examples["topology"], network="link", injection_bytes_per_s=limit)
 
 
 @pytest.mark.parametrize(
