@@ -11,13 +11,14 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import GenericAlias, NoneType, UnionType
 from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, InstanceOf, Strict, ValidationError, WrapValidator, create_model
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, WrapValidator, create_model
+from pydantic_core import core_schema
 
 from scaleout.config.documents import LARGEST_INTEGER
 from scaleout.config.validated import validate
@@ -45,6 +46,16 @@ _SCALARS: dict[Any, tuple[Any, str]] = {
     Path: (Path, "a path"),
 }
 """Type to what pydantic checks, and its word."""
+
+
+@dataclass(frozen=True)
+class _InstanceOf:
+    """As pydantic's, which takes 10 ms more to say how all that a class of ours holds would be written as JSON."""
+
+    kind: type
+
+    def __get_pydantic_core_schema__(self, _source: Any, _handler: Any) -> core_schema.CoreSchema:
+        return core_schema.is_instance_schema(self.kind)
 
 
 class _Arguments(BaseModel):
@@ -110,8 +121,7 @@ def _taken(annotation: Any) -> tuple[Any, str]:
         return _said(*_SCALARS[annotation])
     name = annotation.__name__
     made = f", as `{MAKERS[name]}` returns" if name in MAKERS else ""
-    instance: Any = Annotated[annotation, InstanceOf()]  # type: ignore[type-arg]
-    return _said(instance, f"{'an' if name[0] in 'AEIOU' else 'a'} {name}{made}")
+    return _said(Annotated[Any, _InstanceOf(annotation)], f"{'an' if name[0] in 'AEIOU' else 'a'} {name}{made}")
 
 
 def _one_of(annotations: Iterable[Any]) -> tuple[Any, str]:
