@@ -12,9 +12,11 @@ Names are imported when they are first used, so that `import scaleout` costs not
 
 from importlib import import_module
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as in `typing`, which takes longer to import than all before the command line is ready
 if TYPE_CHECKING:
+    from typing import Any
+
     from scaleout.analysis.breakdown import breakdown, by_operation, by_phase, critical_path
     from scaleout.cluster.device.annotate import time_kernels
     from scaleout.cluster.device.spec import load_device
@@ -103,7 +105,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name in _RENAMED:
         name = import_module("scaleout.config.reading").renamed(name, _RENAMED, what="name")
     if name not in _HOMES:

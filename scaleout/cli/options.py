@@ -35,7 +35,7 @@ class Output(NamedTuple):
         if self.folder is not None:
             from scaleout.config.writing import into
 
-            with into(self.folder) as unfinished:
+            with into(self.folder, recorded=True) as unfinished:
                 written = write(unfinished)
         if self.as_json:
             say_json(summary)
