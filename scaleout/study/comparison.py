@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from scaleout.analysis.breakdown import ends_of_ranks
-from scaleout.analysis.efficiency import Fit, fit
+from scaleout.analysis.efficiency import Fit, fit, lacking
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.topology import Topology, load_topology
 from scaleout.config.arguments import check_fields
@@ -15,6 +15,7 @@ from scaleout.simulation.options import SimulationOptions
 from scaleout.simulation.result import Result
 from scaleout.study.job import Failure, Job, Outcome, run_all
 from scaleout.workloads.config import LayeredModel, ModelFamily, load_workload
+from scaleout.workloads.families.family import WholeModel
 
 DEFAULT_SCHEDULES = ("baseline", "overlap", "fused")
 """Schedules that are compared where neither the user nor the workload says which."""
@@ -23,6 +24,8 @@ DEFAULT_SCHEDULES = ("baseline", "overlap", "fused")
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """A job on a cluster under several schedules; for a model of layers also whether the first fits into memory.
+
+    Of other models `fit` is there only where the parameters alone do not fit.
 
     `failures` are schedules under which it could not be simulated, with the reason of each.
     """
@@ -113,6 +116,9 @@ def compare(
     topology = load_topology(topology) if isinstance(topology, str) else topology
     job = Job(workload, device, topology, options=options_of(options, **attributes))
     found = compare_job(job, schedules or workload.schedules or DEFAULT_SCHEDULES)
+    if isinstance(workload, WholeModel):
+        lack = lacking(workload, device)
+        return replace(found, outcomes=tuple(replace(each, fit=lack) for each in found.outcomes), fit=lack)
     if not isinstance(workload, LayeredModel):
         return found
     ran = {id(each.workload): each.workload for each in found.outcomes if each.workload is not None}

@@ -177,11 +177,11 @@ def test_options_that_do_not_go_together_are_refused(arguments, message, monkeyp
 def test_algorithms_of_too_many_messages_are_left_out_and_named(monkeypatch, capsys):
     tree = ["all_reduce", "--bytes", "1KiB", "--topology", "torus-64x64x32", "--network", "link", "--json"]
     monkeypatch.setattr("scaleout.network.flow.demand.MOST_ROUNDS", 2000)
-    monkeypatch.setattr("scaleout.network.flow.demand.MOST_MESSAGES", 10**5)
+    monkeypatch.setattr("scaleout.network.collectives.rounds.MOST_MESSAGES", 10**5)
     with pytest.raises(SystemExit):
         command(monkeypatch, capsys, *tree)
     assert "too many" in capsys.readouterr().err
-    monkeypatch.setattr("scaleout.network.flow.demand.MOST_MESSAGES", 2 * 10**5)
+    monkeypatch.setattr("scaleout.network.collectives.rounds.MOST_MESSAGES", 2 * 10**5)
     found = json.loads(command(monkeypatch, capsys, *tree))
     assert "ring" in found["left_out"]
     assert not {row["algorithm"] for row in found["results"]} & set(found["left_out"])

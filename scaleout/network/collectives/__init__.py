@@ -3,6 +3,9 @@
 Knows nothing of time: `network` costs the rounds. A file for each kind of algorithm, all of them in `ALGORITHMS`.
 """
 
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
 from scaleout.cluster.topology.placement import Placement
 from scaleout.config import validated
 from scaleout.errors import ConfigError
@@ -27,7 +30,9 @@ from scaleout.network.collectives.algorithm import (
     check_kind,
     check_size,
 )
-from scaleout.network.collectives.rounds import Messages, Round, Schedule, transfers
+from scaleout.network.collectives.rounds import Messages, Round, Schedule, TooManyMessagesError, transfers
+
+Cost = TypeVar("Cost")
 
 ALGORITHMS: dict[str, Algorithm] = {
     algorithm.name: algorithm
@@ -68,6 +73,7 @@ __all__ = [
     "candidates",
     "check_kind",
     "check_size",
+    "possible",
     "schedule",
     "transfers",
 ]
@@ -97,6 +103,26 @@ def candidates(kind: str, placement: Placement) -> tuple[Algorithm, ...]:
                 f"{validated.nearest(name, list(ALGORITHMS))}"
             )
     return tuple(algorithm for algorithm in found if algorithm.name in chosen) or found
+
+
+def possible(names: Iterable[str], cost_of: Callable[[str], Cost]) -> dict[str, Cost]:
+    """Return the cost of each algorithm of some names, but of those with more messages than can be routed.
+
+    Raises
+    ------
+    TooManyMessagesError
+        If that is all of them.
+    """
+    costs: dict[str, Cost] = {}
+    refused: TooManyMessagesError | None = None
+    for name in names:
+        try:
+            costs[name] = cost_of(name)
+        except TooManyMessagesError as error:
+            refused = error
+    if refused is not None and not costs:
+        raise refused
+    return costs
 
 
 def schedule(kind: str, placement: Placement, *, algorithm: str) -> Schedule:

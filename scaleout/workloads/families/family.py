@@ -108,6 +108,11 @@ class ModelFamily(Config):
 class WholeModel(ModelFamily):
     """A family whose step is written as a whole: it has no layers that pipelines cut, ZeRO shards or memory counts."""
 
+    @property
+    @abstractmethod
+    def parameters_per_rank(self) -> int:
+        """Parameters that a rank holds: the least that its memory must."""
+
     @abstractmethod
     def program(self) -> Program:
         """Write the execution graphs of one step, not yet timed."""
