@@ -140,9 +140,9 @@ class Transformer(LayeredModel):
             )
         plain = [key for key in _PLAIN_HEADS if getattr(self, key) not in (None, False)]
         if self.latent is not None and plain:
-            raise ValueError(
-                f"{plain[0]} is of plain heads, and latent attention has none of it; leave one of them out"
-            )
+            raise ValueError(f"{plain[0]} is of plain heads, and latent attention has none; leave one of them out")
+        if self.post_norms and self.halves != "one_after_the_other":
+            raise ValueError(f"post_norms normalises each half of a layer, which halves {self.halves} adds up before")
         return self
 
     def refusal(self, cut: Degrees) -> str | None:

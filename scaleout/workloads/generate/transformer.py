@@ -139,8 +139,9 @@ def feed_forward(tape: AutogradTape, x: int, rank: "Rank[Transformer]", label: s
     workload = rank.workload
     width = workload.ffn // workload.tensor_parallel
     of = partial(Linear, tokens=workload.local_tokens, bucket=rank.dense, bias=workload.biases)
+    kept = 0 if workload.halves == "parallel_of_one_norm" else kept_tokens(rank)  # attention keeps what both read
     first = of(
-        name=f"{label}_1", inputs=workload.hidden, outputs=(width,) * workload.gates, kept_tokens=kept_tokens(rank),
+        name=f"{label}_1", inputs=workload.hidden, outputs=(width,) * workload.gates, kept_tokens=kept,
         gathered="input" if workload.sequence_parallel else "",
     )  # fmt: skip
     second = of(
