@@ -106,9 +106,7 @@ class Fields:
         if harmless:
             self.note(f"not read, as they do not change what a step costs: {', '.join(harmless)}")
         for key in unknown:
-            self.note(
-                f"unknown: {key} {shown(self.values[key])}: if it changes what layers run, the workload lacks that"
-            )
+            self.note(f"unknown: {key} {shown(self.values[key])}: what it changes in a layer, the workload lacks")
 
 
 def _matches(key: str, pattern: str) -> bool:

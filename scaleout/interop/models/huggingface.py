@@ -226,7 +226,7 @@ def _gemma3(c: Fields) -> Keys:
 
 
 def _drops(c: Fields, *names: str) -> Keys:
-    return {"dropout": True} if any(c.number(name, 0.0) > 0 for name in names) else {}
+    return {"dropout": True} if max(c.number(name, 0.0) for name in names) > 0 else {}
 
 
 def _phi(c: Fields) -> Keys:
