@@ -12,26 +12,16 @@ from typing import Any
 
 import yaml
 
-from scaleout.config.documents import is_file, read_json
+from scaleout.config.documents import is_file, read_json, read_text
 from scaleout.config.validated import validate
 from scaleout.errors import ConfigError, printable, shown
-from scaleout.interop.models import huggingface
-from scaleout.interop.models.fields import Keys
+from scaleout.interop.models import huggingface, torchtitan
+from scaleout.interop.models.fields import Asked, Keys, Source
 from scaleout.workloads.config import FAMILIES, LayeredModel, layered
 
 USUAL_SEQUENCE = 4096
-_CHOSEN: Mapping[str, Any] = {"topology": "dgx-h200-1", "device": "h200", "batch_per_replica": 1}
+_CHOSEN: Mapping[str, Any] = {"device": "h200", "batch_per_replica": 1}
 _FIRST = ("kind", "framework", "description", "source", "topology", "device", "schedules")
-
-
-@dataclass(frozen=True)
-class Source:
-    """What a file says: keys of a workload, what to tell of those that are none, and the longest sequence."""
-
-    keys: Keys
-    notes: tuple[str, ...]
-    what: str  # the file is of
-    longest: int | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +45,7 @@ def import_model(path: Path, *, ranks: int | None = None, changes: Mapping[str, 
     Parameters
     ----------
     path : Path
-        A `config.json` or the folder that holds one.
+        A `config.json` of HuggingFace or the folder that holds one, or a TOML of torchtitan.
     ranks : int, optional
         Ranks of the job; degrees that the source leaves open follow from it. 8 if it says nothing of them.
     changes : mapping, optional
@@ -67,8 +57,8 @@ def import_model(path: Path, *, ranks: int | None = None, changes: Mapping[str, 
         If the file is of no known form or architecture, or has what no workload can have.
     """
     file, read = _form(path)
-    source = read(file)
     given = dict(changes or {})
+    source = read(file, Asked(ranks, given))
     notes, keys = list(source.notes), dict(source.keys)
     chosen = {key: value for key, value in _chosen(source, keys, ranks).items() if key not in {**keys, **given}}
     if chosen:
@@ -92,7 +82,9 @@ def _chosen(source: Source, keys: Keys, ranks: int | None) -> Keys:
             f"of {source.what}); give a topology of a multiple of {model_ranks}"
         )
     sequence = min(USUAL_SEQUENCE, source.longest or USUAL_SEQUENCE)
-    return {**_CHOSEN, "data_parallel": replicas // model_ranks, "sequence": sequence}
+    data = keys.get("data_parallel", replicas // model_ranks)
+    topology = f"dgx-h200-{max(1, data * model_ranks // 8)}"
+    return {**_CHOSEN, "topology": topology, "data_parallel": data, "sequence": sequence}
 
 
 def _capacity(keys: Mapping[str, Any], notes: list[str]) -> Keys:
@@ -107,7 +99,7 @@ def _capacity(keys: Mapping[str, Any], notes: list[str]) -> Keys:
     return {"capacity_factor": 1.0}
 
 
-def _huggingface(file: Path) -> Source:
+def _huggingface(file: Path, _asked: Asked) -> Source:
     values = read_json(file, infinite=True)
     if not isinstance(values, dict):
         raise ConfigError(f"{file}: holds {shown(values)}, not an object; give a model's config.json")
@@ -115,11 +107,17 @@ def _huggingface(file: Path) -> Source:
     return Source(keys, tuple(notes), f"HuggingFace {values['model_type']} config", longest)
 
 
-_FORMS: Mapping[str, Callable[[Path], Source]] = {".json": _huggingface}
+def _torchtitan(file: Path, asked: Asked) -> Source:
+    return torchtitan.read(read_text(file), str(file), asked)
+
+
+_Reader = Callable[[Path, Asked], Source]
+
+_FORMS: Mapping[str, _Reader] = {".json": _huggingface, ".toml": _torchtitan}
 """End of a file's name to what reads it."""
 
 
-def _form(path: Path) -> tuple[Path, Callable[[Path], Source]]:
+def _form(path: Path) -> tuple[Path, _Reader]:
     """Return the file of a path, and what reads it."""
     file = path / "config.json" if path.is_dir() else path
     if not is_file(file):

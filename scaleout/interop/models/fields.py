@@ -5,6 +5,7 @@ that are left into what says nothing of the cost of a step, what no workload mod
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from scaleout.config.units import MOST_COUNT
@@ -14,6 +15,24 @@ Keys = dict[str, Any]
 """Keys of a workload and their values."""
 
 _REQUIRED = object()
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a file says: keys of a workload, what to tell of those that are none, and the longest sequence."""
+
+    keys: Keys
+    notes: tuple[str, ...]
+    what: str  # the file is of
+    longest: int | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a user says of the job beside a file: its ranks, and keys of the workload, which win."""
+
+    ranks: int | None
+    keys: Mapping[str, Any]
 
 
 class Fields:
