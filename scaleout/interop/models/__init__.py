@@ -15,8 +15,9 @@ import yaml
 from scaleout.config.documents import is_file, read_json, read_text
 from scaleout.config.validated import validate
 from scaleout.errors import ConfigError, printable, shown
-from scaleout.interop.models import huggingface, torchtitan
+from scaleout.interop.models import huggingface, megatron, torchtitan
 from scaleout.interop.models.fields import Asked, Keys, Source
+from scaleout.interop.models.megatron_text import arguments_of_script, arguments_of_yaml
 from scaleout.workloads.config import FAMILIES, LayeredModel, layered
 
 USUAL_SEQUENCE = 4096
@@ -45,7 +46,8 @@ def import_model(path: Path, *, ranks: int | None = None, changes: Mapping[str, 
     Parameters
     ----------
     path : Path
-        A `config.json` of HuggingFace or the folder that holds one, or a TOML of torchtitan.
+        A `config.json` of HuggingFace or the folder that holds one, a TOML of torchtitan, or a script or YAML of
+        Megatron-LM or Megatron-Bridge.
     ranks : int, optional
         Ranks of the job; degrees that the source leaves open follow from it. 8 if it says nothing of them.
     changes : mapping, optional
@@ -111,9 +113,24 @@ def _torchtitan(file: Path, asked: Asked) -> Source:
     return torchtitan.read(read_text(file), str(file), asked)
 
 
+def _script(file: Path, asked: Asked) -> Source:
+    values, told = arguments_of_script(read_text(file))
+    return megatron.read(values, told, str(file), asked)
+
+
+def _yaml(file: Path, asked: Asked) -> Source:
+    values, told = arguments_of_yaml(file)
+    return megatron.read(values, told, str(file), asked)
+
+
 _Reader = Callable[[Path, Asked], Source]
 
-_FORMS: Mapping[str, _Reader] = {".json": _huggingface, ".toml": _torchtitan}
+_FORMS: Mapping[str, _Reader] = {
+    ".json": _huggingface,
+    ".toml": _torchtitan,
+    **dict.fromkeys((".sh", ".txt", ".args", ".slurm", ".sbatch"), _script),
+    **dict.fromkeys((".yaml", ".yml"), _yaml),
+}
 """End of a file's name to what reads it."""
 
 

@@ -120,7 +120,7 @@ class Fields:
     def finish(self, neutral: Collection[str]) -> None:
         """Tell of the keys that nothing has read: those known to be neutral (a * is any end), and others."""
         left = [key for key in self.values if key not in self._read]
-        harmless = [key for key in left if key in neutral or any(_matches(key, each) for each in neutral)]
+        harmless = [key for key in left if is_neutral(key, neutral)]
         unknown = [key for key in left if key not in harmless]
         if harmless:
             self.note(f"not read, as they do not change what a step costs: {', '.join(harmless)}")
@@ -128,5 +128,6 @@ class Fields:
             self.note(f"unknown: {key} {shown(self.values[key])}: what it changes in a layer, the workload lacks")
 
 
-def _matches(key: str, pattern: str) -> bool:
-    return pattern.endswith("*") and key.startswith(pattern[:-1])
+def is_neutral(key: str, neutral: Collection[str]) -> bool:
+    """Whether a key is among some, whose names may end in a *, which is any end."""
+    return key in neutral or any(key.startswith(each[:-1]) for each in neutral if each.endswith("*"))
