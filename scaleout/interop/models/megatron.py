@@ -19,29 +19,30 @@ NEUTRAL = frozenset(
     """
     adam_* apply_layernorm_1p apply_query_key_layer_scaling apply_residual* async_save attention_softmax_in_fp32
     auto_detect_ckpt_format autocast_dtype aux_loss* barrier_with_L1_time batch_invariant* batch_p2p* beta_fast
-    beta_slow bias_* calculate_per_token_loss check_* ckpt_* config_logger_dir cpu_offloading_num_layers
-    cuda_graph_warmup* data_* dataloader_* dataset* ddp_* deallocate_pipeline_outputs decoupled_*
-    defer_embedding_wgrad_compute deterministic_mode disable_* dist_* distributed_backend
-    distributed_timeout_minutes embedding_init* empty_unused* enable_* end_weight_decay eod_* eval_* exit_*
-    external_cuda_graph fim_* finalize_model_grads_func finetune fp16_lm_cross_entropy fp8_amax* fp8_interval
-    fp8_margin fp8_param fp8_param_gather fp8_wgrad generation_config grad_scale_func grad_sync_func
-    gradient_accumulation_fusion_default gradient_reduce_div_fusion hf_model_id hidden_dropout_seed inference_*
-    init_method* initial_loss_scale is_hybrid_model layernorm_* lazy_mpu_init load* local_rank log_* logging_level
-    loss_scale* lr* lr_warmup* make_vocab_size_divisible_by manual_gc* masked_softmax_fusion master_addr master_port
-    max_position_embeddings memory_efficient_layer_norm merge_file micro_batch_size_per_rank
-    microbatch_group_size_per_vp_stage_default min_loss_scale min_lr mmap* mock_data model_parallel_size
-    moe_aux_loss_coeff moe_pad_expert_input_to_capacity moe_per_layer_logging moe_permute_fusion moe_router_*
-    moe_token_drop_policy moe_z_loss_coeff mscale* nccl_* nnodes no_async* no_bias_* no_check* no_create* no_load_*
-    no_masked_softmax_fusion no_mmap* no_one_logger no_persist_layer_norm no_position_embedding no_rope_fusion
-    no_save_* no_sync_func node_rank norm_epsilon nproc_per_node num_dataset* num_nodes num_workers one_logger*
-    openai_gelu optimizer optimizer_* original_max* output_bert* parallel_output param_sync_func params_dtype
-    perform_initialization persist_layer_norm pipeline_dtype profile* rampup* rdzv_* rerun_* reset_* result_* rope_*
-    rotary_* save* scatter_embedding* seed seq_len_interpolation_factor should_pad_vocab softmax_scale spec split
-    start_weight_decay straggler* te_* tensorboard* test_* tiktoken* timers timing* tokenizer* tp_comm_* train_data*
-    train_iters train_samples train_sync* transformer_impl use_checkpoint* use_cpu_init* use_cpu_initialization
-    use_dist_ckpt use_gloo* use_legacy* use_mcore_models use_mp_args* use_persistent* use_pytorch_profiler use_te*
-    use_tokenizer* valid_* variable_seq_lengths virtual_pipeline_model_parallel_rank vocab_extra_ids vocab_file
-    vocab_size_* wandb_* weight_decay*
+    beta_slow bias_* calculate_per_token_loss check_* checkpoint_* ckpt_* config_logger_dir
+    cpu_offloading_num_layers cuda_graph_warmup* data_* dataloader_* dataset* ddp_* deallocate_pipeline_outputs
+    decoupled_* defer_embedding_wgrad_compute deterministic_mode disable_msc disable_parameter_transpose_cache
+    disable_straggler_on_startup disable_symmetric_registration dist_* distributed_backend
+    distributed_timeout_minutes embedding_init* empty_unused* enable_experimental enable_ft_package
+    enable_gloo_process_groups enable_msc enable_one_logger end_weight_decay eod_* eval_* exit_* external_cuda_graph
+    fim_* finalize_model_grads_func finetune fp16_lm_cross_entropy fp8_amax* fp8_interval fp8_margin fp8_wgrad
+    generation_config grad_scale_func grad_sync_func gradient_accumulation_fusion_default gradient_reduce_div_fusion
+    hf_model_id hidden_dropout_seed inference_* init_method* initial_loss_scale is_hybrid_model layernorm_*
+    lazy_mpu_init load* local_rank log_* logging_level loss_scale* lr* lr_warmup* make_vocab_size_divisible_by
+    manual_gc* masked_softmax_fusion master_addr master_port max_position_embeddings memory_efficient_layer_norm
+    merge_file micro_batch_size_per_rank microbatch_group_size_per_vp_stage_default min_loss_scale min_lr mmap*
+    mock_data model_parallel_size moe_aux_loss_coeff moe_pad_expert_input_to_capacity moe_per_layer_logging
+    moe_permute_fusion moe_router_* moe_token_drop_policy moe_z_loss_coeff mscale* nccl_* nnodes no_async* no_bias_*
+    no_check* no_create* no_load_* no_masked_softmax_fusion no_mmap* no_one_logger no_persist_layer_norm
+    no_position_embedding no_rope_fusion no_save_* no_sync_func node_rank norm_epsilon nproc_per_node num_dataset*
+    num_nodes num_workers one_logger* openai_gelu optimizer_* original_max* output_bert* parallel_output
+    param_sync_func params_dtype perform_initialization persist_layer_norm pipeline_dtype profile* rampup* rdzv_*
+    rerun_* reset_* result_* rope_* rotary_* save* scatter_embedding* seed seq_len_interpolation_factor
+    should_pad_vocab softmax_scale spec split start_weight_decay straggler* te_* tensorboard* test_* tiktoken*
+    timers timing* tokenizer* tp_comm_* train_data* train_iters train_samples train_sync* transformer_impl
+    use_checkpoint* use_cpu_init* use_cpu_initialization use_dist_ckpt use_gloo* use_legacy* use_mcore_models
+    use_mp_args* use_persistent* use_pytorch_profiler use_te* use_tokenizer* valid_* variable_seq_lengths
+    virtual_pipeline_model_parallel_rank vocab_extra_ids vocab_file vocab_size_* wandb_* weight_decay*
     """.split()  # noqa: SIM905 - a list of strings hides them
 )
 """Arguments that do not change what a step costs; a * is any end."""
@@ -62,6 +63,9 @@ _LEFT_OUT: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "use_precision_aware_optimizer": ((None, False), "states are kept in fp32"),
     "distribute_saved_activations": ((None, False), "each tensor-parallel rank keeps its input whole"),
     "fp32_residual_connection": ((None, False), "residuals are in the model's data type"),
+    **dict.fromkeys(
+        ("fp8_param_gather", "fp8_param"), ((None, False), "parameters are kept and gathered in the model's data type")
+    ),
     "fp8_dot_product_attention": ((None, False), "attention is in the model's data type"),
     "fp8_multi_head_attention": ((None, False), "attention is in the model's data type"),
     "overlap_moe_expert_parallel_comm": ((None, False), "it is a schedule: scaleout run --schedule centauri"),
@@ -352,6 +356,7 @@ class _Arguments(Fields):
             if strategy not in levels:
                 raise self.refusal("data_parallel_sharding_strategy", f"known are {', '.join(levels)}")
             zero = levels[strategy]
+        self.must_be("optimizer", ("adam", "adamw"), "steps are those of Adam; take it")
         self.must_be("num_distributed_optimizer_instances", (None, 1), "give shard_ranks by --set instead")
         gathers = self.flag("overlap_param_gather", default=False) and zero in (1, 2)
         return {
