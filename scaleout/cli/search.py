@@ -133,7 +133,8 @@ def search(
     for each in exports:
         if each.text is None:
             raise ConfigError(
-                f"--export {each.format}: of the {len(answer.fastest)} plans none can be written; {each.why}"
+                f"--export {each.format}: none of the {len(answer.fastest)} plans can be written; {each.why} "
+                f"(--set holds a key, --top finds more plans)"
             )
 
 

@@ -65,7 +65,9 @@ class Fields:
 
     def count(self, key: str, default: int | None = None) -> int:
         """Read a whole number above zero; `ConfigError` if it is none, or missing without a default."""
-        value = self.optional(key) or default
+        value = self.optional(key)
+        if value is None and self.values.get(key) is None:
+            value = default
         if value is None:
             what = f"is {shown(self.values[key])}" if key in self.values else "is missing"
             raise ConfigError(f"{self.where}: {key} {what}; give a whole number above zero")

@@ -135,7 +135,7 @@ class _Arguments(Fields):
             **self._sizes(degrees["tensor_parallel"]),
             **degrees,
             **self._batch(degrees),
-            **self._step(),
+            **self._step(degrees["data_parallel"] * degrees["context_parallel"]),
             **self._precision(),
             **self._recompute(),
         }
@@ -344,7 +344,7 @@ class _Arguments(Fields):
             )  # fmt: skip
         return {"batch_per_replica": total // replicas, "microbatch": micro}
 
-    def _step(self) -> Keys:
+    def _step(self, replicas: int) -> Keys:
         strategy = self.any("data_parallel_sharding_strategy", "no_shard")
         levels = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
         fsdp = self.flag("use_megatron_fsdp", default=False) or self.flag("use_custom_fsdp", default=False)
@@ -357,10 +357,13 @@ class _Arguments(Fields):
                 raise self.refusal("data_parallel_sharding_strategy", f"known are {', '.join(levels)}")
             zero = levels[strategy]
         self.must_be("optimizer", ("adam", "adamw"), "steps are those of Adam; take it")
-        self.must_be("num_distributed_optimizer_instances", (None, 1), "give shard_ranks by --set instead")
         gathers = self.flag("overlap_param_gather", default=False) and zero in (1, 2)
+        instances = self.count("num_distributed_optimizer_instances", 1)
+        if replicas % instances:
+            raise self.refusal("num_distributed_optimizer_instances", f"does not divide {replicas} replicas; mend it")
         return {
             "zero": zero,
+            "shard_ranks": replicas // instances if zero and instances > 1 else None,
             "overlap_gradient_reduce": self.flag("overlap_grad_reduce", default=False) or None,
             "gradient_bucket": self._bucket(),
             "overlap_parameter_gather": gathers or None,
@@ -409,11 +412,7 @@ class _Arguments(Fields):
             if modules not in (None, ["core_attn"], "core_attn"):
                 raise self.refusal("recompute_modules", "of parts of a layer core_attn is written; take it, or full")
             return {"recompute": "selective"}
-        if (
-            how != "full"
-            or method not in (None, "uniform", "block")
-            or (method == "uniform" and number not in (None, 1))
-        ):
+        if how != "full" or method not in (None, "uniform", "block") or (method != "block" and number not in (None, 1)):
             raise self.refusal(
                 "recompute_granularity", f"with method {shown(method)} of {shown(number)} is not written"
             )

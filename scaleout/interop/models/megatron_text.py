@@ -70,12 +70,14 @@ def _typed(value: str) -> Any:
 def _with_values(text: str) -> str:
     """Put variables that are assigned once in their places, and multiply what is multiplied."""
     values: dict[str, str | None] = {}
-    for name, value in _ASSIGNED.findall(text):
-        values[name] = value.strip("\"'") if values.get(name, value.strip("\"'")) == value.strip("\"'") else None
+    for name, given in _ASSIGNED.findall(text):
+        own = _VARIABLE.fullmatch(value := given.strip("\"'"))
+        value = own[2] if own and own[1] == name and own[2] is not None else value  # a default for the environment's
+        values[name] = value if values.get(name, value) == value else None
 
     def put(match: re.Match[str]) -> str:
         value = values.get(match[1] or match[3], match[2])
-        return match[0] if value is None else value.strip("\"'")
+        return match[0] if value is None else value
 
     for _ in range(_MOST_ROUNDS):
         text, before = _PRODUCT.sub(lambda m: str(int(m[1][:18]) * int(m[2][:18])), _VARIABLE.sub(put, text)), text

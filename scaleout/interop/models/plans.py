@@ -205,7 +205,7 @@ def _megatron(w: Transformer, schedule: str) -> Written:
             (w.context_exchange == "all_gather_steps" and w.context_parallel > 1,
              "has no context_exchange all_gather_steps; take ring, all_gather or ulysses"),
             (w.linear_dtype == "fp8_rowwise", "has no fp8 of rows; take fp8_tensorwise or fp8_delayed"),
-            (w.zero > 1 and w.pipeline_parallel > 1, "shards no gradients or parameters in a pipeline; hold zero 0 or 1"),
+            (w.zero > 1 and w.pipeline_parallel > 1, "shards states alone in a pipeline; hold zero 0 or 1"),
             (w.optimizer != "adamw", "needs an optimizer"),
         ),
     )  # fmt: skip
