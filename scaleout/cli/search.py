@@ -130,22 +130,16 @@ def search(
         _print_exports(exports, whole=output.folder is None)
 
     output.give(summary, print_tables, write)
-    for each in exports:
-        if each.text is None:
-            raise ConfigError(
-                f"--export {each.format}: none of the {len(answer.fastest)} plans can be written; {each.why} "
-                f"(--set holds a key, --top finds more plans)"
-            )
 
 
 class _Export(NamedTuple):
-    """The fastest plan that a framework can run, as its configuration; none if it can run no plan."""
+    """The fastest plan that a framework can run, as its configuration."""
 
     format: str
-    plan: int = 0  # its place among the fastest
-    text: str | None = None
-    notes: tuple[str, ...] = ()
-    why: str = ""  # faster ones are not written
+    plan: int  # its place among the fastest
+    text: str
+    notes: tuple[str, ...]
+    why: str  # faster ones are not written; empty if it is the fastest
 
     def summary(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -153,7 +147,7 @@ class _Export(NamedTuple):
 
 
 def _export(name: str, request: "SearchRequest", answer: "Answer") -> _Export:
-    """Write the fastest plan that a framework can be told to run."""
+    """Write the fastest plan that a framework can be told to run; `ConfigError` if it can run none that was found."""
     from scaleout.interop.models.plans import write_plan
 
     why = ""
@@ -164,7 +158,10 @@ def _export(name: str, request: "SearchRequest", answer: "Answer") -> _Export:
             why = why or f"plan {number}: {error}"
         else:
             return _Export(name, number, written.text, written.notes, why)
-    return _Export(name, why=why)
+    raise ConfigError(
+        f"--export {name}: none of the {len(answer.fastest)} fastest plans can be written; {why} (--set holds a key, "
+        f"--top finds more plans, and with --output the same search resumes)"
+    )
 
 
 def _write_exports(folder: Path, exports: "Sequence[_Export]") -> dict[str, str]:
@@ -173,10 +170,9 @@ def _write_exports(folder: Path, exports: "Sequence[_Export]") -> dict[str, str]
 
     written = {}
     for each in exports:
-        if each.text is not None:
-            file = FORMATS[each.format]
-            write_text(folder / file.file, each.text)
-            written[file.file] = f"plan {each.plan} as {file.summary}"
+        file = FORMATS[each.format]
+        write_text(folder / file.file, each.text)
+        written[file.file] = f"plan {each.plan} as {file.summary}"
     return written
 
 
@@ -187,9 +183,9 @@ def _print_exports(exports: "Sequence[_Export]", *, whole: bool) -> None:
 
     for each in exports:
         for note in (each.why, *each.notes):
-            if note and each.text is not None:
+            if note:
                 say(f"{each.format}: {note}", err=True)
-        if whole and each.text is not None:
+        if whole:
             say(f"plan {each.plan} as {FORMATS[each.format].summary}")
             say(each.text)
 
