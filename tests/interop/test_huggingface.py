@@ -183,6 +183,7 @@ def test_what_is_ignored_is_told(imported, config, told):
         ("meta-llama/Llama-3.1-8B", {"hidden_size": None}, "hidden_size is None; give a whole number above zero"),
         ("meta-llama/Llama-3.1-8B", {"hidden_size": "big"}, "hidden_size is 'big'; give a whole number"),
         ("meta-llama/Llama-3.1-8B", {"num_hidden_layers": -1}, "num_hidden_layers is -1; give a whole number"),
+        ("mistralai/Mistral-7B-v0.1", {"num_hidden_layers": 2**31}, "give a whole number of at most 10,000"),
         ("meta-llama/Llama-3.1-8B", {"hidden_act": "xielu"}, "hidden_act 'xielu': known are silu"),
         ("meta-llama/Llama-3.1-8B", {"attention_bias": 1}, "attention_bias is 1; give true or false"),
         ("meta-llama/Llama-3.1-8B", {"num_attention_heads": 31}, "hidden 4096 does not divide by heads 31"),

@@ -242,6 +242,11 @@ def test_a_workload_is_none_of_megatrons_files(imported):
         imported(text="kind: transformer\n", name="a.yaml")
 
 
+def test_sections_may_have_any_name(imported):
+    found = imported(text=f"{BRIDGE}5: {{a: 1}}\n", name="run_config.yaml")
+    assert "sections not read, as they do not change what a step costs: logger, 5" in found.notes
+
+
 def test_values_stand_in_the_same_line_and_end_at_lists():
     text = "--flag\nA=1 --one $A --two=2 --three ${A} | tee --four x\nB=(\n--five\n)\n--six ${B[@]} --seven a --seven b"
     found, told = arguments_of_script(text)

@@ -8,6 +8,7 @@ import pytest
 
 from scaleout.errors import ConfigError
 from scaleout.interop.models import import_model
+from scaleout.interop.models.flavors import FLAVORS
 from scaleout.interop.models.plans import FORMATS, write_plan
 from scaleout.workloads.config import load_workload
 from scaleout.workloads.pipeline import PIPELINES
@@ -75,6 +76,14 @@ def test_a_flavor_of_torchtitan_is_found_by_its_sizes():
     other = write_plan("torchtitan", workload_of(zero=3, layers=16))
     assert tomllib.loads(other.text)["model"]["name"] == "YOUR_MODEL"
     assert "no flavor of torchtitan v0.2.2 has these sizes: register one of 16 layers" in other.notes[0]
+
+
+@pytest.mark.parametrize(("name", "flavor"), FLAVORS)
+def test_every_flavor_is_found_by_its_sizes(name, flavor, tmp_path):
+    (tmp_path / "a.toml").write_text(f'model = {{name = "{name}", flavor = "{flavor}"}}\ntraining = {{seq_len = 4096}}')
+    workload = import_model(tmp_path / "a.toml", ranks=8, changes={"recompute": "none"}).workload
+    values = tomllib.loads(write_plan("torchtitan", workload).text)
+    assert values["model"] == {"name": name, "flavor": flavor}
 
 
 def test_deepspeed_has_its_keys():

@@ -17,7 +17,7 @@ from scaleout.config.validated import validate
 from scaleout.errors import ConfigError, printable, shown
 from scaleout.interop.models import huggingface, megatron, torchtitan
 from scaleout.interop.models.fields import Asked, Keys, Source
-from scaleout.interop.models.megatron_text import arguments_of_script, arguments_of_yaml
+from scaleout.interop.models.megatron_text import MOST_BYTES, arguments_of_script, arguments_of_yaml
 from scaleout.workloads.config import FAMILIES, LayeredModel, layered
 
 USUAL_SEQUENCE = 4096
@@ -114,7 +114,7 @@ def _torchtitan(file: Path, asked: Asked) -> Source:
 
 
 def _script(file: Path, asked: Asked) -> Source:
-    values, told = arguments_of_script(read_text(file))
+    values, told = arguments_of_script(read_text(file, most_bytes=MOST_BYTES))
     return megatron.read(values, told, str(file), asked)
 
 

@@ -54,18 +54,18 @@ class Fields:
             raise ConfigError(f"{self.where}: key {key!r} is missing; add it")
         return self.values.get(key, default)
 
-    def optional(self, key: str) -> int | None:
+    def optional(self, key: str, *, most: int = MOST_COUNT) -> int | None:
         """Read a whole number; None if it is missing, null or 0."""
         value = self.any(key, None)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_COUNT:
-            raise ConfigError(f"{self.where}: {key} is {shown(value)}; give a whole number of at most 2**40")
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+            raise ConfigError(f"{self.where}: {key} is {shown(value)}; give a whole number of at most {most:,}")
         return value or None
 
-    def count(self, key: str, default: int | None = None) -> int:
+    def count(self, key: str, default: int | None = None, *, most: int = MOST_COUNT) -> int:
         """Read a whole number above zero; `ConfigError` if it is none, or missing without a default."""
-        value = self.optional(key)
+        value = self.optional(key, most=most)
         if value is None and self.values.get(key) is None:
             value = default
         if value is None:

@@ -10,6 +10,7 @@ Source: huggingface.co/docs/transformers, pages of the models named; the papers 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from scaleout.config.units import MOST_WRITTEN
 from scaleout.errors import ConfigError, shown
 from scaleout.interop.models.fields import Fields, Keys
 
@@ -58,7 +59,7 @@ def _sizes(c: Fields, *, tied: bool = False) -> Keys:
     keys: Keys = {
         "kind": "transformer",
         "hidden": hidden,
-        "layers": c.count("num_hidden_layers"),
+        "layers": c.count("num_hidden_layers", most=MOST_WRITTEN),
         "heads": heads,
         "kv_heads": c.optional("num_key_value_heads") or heads,
         "ffn": c.count("intermediate_size"),
@@ -255,7 +256,7 @@ def _gpt2(c: Fields) -> Keys:
     return {
         "kind": "transformer",
         "hidden": hidden,
-        "layers": c.count("n_layer"),
+        "layers": c.count("n_layer", most=MOST_WRITTEN),
         "heads": c.count("n_head"),
         "ffn": c.optional("n_inner") or 4 * hidden,
         "activation": c.word("activation_function", _PLAIN, "gelu_new"),
@@ -277,7 +278,7 @@ def _mamba2(c: Fields) -> Keys:
         raise c.refusal("num_heads", f"{heads} heads of {head} are not expand {expand} x hidden_size {hidden}; mend it")
     for repeats in ("hidden_act", "intermediate_size"):
         c.any(repeats, None)
-    layers = c.count("num_hidden_layers")
+    layers = c.count("num_hidden_layers", most=MOST_WRITTEN)
     return {
         "kind": "state_space",
         "hidden": hidden,

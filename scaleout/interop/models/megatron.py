@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from scaleout.config.units import MOST_WRITTEN
 from scaleout.errors import ConfigError, shown
 from scaleout.interop.models.fields import Asked, Fields, Keys, Source, is_neutral
 from scaleout.interop.models.megatron_text import Several
@@ -160,7 +161,7 @@ class _Arguments(Fields):
         keys: Keys = {
             "kind": "transformer",
             "hidden": hidden,
-            "layers": self.count("num_layers"),
+            "layers": self.count("num_layers", most=MOST_WRITTEN),
             "heads": heads,
             "kv_heads": groups if grouped else None,
             "head_size": channels if heads and channels and channels * heads != hidden else None,

@@ -21,6 +21,10 @@ _OPTION = re.compile(r"--([A-Za-z][\w-]*)(?:=(.+))?")
 _BRANCH = re.compile(r"(?m)^\s*(?:if|case)\s")
 _ENDS = re.compile(r"--|\$\{?\w+\[|[|&;<>]|2>|\w+\+?=$")
 """What follows a flag: another option, a list, or the end of a command."""
+_LONGEST_VALUE = 200
+"""Characters of a variable's value that is put in its place."""
+MOST_BYTES = 2**18
+"""Of a script."""
 _MOST_ROUNDS = 8
 """Of variables within variables."""
 
@@ -77,7 +81,7 @@ def _with_values(text: str) -> str:
 
     def put(match: re.Match[str]) -> str:
         value = values.get(match[1] or match[3], match[2])
-        return match[0] if value is None else value
+        return match[0] if value is None or len(value) > _LONGEST_VALUE else value
 
     for _ in range(_MOST_ROUNDS):
         text, before = _PRODUCT.sub(lambda m: str(int(m[1][:18]) * int(m[2][:18])), _VARIABLE.sub(put, text)), text
@@ -100,7 +104,7 @@ def arguments_of_yaml(path: Path) -> tuple[dict[str, Any], list[str]]:
         found["mixed_precision"] = values["mixed_precision"]
     left = [key for key, value in values.items() if isinstance(value, Mapping) and key not in SECTIONS]
     top = {key: value for key, value in _plain(values).items() if key not in (*SECTIONS, *left)}
-    notes = [f"sections not read, as they do not change what a step costs: {', '.join(left)}"] if left else []
+    notes = [f"sections not read, as they do not change what a step costs: {', '.join(map(str, left))}"] if left else []
     return {**top, **found}, notes
 
 

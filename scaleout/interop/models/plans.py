@@ -17,6 +17,7 @@ from scaleout.interop.models.flavors import FLAVORS
 from scaleout.interop.models.torchtitan import SCHEDULES
 from scaleout.workloads.config import LayeredModel, Moe, Transformer
 from scaleout.workloads.families.state_space import StateSpace
+from scaleout.workloads.families.transformer import Latent
 
 BASELINE = "baseline"
 """The schedule that overlaps nothing."""
@@ -136,10 +137,7 @@ def _float8(w: Transformer) -> dict[str, Mapping[str, Any]]:
 def _flavor(w: Transformer, notes: list[str]) -> Mapping[str, Any]:
     converters = {} if w.linear_dtype == "same" else {"converters": ["quantize.linear.float8"]}
     for (name, flavor), keys in FLAVORS.items():
-        own = w.model_dump()
-        if keys["kind"] == w.kind and all(
-            own[key] == value for key, value in keys.items() if key not in ("norm", "latent")
-        ):
+        if keys["kind"] == w.kind and _sizes_of(_of_flavor(w, keys)) == _sizes_of(w):
             return {"name": name, "flavor": flavor, **converters}
     notes.append(
         f"no flavor of torchtitan v0.2.2 has these sizes: register one of {w.layers} layers, hidden {w.hidden}, heads "
@@ -147,6 +145,28 @@ def _flavor(w: Transformer, notes: list[str]) -> Mapping[str, Any]:
         f"into [model]"
     )
     return {"name": "YOUR_MODEL", "flavor": "YOUR_FLAVOR", **converters}
+
+
+_OF_MODEL = (
+    "kind", "hidden", "layers", "heads", "key_value_heads", "head_dim", "ffn", "window", "full_attention_every",
+    "attention_sinks", "query_key_norm", "activation", "post_norms", "halves", "biased", "biases", "head_bias",
+    "positions", "rotary", "vocabulary", "tied_embedding", "experts", "top_k", "expert_width", "shared_experts",
+    "dense_layers", "expert_biases", "shared_gate", "attention_parameters",
+)  # fmt: skip
+"""What makes a model; of latent attention the parameters stand for the ranks."""
+
+
+def _sizes_of(w: Transformer) -> list[Any]:
+    return [getattr(w, key, None) for key in _OF_MODEL]
+
+
+def _of_flavor(w: Transformer, keys: Mapping[str, Any]) -> Transformer:
+    """Return a workload with a flavor's model instead of its own."""
+    names = (*_OF_MODEL, "kv_heads", "head_size", "expert_ffn", "attention_biases", "latent")
+    fields = type(w).model_fields
+    unset = {key: fields[key].default for key in names if key in fields and not fields[key].is_required()}
+    latent = {"latent": Latent(**keys["latent"])} if "latent" in keys else {}
+    return w.model_copy(update={**unset, **keys, **latent})
 
 
 def _stages(w: Transformer) -> Mapping[str, Any]:
