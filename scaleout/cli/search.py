@@ -2,9 +2,8 @@
 
 import os
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -12,7 +11,7 @@ from scaleout.cli.options import NamedJob, Output, Whole, job_options, output_op
 from scaleout.errors import ConfigError, ScaleoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from scaleout.simulation.options import SimulationOptions
     from scaleout.study.search.best import EvaluatedPlan
@@ -64,8 +63,23 @@ _COUNTED = {
 @simulation_options("host", "clocks", "contention")
 @click.option("--top", type=Whole(), default=10, show_default=True, metavar="N", help="How many plans to print.")
 @click.option("--workers", type=Whole(256), metavar="N", help="Worker processes; by default one per core.")
+@click.option(
+    "--export",
+    "formats",
+    multiple=True,
+    type=click.Choice(("torchtitan", "megatron", "deepspeed")),
+    help="Also write the fastest plan that the framework can run as its configuration: torchtitan's TOML, "
+    "Megatron-LM's arguments, DeepSpeed's JSON; into the directory of --output, or on standard output; repeatable.",
+)
 @output_options("Write plans and a figure here; the same command resumes an interrupted search from them.")
-def search(job: NamedJob, options: "SimulationOptions", workers: int | None, output: Output, **wanted: Any) -> None:
+def search(
+    job: NamedJob,
+    options: "SimulationOptions",
+    workers: int | None,
+    formats: tuple[str, ...],
+    output: Output,
+    **wanted: Any,
+) -> None:
     """Find the fastest parallelisation plans that fit the memory.
 
     A plan sets the degrees of tensor, context, pipeline, data and expert parallelism, the micro-batch, the pipeline
@@ -77,7 +91,8 @@ def search(job: NamedJob, options: "SimulationOptions", workers: int | None, out
     simulated as well if pipeline messages contend with kernels for SMs and memory, or the clocks are sustained.
 
     Examples: scaleout search gpt-3 --topology dgx-h200-128 --global-batch 1536 --memory 80GB --output plans; scaleout
-    search llama-3-70b --global-batch 32 --schedule overlap --schedule centauri.
+    search llama-3-70b --global-batch 32 --schedule overlap --schedule centauri; scaleout search llama-3-8b
+    --export torchtitan.
     """
     from scaleout.study.search.checkpoint import Memory, PlanLog
     from scaleout.study.search.explanation import explanation, why_none
@@ -92,6 +107,9 @@ def search(job: NamedJob, options: "SimulationOptions", workers: int | None, out
             raise ConfigError(why_none(request, answer))
         found = explanation(request, answer, workers=workers, memory=memory) if request.schedules else None
     summary = _summary(request, answer, found)
+    exports = [_export(name, request, answer) for name in dict.fromkeys(formats)]
+    if exports:
+        summary["exports"] = {each.format: each.summary() for each in exports}
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.config.writing import write_json
@@ -104,9 +122,72 @@ def search(job: NamedJob, options: "SimulationOptions", workers: int | None, out
             FILE: "every plan that was evaluated; the same search resumes from it",
             "summary.json": "the numbers of the tables",
             "pareto.png": "time against memory",
+            **_write_exports(folder, exports),
         }
 
-    output.give(summary, partial(_print, request, answer, found), write)
+    def print_tables() -> None:
+        _print(request, answer, found)
+        _print_exports(exports, whole=output.folder is None)
+
+    output.give(summary, print_tables, write)
+
+
+class _Export(NamedTuple):
+    """The fastest plan that a framework can run, as its configuration."""
+
+    format: str
+    plan: int  # its place among the fastest
+    text: str
+    notes: tuple[str, ...]
+    why: str  # faster ones are not written; empty if it is the fastest
+
+    def summary(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {"plan": self.plan, "text": self.text, "notes": list(self.notes), "faster_ones": self.why}
+
+
+def _export(name: str, request: "SearchRequest", answer: "Answer") -> _Export:
+    """Write the fastest plan that a framework can be told to run; `ConfigError` if it can run none that was found."""
+    from scaleout.interop.models.plans import write_plan
+
+    why = ""
+    for number, each in enumerate(answer.fastest, start=1):
+        try:
+            written = write_plan(name, request.workload(each.plan), schedule=each.schedule)
+        except ConfigError as error:
+            why = why or f"plan {number}: {error}"
+        else:
+            return _Export(name, number, written.text, written.notes, why)
+    raise ConfigError(
+        f"--export {name}: none of the {len(answer.fastest)} fastest plans can be written; {why} (--set holds a key, "
+        f"--top finds more plans, and with --output the same search resumes)"
+    )
+
+
+def _write_exports(folder: Path, exports: "Sequence[_Export]") -> dict[str, str]:
+    from scaleout.config.writing import write_text
+    from scaleout.interop.models.plans import FORMATS
+
+    written = {}
+    for each in exports:
+        file = FORMATS[each.format]
+        write_text(folder / file.file, each.text)
+        written[file.file] = f"plan {each.plan} as {file.summary}"
+    return written
+
+
+def _print_exports(exports: "Sequence[_Export]", *, whole: bool) -> None:
+    """Print what is to be pasted, and on standard error what is to be known of it."""
+    from scaleout.cli.printing import say
+    from scaleout.interop.models.plans import FORMATS
+
+    for each in exports:
+        for note in (each.why, *each.notes):
+            if note:
+                say(f"{each.format}: {note}", err=True)
+        if whole:
+            say(f"plan {each.plan} as {FORMATS[each.format].summary}")
+            say(each.text)
 
 
 @contextmanager

@@ -72,9 +72,12 @@ def read_text(path: Path, *, what: str = "file", most_bytes: int = MOST_BYTES) -
     return _decoded(content, str(path), most_bytes=most_bytes)
 
 
-def read_json(path: Path) -> Any:
-    """Read a file of JSON, or raise `ConfigError`."""
-    return parse_json(read_text(path), where=str(path))
+def read_json(path: Path, *, infinite: bool = False) -> Any:
+    """Read a file of JSON, or raise `ConfigError`.
+
+    Where `infinite` numbers may stand, which JSON has not but Python writes, they are read as texts.
+    """
+    return parse_json(read_text(path), where=str(path), infinite=infinite)
 
 
 def read_json_lines(path: Path, *, what: str = "file of JSON lines") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -95,20 +98,22 @@ def read_json_lines(path: Path, *, what: str = "file of JSON lines") -> Iterator
             yield where, value
 
 
-def parse_json(text: str, *, where: str) -> Any:
-    """Read JSON, or raise `ConfigError` that says `where` it stands."""
+def parse_json(text: str, *, where: str, infinite: bool = False) -> Any:
+    """Read JSON, or raise `ConfigError` that says `where` it stands; `infinite` as `read_json`."""
     try:
-        return decode_json(text)
+        return decode_json(text, infinite=infinite)
     except ValueError as error:
         raise ConfigError(f"{where}: not valid JSON ({error}); mend it") from None
 
 
-def decode_json(text: str) -> Any:
-    """Read JSON; `ValueError` if it is none, or beyond a limit."""
+def decode_json(text: str, *, infinite: bool = False) -> Any:
+    """Read JSON; `ValueError` if it is none, or beyond a limit; `infinite` as `read_json`."""
     if len(text) > MOST_BYTES:
         raise ValueError(f"more than {MOST_BYTES:,} characters")
     if text.count("[") + text.count("{") > MOST_LEVELS:
         _check_levels(text)
+    if infinite:
+        return _WITH_INFINITE.decode(text)
     return (_CAREFUL if _MAY_BE_HUGE.search(text) else _PLAIN).decode(text)
 
 
@@ -159,6 +164,8 @@ def unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
 
 _PLAIN = json.JSONDecoder(object_pairs_hook=unique, parse_constant=finite)
 _CAREFUL = json.JSONDecoder(object_pairs_hook=unique, parse_constant=finite, parse_int=integer, parse_float=finite)
+
+_WITH_INFINITE = json.JSONDecoder(object_pairs_hook=unique, parse_constant=str, parse_int=integer, parse_float=finite)
 
 
 def _check_levels(text: str) -> None:

@@ -139,6 +139,21 @@ def _attention(parameters: tuple[str, ...], *, backward: bool = False, like: str
     return Operation(Family.ATTENTION, parameters, flops, size_bytes, like)
 
 
+def _windowed(*, backward: bool = False) -> Operation:
+    """Run causal attention whose tokens see the last `window` keys each, their own among them, and fewer at the start.
+
+    Of S keys in all and W in the window, ``S W - W^2 / 2`` pairs: with ``W = S`` half of all, as a causal mask leaves.
+    """
+    whole = _attention(("batch", "heads", "kv_heads", "seq", "window", "head_dim"), backward=backward)
+
+    def flops(s: Sizes) -> int:
+        seen = min(s["window"], s["seq"])
+        pairs_twice = 2 * s["seq"] * seen - seen**2
+        return (5 if backward else 2) * s["batch"] * s["heads"] * pairs_twice * s["head_dim"]
+
+    return whole._replace(flops=flops, like=f"attention_gqa_{'bwd' if backward else 'fwd'}")
+
+
 def _gather_bytes(s: Sizes, i: int) -> int:
     """Return the bytes of the lower triangle of each (features, features) matrix, read and written."""
     return s["batch"] * s["features"] * (s["features"] - 1) * i
@@ -250,6 +265,8 @@ OPERATIONS: Mapping[str, Operation] = {
     "attention_bwd": _attention(_ATTENTION, backward=True),
     "attention_gqa_fwd": _attention(_GROUPED, like="attention_fwd"),
     "attention_gqa_bwd": _attention(_GROUPED, backward=True, like="attention_bwd"),
+    "attention_window_fwd": _windowed(),
+    "attention_window_bwd": _windowed(backward=True),
     # FlashAttention 1 in Triton: the same work, in a kernel that reaches less of a device.
     "attention_triton_fwd": _attention(_ATTENTION, like="attention_fwd"),
     "attention_triton_bwd": _attention(_ATTENTION, backward=True, like="attention_bwd"),

@@ -21,11 +21,14 @@ from log_inputs import (
     search_log,
     to_measure,
 )
+from mutations import as_json, file_of
 from seeds import (
     devices,
     fabric_case,
     libraries,
     lines_of,
+    model_arguments,
+    model_configs,
     only_file,
     policies,
     rows_of,
@@ -41,6 +44,7 @@ from scaleout.cluster.topology.backends import load_table
 from scaleout.cluster.topology.communication_library import load_library
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.interop.chakra.load import load_program
+from scaleout.interop.models import import_model
 from scaleout.study.search.checkpoint import FILE
 from scaleout.workloads.config import load_workload
 
@@ -69,6 +73,13 @@ KINDS = {
     ),
     "trace": Kind(lambda random: Case("trace", traces(random)), lambda case: load_program("w"), 10),
     "astra": Kind(lambda random: Case("astra", astra_files(random)), read_astra, 8),
+    "model config": Kind(
+        lambda random: Case("model config", {"config.json": file_of(random, model_configs(), as_json)}),
+        lambda case: import_model(Path("config.json")), 4,
+    ),
+    "model arguments": Kind(
+        model_arguments, lambda case: import_model(only_file(case), ranks=16, changes={"topology": "ring-1024"}), 4
+    ),
     "measured rows": Kind(lambda random: Case("measured rows", measured_files(random)), read_measured, 3),
     "search log": Kind(lambda random: Case("search log", {FILE: search_log(random)}), read_search_log, 4),
     "measure log": Kind(measure_log, read_measure_log, 2),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 from judge import Case
-from mutations import Grammar, as_json, as_yaml, file_of, other_bytes, tree
+from mutations import Grammar, as_json, as_yaml, file_of, other_bytes, other_text, tree
 from nonsense import FILES
 
 import scaleout
@@ -104,6 +104,65 @@ def devices():
 @cache
 def libraries():
     return Grammar(_yaml_seeds("topologies/*/*.yaml") + _yaml_seeds("traces/*/nccl.yaml"))
+
+
+@cache
+def model_configs():
+    models = json.loads((ROOT / "tests/interop/huggingface.json").read_text())["models"]
+    return Grammar([tree(_cut(each["config"])) for each in models])
+
+
+def _cut(config):
+    """A config of few layers."""
+    few = {key: 2 for key in ("num_hidden_layers", "n_layer") if key in config}
+    return config | few | ({"layer_types": config["layer_types"][:2]} if "layer_types" in config else {})
+
+
+TOML = """[model]
+name = "deepseek_v3"
+flavor = "16B"
+converters = ["quantize.linear.float8"]
+[training]
+local_batch_size = 4
+global_batch_size = 64
+seq_len = 4096
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 2
+pipeline_parallel_degree = 2
+pipeline_parallel_schedule = "Interleaved1F1B"
+pipeline_parallel_layers_per_stage = 8
+[activation_checkpoint]
+mode = "full"
+[quantize.linear.float8]
+recipe_name = "tensorwise"
+"""
+SCRIPT = """NODES=2
+TP=${TP:-2}
+ARGS=(--nnodes $NODES --nproc_per_node 8 --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --swiglu
+  --seq-length 2048 --vocab-size 1000 --position-embedding-type rope --bf16 --tensor-model-parallel-size $TP
+  --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3 --micro-batch-size 1 --window-size 127,0
+  --global-batch-size $((8*8)) --num-experts 8 --moe-layer-freq "([0]*2+[1]*22)" --use-distributed-optimizer)
+"""
+BRIDGE = {
+    "model": {"num_layers": 8, "hidden_size": 1024, "num_attention_heads": 16, "seq_length": 512, "vocab_size": 1000,
+              "position_embedding_type": "rope", "activation_func": {"_target_": "silu"}, "gated_linear_unit": True},
+    "train": {"global_batch_size": 32, "micro_batch_size": 1}, "ddp": {"overlap_grad_reduce": True},
+}  # fmt: skip
+
+
+def model_arguments(random):
+    """A TOML of torchtitan, or a script or YAML of Megatron, changed."""
+    name = random.choice(("job.toml", "train.sh", "run.yaml"))
+    if name == "run.yaml":
+        return Case("model arguments", {name: file_of(random, Grammar([tree(BRIDGE)]), as_yaml)})
+    text = TOML if name == "job.toml" else SCRIPT
+    for _ in range(random.choice((0, 1, 1, 1, 2, 3))):
+        lines = text.split("\n")
+        at = random.randrange(len(lines))
+        text = "\n".join([*lines[:at], other_text(random, lines[at]), *lines[at + 1 :]])
+    content = text.encode("utf-8", "surrogatepass")
+    return Case("model arguments", {name: other_bytes(random, content) if random.random() < 0.3 else content})
 
 
 POLICY = {"source": "x", "rules": [{"size": "1 MB", "ranks": 4, "backend": "nccl_ring"}, {"backend": "nccl_tree"}]}

@@ -20,7 +20,10 @@ HOSTS = ("none", "eager")
 """How a step is issued: everything at once, or call by call."""
 
 _ENDS = ("_unfused", "_fused", "_fwd", "_bwd")
-_LIKE = {"attention_gqa": "attention", "attention_decode": "attention", "gemm_fp8": "gemm", "gemv": "gemm"}
+_LIKE = dict.fromkeys(("attention_gqa", "attention_window", "attention_decode"), "attention") | {
+    "gemm_fp8": "gemm",
+    "gemv": "gemm",
+}
 """Operations whose calls cost as much as those of another one."""
 
 _PASSES = {"forward": NodeRole.FORWARD, "backward": NodeRole.BACKWARD | NodeRole.RECOMPUTE}

@@ -16,7 +16,8 @@ from scaleout.workloads.generate import generate
 
 NOT_MEASURED = frozenset(
     """
-    attention_triton_fwd attention_triton_bwd adamw_unfused add_fused_fwd add_fused_bwd cast_to_fp8 cast_to_fp8_twice
+    attention_triton_fwd attention_triton_bwd attention_window_fwd attention_window_bwd adamw_unfused
+    add_fused_fwd add_fused_bwd cast_to_fp8 cast_to_fp8_twice
     gemm_fp8_rowwise rms_norm_unfused_fwd rms_norm_unfused_bwd merge_partials_fwd merge_partials_bwd
     grouped_gemm grouped_gemm_accumulate fill
     """.split()  # noqa: SIM905 - a list of strings hides them

@@ -36,6 +36,20 @@ class DiffusionTransformer(Transformer):
         "sequence_parallel": "would cut the tokens that one condition modulates; set sequence_parallel to false",
         "vocabulary": "counts words, and patches have none; leave it out",
         "latent": "is attention of low rank; give latent_size for the image",
+        **dict.fromkeys(
+            (
+                "window",
+                "full_attention_every",
+                "attention_sinks",
+                "query_key_norm",
+                "post_norms",
+                "halves",
+                "attention_biases",
+                "head_bias",
+                "positions",
+            ),
+            "is of decoders; leave it out",
+        ),
     }
 
     latent_size: Count = Field(description="rows and columns of the latent image")

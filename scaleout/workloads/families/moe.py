@@ -12,6 +12,7 @@ Megatron-Core's all-to-all dispatcher, arXiv:2504.14960, Fig. 3.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from math import fsum
@@ -43,6 +44,7 @@ class Moe(Transformer):
     """Decoder whose feed-forward networks are mixtures of experts with balanced top-k routing."""
 
     has_experts: ClassVar[bool] = True
+    REFUSES: ClassVar[Mapping[str, str]] = {"halves": "is written for dense layers; leave it out"}
 
     experts: Count
     top_k: Count
@@ -59,6 +61,9 @@ class Moe(Transformer):
         description="the router's weights scale experts' activations; else their outputs, which are kept for it",
     )
     dense_layers: CountOrZero = Field(default=0, description="first layers, which have no experts")
+    router_bias: bool = Field(default=False, description="each expert's score has a bias")
+    expert_biases: bool = Field(default=False, description="both linear layers of each expert add a bias")
+    shared_gate: bool = Field(default=False, description="a sigmoid of each token scales what shared experts make")
 
     @model_validator(mode="after")
     def _experts_spread(self) -> "Moe":
@@ -66,6 +71,8 @@ class Moe(Transformer):
             raise ValueError(f"top_k {self.top_k} is more than the {self.experts} experts there are")
         if self.dense_layers > self.layers:
             raise ValueError(f"dense_layers {self.dense_layers} is more than layers {self.layers}")
+        if self.shared_gate and not self.shared_experts:
+            raise ValueError("shared_gate scales what shared experts make, and there are none; give shared_experts")
         return self
 
     def refused_experts(self, cut: Degrees) -> str | None:
@@ -96,13 +103,13 @@ class Moe(Transformer):
 
     def write_feed_forward(self, tape: AutogradTape, x: int, rank: Rank[Any], number: int, label: str) -> int:
         """Write the experts of a layer, or its dense network."""
-        if self.layer_kind(number) == "dense":
+        if self.feed_forward_kind(number) == "dense":
             return super().write_feed_forward(tape, x, rank, number, label)
         return mixture(tape, x, rank, label)
 
     def feed_forward_reads_shards(self, number: int) -> bool:
         """Whether the feed-forward block of a layer reads and makes a rank's own tokens under sequence parallelism."""
-        return self.layer_kind(number) == "moe" and _dispatches_shards(self)
+        return self.feed_forward_kind(number) == "moe" and _dispatches_shards(self)
 
     @property
     def exchanged_bytes(self) -> int:
@@ -123,19 +130,27 @@ class Moe(Transformer):
         """Parameters of one expert."""
         return (self.gates + 1) * self.hidden * self.expert_width
 
-    def layer_kind(self, layer: int) -> str:
-        """Name what a layer is; layers of one kind are alike."""
+    def feed_forward_kind(self, layer: int) -> str:
+        """Name what a layer's feed-forward network is: first dense ones, then experts."""
         return "dense" if layer < self.dense_layers else "moe"
 
     def feed_forward_parameters(self, kind: str) -> int:
-        """Parameters of a layer's experts and of its router, or of its dense network."""
-        if kind == "dense":
+        """Parameters of a layer's experts and of its router, or of its dense network, biases left out."""
+        if not has_experts(kind):
             return super().feed_forward_parameters(kind)
-        return (self.experts + self.shared_experts) * self.expert_parameters + self.hidden * self.experts
+        routed = (self.experts + self.shared_experts) * self.expert_parameters
+        return routed + self.hidden * (self.experts + self.shared_gate)
+
+    def feed_forward_addends(self, kind: str) -> int:
+        """Biases of a layer's experts and of its router, or of its dense network."""
+        if not has_experts(kind):
+            return super().feed_forward_addends(kind)
+        of_experts = self.experts * (self.gates * self.expert_width + self.hidden)
+        return of_experts * self.expert_biases + self.experts * self.router_bias
 
     def active_parameters_of(self, part: str) -> int:
         """Parameters of a part that multiply a token: of its own experts only."""
-        others = self.experts - self.top_k if part == "moe" else 0
+        others = self.experts - self.top_k if has_experts(part) else 0
         return super().active_parameters_of(part) - others * self.expert_parameters
 
     @property
@@ -163,6 +178,11 @@ class Moe(Transformer):
     def tokens_per_expert(self) -> int:
         """Rows that each expert of a rank handles, routing being balanced."""
         return self.routed_rows * self.gathered_shards * self.expert_parallel // self.experts
+
+
+def has_experts(kind: str) -> bool:
+    """Whether layers of a kind have experts."""
+    return kind.startswith("moe")
 
 
 def _dispatches_shards(cut: Degrees) -> bool:
@@ -222,7 +242,22 @@ def _shared(tape: AutogradTape, x: int, rank: Rank[Moe], *, label: str) -> int:
     )  # fmt: skip
     x = _over_tensor_axis(tape, x, rank, GATHER_IN, rows=tokens, name=label)
     x = _two_gemms(tape, x, workload, first)
-    return _over_tensor_axis(tape, x, rank, SCATTER_OUT, rows=tokens, name=label)
+    x = _over_tensor_axis(tape, x, rank, SCATTER_OUT, rows=tokens, name=label)
+    return _gated(tape, x, rank, label=label) if workload.shared_gate else x
+
+
+def _gated(tape: AutogradTape, x: int, rank: Rank[Moe], *, label: str) -> int:
+    """Scale what the shared experts made by a number for each token: a GEMM of one column, and a product."""
+    tokens, hidden = rank.workload.dispatched_tokens, rank.workload.hidden
+    gate = Linear(
+        name=f"{label}_gate", tokens=tokens, inputs=hidden, outputs=1, bucket=rank.dense, kept_tokens=0,
+        partial=rank.workload.gathered_shards > 1,
+    )  # fmt: skip
+    x = gate.write(tape, x)
+    tape.save_for_backward(tokens * hidden)
+    return pointwise(
+        tape, x, ("mul_scalar", "add"), name="shared_gate", makes=tokens * hidden, elements=tokens * hidden
+    )
 
 
 def _route(tape: AutogradTape, x: int, rank: Rank[Moe], *, label: str) -> int:
@@ -231,7 +266,7 @@ def _route(tape: AutogradTape, x: int, rank: Rank[Moe], *, label: str) -> int:
     shards = workload.gathered_shards > 1
     router = Linear(
         name=f"{label}_router", tokens=tokens, inputs=workload.hidden, outputs=workload.experts, bucket=rank.dense,
-        kept_tokens=tokens if shards else kept_tokens(rank), partial=shards,
+        kept_tokens=tokens if shards else kept_tokens(rank), partial=shards, bias=workload.router_bias,
     )  # fmt: skip
     x = router.write(tape, x)
     tape.save_for_backward(tokens * workload.experts)
@@ -245,7 +280,7 @@ def _first(rank: Rank[Moe], name: str, groups: int = 0) -> Linear:
     width = workload.expert_width // workload.tensor_parallel
     return Linear(
         name=name, tokens=workload.tokens_per_expert, inputs=workload.hidden, outputs=workload.gates * width,
-        bucket=rank.experts, groups=groups,
+        bucket=rank.experts, groups=groups, bias=workload.expert_biases,
     )  # fmt: skip
 
 

@@ -33,7 +33,14 @@ class StateSpace(Transformer):
 
     REFUSES: ClassVar[Mapping[str, str]] = {
         "context_parallel": "would cut the sequence that a scan carries its state along; set context_parallel to 1",
+        **dict.fromkeys(
+            ("window", "full_attention_every", "post_norms", "halves"),
+            "is written for layers of attention and a feed-forward network, not for one or the other; leave it out",
+        ),
     }
+
+    heads: Count = Field(default=1, description="of attention, where the pattern has some")
+    ffn: Count = Field(default=1, description="width of feed-forward networks, where the pattern has some")
 
     pattern: str = Field(description="a letter a layer: M a Mamba-2 mixer, * attention, - a feed-forward network")
     state_size: Count = Field(default=128, description="N")
@@ -78,7 +85,9 @@ class StateSpace(Transformer):
     @property
     def sizes(self) -> Mapping[str, int]:
         """Keys that the tensor axis cuts, and their sizes."""
-        return {**super().sizes, "state_groups": self.state_groups}
+        used = {"heads": "*", "kv_heads": "*", "ffn": "-", "vocabulary": ""}
+        cut = {key: size for key, size in super().sizes.items() if used[key] in self.pattern}
+        return cut | ({"state_groups": self.state_groups} if "M" in self.pattern else {})
 
     def layer_kind(self, layer: int) -> str:
         """Name what a layer is."""
@@ -111,7 +120,13 @@ class StateSpace(Transformer):
             small = self.convolved * (self.convolution + 1) + 3 * self.state_heads + self.inner
             return self.hidden * (projected + self.inner) + small + self.norm_width
         own = self.attention_parameters if part == "attention" else self.feed_forward_parameters(part)
-        return own + self.norm_width
+        return own + self.norm_width + self.addends_of(part)
+
+    def addends_of(self, part: str) -> int:
+        """Parameters of a layer of a kind that multiply nothing, but for those of a mixer, which are few."""
+        if part == "mamba":
+            return 0
+        return self.attention_addends if part == "attention" else self.feed_forward_addends(part)
 
     def mixing_flops(self, kind: str) -> int:
         """Those of attention, or of a scan's batched GEMMs, chunks in full (SSD, Sec. 6)."""

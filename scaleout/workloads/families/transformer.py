@@ -13,6 +13,12 @@ from scaleout.workloads.generate import transformer as blocks
 from scaleout.workloads.generate.autograd_tape import AutogradTape
 from scaleout.workloads.generate.units import Rank
 
+WINDOWED = "_windowed"
+"""What the kind of a layer that attends to a window ends in."""
+
+_PLAIN_HEADS = ("window", "attention_sinks", "query_key_norm", "attention_biases")
+"""Keys that latent attention does not take."""
+
 
 class Latent(Config):
     """Multi-head latent attention: queries, keys and values through projections of low rank.
@@ -20,7 +26,7 @@ class Latent(Config):
     Source: DeepSeek-V2, arXiv:2405.04434, 2.1.
     """
 
-    query_rank: Count
+    query_rank: Count | None = Field(default=None, description="queries are projected at once if unset")
     key_value_rank: Count
     plain_dim: Count = Field(description="width of a head's query and key without positions")
     rotary_dim: Count = Field(description="width of a head's query and key with positions; keys share it")
@@ -29,6 +35,16 @@ class Latent(Config):
         default=False,
         description="heads are copied together from their parts, as Megatron-LM does without fused rotary",
     )
+
+    @property
+    def key_dim(self) -> int:
+        """Width of a head's query and key."""
+        return self.plain_dim + self.rotary_dim
+
+    @property
+    def low_rank(self) -> int:
+        """Width of what the heads' queries, keys and values are made from, and that is normalised."""
+        return (self.query_rank or 0) + self.key_value_rank
 
 
 class Transformer(LayeredModel):
@@ -40,12 +56,33 @@ class Transformer(LayeredModel):
     kv_heads: Count | None = Field(default=None, description="heads of keys and values; as many as heads if unset")
     head_size: Count | None = Field(default=None, description="width of a head; hidden / heads if unset")
     latent: Latent | None = Field(default=None, description="multi-head latent attention instead of plain heads")
+    window: Count | None = Field(
+        default=None, description="keys that a token attends to at most, itself among them; all before it if unset"
+    )
+    full_attention_every: Count | None = Field(
+        default=None, description="window: each so many-th layer attends to all keys; none does if unset"
+    )
+    attention_sinks: bool = Field(default=False, description="each head's softmax has one more score, which is learnt")
+    query_key_norm: bool = Field(default=False, description="queries and keys of each head are normalised")
     ffn: Count = Field(description="width of the feed-forward network")
-    activation: Literal["gelu", "swiglu"] = "gelu"
+    activation: Literal["gelu", "swiglu", "geglu"] = Field(
+        default="gelu", description="swiglu and geglu: SiLU or GELU of one matrix's outputs times another's"
+    )
     norm: Literal["layer_norm", "rms_norm", "rms_norm_unfused"] = Field(
         default="layer_norm", description="rms_norm_unfused: in single operations, in fp32"
     )
+    post_norms: bool = Field(default=False, description="what each half of a layer makes is normalised, too")
+    halves: Literal["one_after_the_other", "parallel", "parallel_of_one_norm"] = Field(
+        default="one_after_the_other",
+        description="parallel: attention and feed-forward network both read a layer's input, each through a norm of "
+        "its own or through one for both, and their sum is added to it",
+    )
     biases: bool = Field(default=False, description="linear layers add a bias, whose gradient is a sum over tokens")
+    attention_biases: Literal["none", "qkv", "all"] | None = Field(
+        default=None, description="which projections of attention add a bias; all where `biases` is set, if unset"
+    )
+    head_bias: bool = Field(default=False, description="the output projection adds a bias")
+    positions: CountOrZero = Field(default=0, description="positions with a learnt vector, which tokens add")
     rotary: bool = False
     attention: Literal["flash", "triton", "unfused"] = Field(
         default="flash",
@@ -91,8 +128,30 @@ class Transformer(LayeredModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _attends(self) -> "Transformer":
+        if self.full_attention_every is not None and self.window is None:
+            raise ValueError("full_attention_every is of layers between those with a window; give window, too")
+        if self.window is not None and self.attention == "triton":
+            raise ValueError("attention triton is written for all keys before a token; with window, choose flash")
+        if self.positions and self.sequence > self.positions:
+            raise ValueError(
+                f"sequence {self.sequence} has more tokens than there are positions ({self.positions}); give fewer"
+            )
+        plain = [key for key in _PLAIN_HEADS if getattr(self, key) not in (None, False)]
+        if self.latent is not None and plain:
+            raise ValueError(f"{plain[0]} is of plain heads, and latent attention has none; leave one of them out")
+        if self.post_norms and self.halves != "one_after_the_other":
+            raise ValueError(f"post_norms normalises each half of a layer, which halves {self.halves} adds up before")
+        return self
+
     def refusal(self, cut: Degrees) -> str | None:
         """Say why the model cannot be cut by some degrees, or None if it can."""
+        if self.windowed and cut.context_parallel > 1:
+            return super().refusal(cut) or (
+                f"context_parallel {cut.context_parallel} balances attention to all keys before a token, and window "
+                f"{self.window} leaves out most; set context_parallel to 1"
+            )
         axes = cut.tensor_parallel * cut.context_parallel
         if self.context_exchange == "ulysses" and cut.context_parallel > 1 and self.key_value_heads % axes:
             return super().refusal(cut) or (
@@ -165,7 +224,7 @@ class Transformer(LayeredModel):
 
     def cache_bytes(self, kind: str) -> int:
         """Bytes of a sequence's keys and values in a layer; latent attention caches what they are made from."""
-        tokens = self.sequence + 1 if self.mode == "decode" else self.local_sequence
+        tokens = min(self.sequence + 1 if self.mode == "decode" else self.local_sequence, self.window_of(kind))
         width = 2 * self.key_value_heads * self.head_dim // self.tensor_parallel
         if self.latent is not None:
             width = self.latent.key_value_rank + self.latent.rotary_dim
@@ -198,8 +257,28 @@ class Transformer(LayeredModel):
 
     @property
     def gates(self) -> int:
-        """Matrices that read the feed-forward network's input: SwiGLU has a gate beside the value."""
-        return 2 if self.activation == "swiglu" else 1
+        """Matrices that read the feed-forward network's input: SwiGLU and GeGLU have a gate beside the value."""
+        return 1 if self.activation == "gelu" else 2
+
+    @property
+    def windowed(self) -> bool:
+        """Whether some layers attend to fewer keys than there are."""
+        return self.window is not None and self.window < self.sequence and self.full_attention_every != 1
+
+    def window_of(self, kind: str) -> int:
+        """Keys that a token attends to at most in a layer of a kind."""
+        everything = self.sequence + 1
+        return min(self.window or everything, everything) if kind.endswith(WINDOWED) else everything
+
+    @property
+    def biased(self) -> str:
+        """Which projections of attention add a bias: none, qkv or all."""
+        return self.attention_biases or ("all" if self.biases else "none")
+
+    @property
+    def num_norms(self) -> int:
+        """Normalisations of the hidden state in a layer."""
+        return (1 if self.halves == "parallel_of_one_norm" else 2) + 2 * self.post_norms
 
     @property
     def norm_width(self) -> int:
@@ -208,21 +287,37 @@ class Transformer(LayeredModel):
 
     @property
     def attention_parameters(self) -> int:
-        """Parameters of a layer's attention."""
+        """Parameters of a layer's attention, biases and sinks left out."""
         if self.latent is None:
-            return self.hidden * self.head_dim * 2 * (self.heads + self.key_value_heads)
-        latent, width = self.latent, self.latent.plain_dim + self.latent.rotary_dim
+            scales = 2 * self.norm_width // self.hidden * self.head_dim if self.query_key_norm else 0
+            return self.hidden * self.head_dim * 2 * (self.heads + self.key_value_heads) + scales
+        latent = self.latent
         return (
-            self.hidden * (latent.query_rank + latent.key_value_rank + latent.rotary_dim)
-            + latent.query_rank * self.heads * width
+            self.hidden * (latent.low_rank + latent.rotary_dim)
+            + (latent.query_rank or self.hidden) * self.heads * latent.key_dim
             + latent.key_value_rank * self.heads * (latent.plain_dim + latent.value_dim)
             + self.heads * latent.value_dim * self.hidden
-            + latent.query_rank
-            + latent.key_value_rank
+            + latent.low_rank
+        )
+
+    @property
+    def attention_addends(self) -> int:
+        """Parameters of a layer's attention that multiply nothing: biases and sinks."""
+        projected = 0 if self.latent else self.head_dim * (self.heads + 2 * self.key_value_heads)
+        return (
+            (projected if self.biased != "none" else 0)
+            + (self.hidden if self.biased == "all" else 0)
+            + (self.heads if self.attention_sinks else 0)
         )
 
     def layer_kind(self, layer: int) -> str:
         """Name what a layer is; layers of one kind are alike."""
+        every = self.full_attention_every
+        full = not self.windowed or (every is not None and (layer + 1) % every == 0)
+        return self.feed_forward_kind(layer) + ("" if full else WINDOWED)
+
+    def feed_forward_kind(self, layer: int) -> str:
+        """Name what a layer's feed-forward network is."""
         return "dense"
 
     @property
@@ -231,21 +326,33 @@ class Transformer(LayeredModel):
         return True
 
     def parameters_of(self, part: str) -> int:
-        """Parameters of a part, biases and learnt positions left out."""
+        """Parameters of a part."""
         if part == EMBEDDING:
-            return self.vocabulary * self.hidden
+            return (self.vocabulary + self.positions) * self.hidden
         if part == HEAD:
-            return self.norm_width + (0 if self.tied_embedding else self.vocabulary * self.hidden)
-        return self.attention_parameters + self.feed_forward_parameters(part) + 2 * self.norm_width
+            shared = self.vocabulary * self.hidden if self.tied_embedding else 0
+            return self.active_parameters_of(part) - shared + self.vocabulary * self.head_bias
+        matrices = self.attention_parameters + self.feed_forward_parameters(part)
+        return matrices + self.num_norms * self.norm_width + self.addends_of(part)
 
     def feed_forward_parameters(self, kind: str) -> int:
-        """Parameters of the feed-forward network of a layer of a kind."""
+        """Parameters of the feed-forward network of a layer of a kind, biases left out."""
         return (self.gates + 1) * self.hidden * self.ffn
+
+    def feed_forward_addends(self, kind: str) -> int:
+        """Biases of the feed-forward network of a layer of a kind."""
+        return self.gates * self.ffn + self.hidden if self.biases else 0
+
+    def addends_of(self, part: str) -> int:
+        """Parameters of a layer of a kind that multiply nothing: biases and sinks."""
+        return self.attention_addends + self.feed_forward_addends(part)
 
     def active_parameters_of(self, part: str) -> int:
         """Parameters of a part that multiply a token: the head's are, whether the embedding shares them or not."""
-        return self.norm_width + self.vocabulary * self.hidden if part == HEAD else super().active_parameters_of(part)
+        if part == HEAD:
+            return self.norm_width + self.vocabulary * self.hidden
+        return super().active_parameters_of(part) - (0 if part == EMBEDDING else self.addends_of(part))
 
     def mixing_flops(self, kind: str) -> int:
         """For each key and channel two GEMMs of attention, in full, as if no mask saved half of them."""
-        return 4 * self.heads * self.score_dim * self.sequence
+        return 4 * self.heads * self.score_dim * min(self.sequence, self.window_of(kind))

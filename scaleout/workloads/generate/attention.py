@@ -47,6 +47,7 @@ class Heads:
 
     rank: "Rank[Transformer]"
     context: int = NONE
+    window: int = 0  # keys that a token attends to at most; 0 if all
 
     @property
     def workload(self) -> "Transformer":
@@ -68,7 +69,7 @@ class Heads:
         """Elements of queries, keys and values of the rank's tokens and heads."""
         latent, tokens = self.workload.latent, self.workload.local_tokens
         if latent is not None:
-            return tokens * self.heads * (2 * (latent.plain_dim + latent.rotary_dim) + latent.value_dim)
+            return tokens * self.heads * (2 * latent.key_dim + latent.value_dim)
         return tokens * self.heads * self.workload.head_dim + self.workload.key_value_elements
 
 
@@ -82,7 +83,7 @@ def attend(tape: AutogradTape, x: int, heads: Heads, label: str) -> int:
     tokens = workload.local_tokens
     output = Linear(
         name=f"{label}_output", tokens=tokens, inputs=width, outputs=workload.hidden, bucket=heads.rank.dense,
-        bias=workload.biases, saved=False, gathered="gradient" if workload.sequence_parallel else "",
+        bias=workload.biased == "all", saved=False, gathered="gradient" if workload.sequence_parallel else "",
     )  # fmt: skip
     return output.write(tape, x)
 
@@ -92,13 +93,16 @@ def _project(tape: AutogradTape, x: int, heads: Heads, label: str) -> int:
     width, kv_width = heads.heads * workload.head_dim, heads.kv_heads * workload.head_dim
     projections = Linear(
         name=f"{label}_qkv", tokens=workload.local_tokens, inputs=workload.hidden, outputs=(width, kv_width, kv_width),
-        bucket=heads.rank.dense, kept_tokens=kept_tokens(heads.rank), bias=workload.biases,
+        bucket=heads.rank.dense, kept_tokens=kept_tokens(heads.rank), bias=workload.biased != "none",
         gathered="input" if workload.sequence_parallel else "",
     )  # fmt: skip
     x = projections.write(tape, x)
     tape.save_for_backward(workload.local_tokens * (width + 2 * kv_width))
     if workload.layout_copies and not workload.compiled and workload.mode == "training":
         tape.push(partial(_put_together, tape, heads))
+    for number in (heads.heads, heads.kv_heads) if workload.query_key_norm else ():
+        shape = (workload.local_tokens * number, workload.head_dim)
+        x = norm(tape, x, workload.norm, shape, bucket=heads.rank.dense, partial=workload.tensor_parallel > 1)
     if workload.rotary:
         x = _rotate(tape, x, tokens=workload.local_tokens, hidden=width + kv_width, makes=heads.all_elements)
     return x
@@ -126,14 +130,17 @@ def _project_latent(tape: AutogradTape, x: int, heads: Heads, label: str) -> int
     workload, latent, tokens = heads.workload, heads.workload.latent, heads.workload.local_tokens
     assert latent is not None
     of = partial(Linear, tokens=tokens, bucket=heads.rank.dense)
-    ranks, up = latent.query_rank + latent.key_value_rank, latent.plain_dim + latent.value_dim
-    width = latent.plain_dim + latent.rotary_dim
+    up, kept = latent.plain_dim + latent.value_dim, kept_tokens(heads.rank)
+    if latent.query_rank is None:  # of the input that the projection down keeps
+        query = of(name=f"{label}_query", inputs=workload.hidden, kept_tokens=0, outputs=heads.heads * latent.key_dim)
+        x = query.write(tape, x)
     down = of(
-        name=f"{label}_down", inputs=workload.hidden, outputs=ranks + latent.rotary_dim,
-        kept_tokens=kept_tokens(heads.rank),
-    )  # fmt: skip
-    x = norm(tape, down.write(tape, x), workload.norm, (tokens, ranks), bucket=heads.rank.dense)
-    x = of(name=f"{label}_query_up", inputs=latent.query_rank, outputs=heads.heads * width).write(tape, x)
+        name=f"{label}_down", inputs=workload.hidden, outputs=latent.low_rank + latent.rotary_dim, kept_tokens=kept
+    )
+    x = norm(tape, down.write(tape, x), workload.norm, (tokens, latent.low_rank), bucket=heads.rank.dense)
+    if latent.query_rank is not None:
+        inputs, outputs = latent.query_rank, heads.heads * latent.key_dim
+        x = of(name=f"{label}_query_up", inputs=inputs, outputs=outputs).write(tape, x)
     x = of(name=f"{label}_key_value_up", inputs=latent.key_value_rank, outputs=heads.heads * up).write(tape, x)
     tape.save_for_backward(heads.all_elements)
     rotated = (heads.heads + 1) * latent.rotary_dim
@@ -146,10 +153,12 @@ def _project_latent(tape: AutogradTape, x: int, heads: Heads, label: str) -> int
 
 def _scores(tape: AutogradTape, x: int, heads: Heads) -> int:
     workload = heads.workload
+    if workload.attention_sinks:
+        _hold_sinks(tape, heads)
     if workload.mode == "decode":
         return tape.kernel(
             "attention_decode", x, batch=workload.microbatch_size, heads=heads.heads, kv_heads=heads.kv_heads,
-            kv_seq=workload.sequence, head_dim=workload.head_dim,
+            kv_seq=heads.window or workload.sequence, head_dim=workload.head_dim,
         )  # fmt: skip
     if workload.context_parallel > 1:
         ways = {"ring": _ring, "all_gather": _gathered, "all_gather_steps": _in_steps, "ulysses": _ulysses}
@@ -160,14 +169,33 @@ def _scores(tape: AutogradTape, x: int, heads: Heads) -> int:
     return checkpoint(tape, x, core, kept_elements=0) if workload.recompute == "selective" else core(tape, x)
 
 
+def _hold_sinks(tape: AutogradTape, heads: Heads) -> None:
+    """Hold a score of each head, which the kernels of attention read; its gradient is a sum over tokens."""
+    elements, bucket = heads.workload.local_tokens * heads.heads, heads.rank.dense
+
+    def gradient(dy: int) -> int:
+        def made(node: int) -> int:
+            return tape.kernel("sum_all", *{node} - {NONE}, name="sinks_gradient", elements=elements)
+
+        tape.accumulate_gradient(made, dy, heads.heads, bucket)
+        return dy
+
+    tape.hold(heads.heads, bucket)
+    tape.push(gradient)
+
+
 def _flash(tape: AutogradTape, x: int, heads: Heads, *, times: int = 1, ulysses: int = 1) -> int:
     """One kernel; queries meet the keys of `times` as many sequences. The sums of a row's scores are kept."""
     workload = heads.workload
     of = partial(
         pointwise, tape, x, batch=times * workload.microbatch_size, heads=heads.heads // ulysses,
-        seq=ulysses * workload.local_sequence, head_dim=workload.score_dim, causal=int(workload.causal),
-        makes=heads.all_elements,
+        seq=ulysses * workload.local_sequence, head_dim=workload.score_dim, makes=heads.all_elements,
     )  # fmt: skip
+    if heads.window:
+        x = of(("attention_window_fwd", "attention_window_bwd"), kv_heads=heads.kv_heads, window=heads.window)
+        tape.save_for_backward(workload.local_tokens * heads.heads, 4)
+        return x
+    of = partial(of, causal=int(workload.causal))
     if workload.attention == "triton":
         x = of(("attention_triton_fwd", "attention_triton_bwd"))
     elif heads.kv_heads == heads.heads:

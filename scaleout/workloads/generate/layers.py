@@ -92,6 +92,32 @@ def residual(tape: AutogradTape, x: int, branch: Layer, *, elements: int) -> int
     return tape.kernel(add, y, x, name="residual", elements=elements)
 
 
+def forked(tape: AutogradTape, x: int, branches: tuple[Layer, Layer], *, elements: int) -> int:
+    """``y = f(x) + g(x)``; backward, both gradients of the input are added where the branches began."""
+    skipped: list[int] = []
+    add, add_gradient = ("add_fused_fwd", "add_fused_bwd") if tape.style.compiled else ("add", "add")
+    made: list[int] = []
+
+    def join(dx: int) -> int:
+        return tape.kernel(add_gradient, dx, made.pop(), name="branch_gradient", elements=elements)
+
+    def turn(dx: int) -> int:
+        made.append(dx)
+        return skipped.pop()
+
+    def fork(dy: int) -> int:
+        skipped.append(dy)
+        return dy
+
+    first, second = branches
+    tape.push(join, makes=elements, aside=-elements)
+    one = first(tape, x)
+    tape.push(turn)
+    other = second(tape, x)
+    tape.push(fork, aside=elements)
+    return tape.kernel(add, one, other, name="branches", elements=elements)
+
+
 def dropout(tape: AutogradTape, x: int, *, elements: int) -> int:
     """Drop elements at random; a mask of one byte an element is kept."""
     y = pointwise(tape, x, ("dropout_fwd", "dropout_bwd"), name="dropout", makes=elements, elements=elements)
@@ -100,7 +126,7 @@ def dropout(tape: AutogradTape, x: int, *, elements: int) -> int:
 
 
 def activation(tape: AutogradTape, x: int, kind: str, *, elements: int) -> int:
-    """GELU, or SwiGLU: SiLU of one half of the input times the other; `elements` counts the output."""
+    """GELU, or SwiGLU or GeGLU: SiLU or GELU of one half of the input times the other; `elements` counts the output."""
     forward, backward, inputs = _ACTIVATIONS[kind]
     if tape.style.compiled:
         forward = forward.removesuffix("_unfused")
@@ -109,7 +135,9 @@ def activation(tape: AutogradTape, x: int, kind: str, *, elements: int) -> int:
     return y
 
 
-_ACTIVATIONS = {"gelu": ("gelu_fwd", "gelu_bwd", 1), "swiglu": ("swiglu_fwd_unfused", "swiglu_bwd", 2)}
+_ACTIVATIONS = {"gelu": ("gelu_fwd", "gelu_bwd", 1)} | dict.fromkeys(
+    ("swiglu", "geglu"), ("swiglu_fwd_unfused", "swiglu_bwd", 2)
+)
 """Kind to forward and backward kernels, and inputs for each output."""
 
 

@@ -66,22 +66,24 @@ class Linear:
     def _write_groups(self, tape: AutogradTape, x: int, outputs: int) -> int:
         """``y_g = x_g W_g``: three kernels in all."""
         groups, tokens, inputs = self.groups, self.tokens, self.inputs
+        num_parameters = groups * (inputs + self.bias) * outputs
 
         def weight_gradient(node: int) -> int:
             sizes = {"groups": groups, "M": outputs, "N": inputs, "K": tokens}
             name, role = f"{self.name}_weight_gradient", NodeRole.WEIGHT_GRADIENT
-            return tape.kernel("grouped_gemm_accumulate", node, name=name, role=role, **sizes)
+            made = tape.kernel("grouped_gemm_accumulate", node, name=name, role=role, **sizes)
+            return self._bias_gradient(tape, made, groups * tokens * outputs)
 
         def backward(dy: int) -> int:
             sizes = {"groups": groups, "M": tokens, "N": inputs, "K": outputs}
             name, role = f"{self.name}_input_gradient", NodeRole.ACTIVATION_GRADIENT
             dx = tape.kernel("grouped_gemm", dy, name=name, role=role, **sizes)
-            tape.accumulate_gradient(weight_gradient, dy, groups * inputs * outputs, self.bucket)
+            tape.accumulate_gradient(weight_gradient, dy, num_parameters, self.bucket)
             return dx
 
         tape.push(backward, makes=groups * tokens * inputs)
         tape.weights.add((outputs, inputs))
-        tape.hold(groups * inputs * outputs, self.bucket)
+        tape.hold(num_parameters, self.bucket)
         tape.save_for_backward(groups * tokens * inputs)
         sizes = {"groups": groups, "M": tokens, "N": outputs, "K": inputs}
         return tape.kernel("grouped_gemm", x, name=self.name, role=NodeRole.WEIGHTS, **sizes)
@@ -115,14 +117,18 @@ class Linear:
         def weight_gradient(node: int) -> int:
             sizes, role = {"M": width, "N": self.inputs, "K": self.tokens}, NodeRole.WEIGHT_GRADIENT
             made = self._gemm(tape, *{node} - {NONE}, suffix="_weight_gradient", role=role, **sizes)
-            if not self.bias:
-                return made
-            return tape.kernel("sum_all", made, name=f"{self.name}_bias_gradient", elements=self.tokens * width)
+            return self._bias_gradient(tape, made, self.tokens * width)
 
         if self.shared is None:
             tape.accumulate_gradient(weight_gradient, dy, (self.inputs + self.bias) * width, self.bucket)
         else:
             self.shared.append(weight_gradient(dy))
+
+    def _bias_gradient(self, tape: AutogradTape, node: int, elements: int) -> int:
+        """Sum the gradient of the output over its tokens behind a node, if a bias is added."""
+        if not self.bias:
+            return node
+        return tape.kernel("sum_all", node, name=f"{self.name}_bias_gradient", elements=elements)
 
     def _cast_before(self, tape: AutogradTape) -> str:
         return self.gathered if tape.style.gathers_fp8 else ""

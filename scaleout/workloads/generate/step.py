@@ -273,9 +273,10 @@ class Finish:
             held = self._held(name) * workload.gradient_bytes
             for kind, size_bytes, group in sharing.sums_replicas(held):
                 self._collective(kind, size_bytes, group, f"copies_of_shards_{kind}")
-        if workload.sequence_parallel and workload.tensor_parallel > 1:
-            # Each rank normalised its own tokens only, so the norms' gradients are partial sums.
-            size_bytes = sum(stage.partial_parameters for stage in self.stages) * workload.gradient_bytes
+        partial = sum(stage.partial_parameters for stage in self.stages)
+        if partial or (workload.sequence_parallel and workload.tensor_parallel > 1):
+            # Each rank normalised its own tokens or heads only, so the norms' gradients are partial sums.
+            size_bytes = partial * workload.gradient_bytes
             self._collective("all_reduce", size_bytes, self.axes.number("tensor"), "norm_gradients_all_reduce")
         p = workload.pipeline_parallel
         if PIPELINES[workload.pipeline_schedule].layout.copies > 1 and p > 1:

@@ -22,11 +22,13 @@ from scaleout.workloads.generate.layers import (
     GATHER_IN_AGAIN,
     SCATTER_OUT,
     SUM_OUT,
+    Buffer,
     Exchange,
     Layer,
     activation,
     dropout,
     exchange,
+    forked,
     norm,
     phased,
     residual,
@@ -39,13 +41,19 @@ if TYPE_CHECKING:
 
 
 def layer(tape: AutogradTape, x: int, rank: "Rank[Transformer]", number: int) -> int:
-    """Attention, then the feed-forward network, each added to what it reads."""
+    """Attention, then the feed-forward network, each added to what it reads; or both of the layer's input."""
     workload, label = rank.workload, f"layer_{number}"
     context = rank.axes.number("context") if workload.context_parallel > 1 else NONE
+    window = workload.window_of(workload.layer_kind(number))
+    heads = Heads(rank, context, window if window < workload.sequence else 0)
     blocks: Mapping[str, Layer] = {
-        "attention": partial(attend, heads=Heads(rank, context), label=f"{label}_attention"),
+        "attention": partial(attend, heads=heads, label=f"{label}_attention"),
         "feed_forward": partial(workload.write_feed_forward, rank=rank, number=number, label=f"{label}_feed_forward"),
     }
+    if workload.halves != "one_after_the_other":
+        both = partial(_in_parallel, rank=rank, blocks=blocks, label=label)
+        whole = partial(residual, branch=partial(dropped, layer=both, rank=rank), elements=rank.elements)
+        return phased(tape, x, whole, phase="layer")
     for phase, block in blocks.items():
         reads_shards = phase == "feed_forward" and workload.feed_forward_reads_shards(number)
         whole = partial(
@@ -54,6 +62,44 @@ def layer(tape: AutogradTape, x: int, rank: "Rank[Transformer]", number: int) ->
         half = partial(residual, branch=partial(dropped, layer=whole, rank=rank), elements=rank.elements)
         x = phased(tape, x, half, phase=phase)
     return x
+
+
+def _in_parallel(
+    tape: AutogradTape, x: int, rank: "Rank[Transformer]", blocks: Mapping[str, Layer], *, label: str
+) -> int:
+    """Run both halves of a layer on its input, and add their partial sums, which are then one exchange."""
+    workload, out = rank.workload, SCATTER_OUT if rank.workload.sequence_parallel else SUM_OUT
+    buffer = replace(rank.activations, shard=rank.elements if workload.sequence_parallel else 0)
+    elements = workload.local_tokens * workload.hidden
+    if workload.halves == "parallel_of_one_norm":
+        x = _enter(tape, x, rank, buffer, label=label)
+        halves = blocks
+    else:
+        halves = {
+            phase: partial(_normalised, rank=rank, buffer=buffer, block=block, label=f"{label}_{phase}")
+            for phase, block in blocks.items()
+        }
+    first, second = halves.values()
+    x = forked(tape, x, (first, second), elements=elements)
+    if workload.tensor_parallel > 1:
+        x = exchange(tape, x, out, buffer, name=label)
+    return x
+
+
+def _normalised(
+    tape: AutogradTape, x: int, rank: "Rank[Transformer]", buffer: Buffer, block: Layer, *, label: str
+) -> int:
+    """Run a block on its input through a norm of its own."""
+    return block(tape, _enter(tape, x, rank, buffer, label=label))
+
+
+def _enter(tape: AutogradTape, x: int, rank: "Rank[Transformer]", buffer: Buffer, *, label: str) -> int:
+    """Normalise, and bring the whole activations to each tensor-parallel rank."""
+    workload = rank.workload
+    x = _norm(tape, x, rank)
+    if workload.tensor_parallel == 1:
+        return x
+    return exchange(tape, x, _gather_in(workload) if workload.sequence_parallel else COPY_IN, buffer, name=label)
 
 
 def dropped(tape: AutogradTape, x: int, layer: Layer, rank: "Rank[Transformer]") -> int:
@@ -67,13 +113,14 @@ def tensor_parallel(
 ) -> int:
     """Run a block whose weights are cut over the tensor axis on its normalised input: the whole, or a rank's shard."""
     workload = rank.workload
-    x = _norm(tape, x, rank)
     if workload.tensor_parallel == 1 or reads_shards:
-        return block(tape, x)
-    into, out = (_gather_in(workload), SCATTER_OUT) if workload.sequence_parallel else (COPY_IN, SUM_OUT)
-    buffer = replace(rank.activations, shard=rank.elements if workload.sequence_parallel else 0)
-    x = block(tape, exchange(tape, x, into, buffer, name=label))
-    return exchange(tape, x, out, buffer, name=label)
+        x = block(tape, _norm(tape, x, rank))
+    else:
+        buffer = replace(rank.activations, shard=rank.elements if workload.sequence_parallel else 0)
+        x = block(tape, _enter(tape, x, rank, buffer, label=label))
+        out = SCATTER_OUT if workload.sequence_parallel else SUM_OUT
+        x = exchange(tape, x, out, buffer, name=label)
+    return _norm(tape, x, rank) if workload.post_norms else x
 
 
 def _gather_in(workload: "Transformer") -> Exchange:
@@ -92,8 +139,9 @@ def feed_forward(tape: AutogradTape, x: int, rank: "Rank[Transformer]", label: s
     workload = rank.workload
     width = workload.ffn // workload.tensor_parallel
     of = partial(Linear, tokens=workload.local_tokens, bucket=rank.dense, bias=workload.biases)
+    kept = 0 if workload.halves == "parallel_of_one_norm" else kept_tokens(rank)  # attention keeps what both read
     first = of(
-        name=f"{label}_1", inputs=workload.hidden, outputs=(width,) * workload.gates, kept_tokens=kept_tokens(rank),
+        name=f"{label}_1", inputs=workload.hidden, outputs=(width,) * workload.gates, kept_tokens=kept,
         gathered="input" if workload.sequence_parallel else "",
     )  # fmt: skip
     second = of(
@@ -129,7 +177,27 @@ def embedding(tape: AutogradTape, x: int, rank: "Rank[Transformer]") -> int:
     if workload.tensor_parallel > 1:
         out = SCATTER_OUT if workload.sequence_parallel else SUM_OUT
         x = exchange(tape, x, out, rank.activations, name="embedding")
+    if workload.positions:
+        x = _add_positions(tape, x, rank)
     return dropout(tape, x, elements=rank.elements) if workload.dropout and tape.gradients else x
+
+
+def _add_positions(tape: AutogradTape, x: int, rank: "Rank[Transformer]") -> int:
+    """Add a learnt vector to each token; its gradient is a sum over sequences, each rank's of its own tokens.
+
+    The table is dense and whole on every tensor-parallel rank.
+    """
+    workload, elements = rank.workload, rank.elements
+    num_parameters = workload.positions * workload.hidden
+
+    def backward(dy: int) -> int:
+        dw = tape.kernel("sum_all", dy, name="positions_gradient", elements=elements)
+        tape.accumulate_gradient(lambda node: node, dw, num_parameters, rank.dense)
+        return dy
+
+    tape.hold(num_parameters, rank.dense, partial=workload.sequence_parallel and workload.tensor_parallel > 1)
+    tape.push(backward, scratch_bytes=num_parameters * tape.item_bytes)
+    return tape.kernel("add", x, name="positions", elements=elements)
 
 
 def head(tape: AutogradTape, x: int, rank: "Rank[Transformer]") -> int:
@@ -146,7 +214,7 @@ def head(tape: AutogradTape, x: int, rank: "Rank[Transformer]") -> int:
     part = workload.vocabulary // workload.tensor_parallel
     projection = Linear(
         name="head", tokens=tokens, inputs=workload.hidden, outputs=part, bucket=rank.dense, shared=rank.tied,
-        kept_tokens=kept_tokens(rank), plain=True,
+        kept_tokens=kept_tokens(rank), plain=True, bias=workload.head_bias,
         placeholder_bytes=part * workload.hidden * tape.item_bytes if workload.placeholder_gradients else 0.0,
     )  # fmt: skip
     x = projection.write(tape, x)

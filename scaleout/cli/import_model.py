@@ -1,0 +1,105 @@
+"""`scaleout import model`: a model as other tools describe it, as a workload."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scaleout.cli.options import json_option, machine_options, parse_settings, set_option
+from scaleout.cli.printing import say, say_json
+
+if TYPE_CHECKING:
+    from scaleout.interop.models import Imported
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@set_option("Set a key of the workload, which wins over the source's")
+@machine_options()
+@click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="Write the workload here, such as model.yaml, and print its counts; by default print the workload.",
+)  # fmt: skip
+@json_option
+def model(
+    path: Path,
+    settings: tuple[str, ...],
+    topology: str | None,
+    device: str | None,
+    output: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Make a workload of PATH: a HuggingFace config.json or the folder that holds one.
+
+    Whatever of the file the workload lacks is told on standard error and stands in the workload as comments; what no
+    workload can have is refused. Sizes of the job that the file leaves open are chosen and told: 8 ranks, or all of
+    --topology.
+
+    Examples: scaleout import model Llama-3.1-8B --output llama.yaml; scaleout run llama.yaml.
+    """
+    from scaleout.interop.models import import_model
+
+    changes: dict[str, Any] = parse_settings(settings)
+    ranks = None
+    if topology is not None:
+        from scaleout.cluster.topology.topology import load_topology
+
+        ranks = load_topology(topology).num_ranks
+        changes["topology"] = _name(topology)
+    if device is not None:
+        changes["device"] = _name(device)
+    found = import_model(path, ranks=ranks, changes=changes)
+    if output is not None:
+        _write(output, found.text)
+    if as_json:
+        say_json(_summary(found))
+        return
+    for note in found.notes:
+        say(note, err=True)
+    if output is None:
+        say(found.text.rstrip())
+        return
+    _print(found)
+    say(f"{output}  the workload, for `scaleout run {output}` or `scaleout search {output}`")
+
+
+def _name(name_or_file: str) -> str:
+    """Return a name as it is, and a file as it is found from anywhere."""
+    from scaleout.config.library import is_path
+
+    return str(Path(name_or_file).absolute()) if is_path(name_or_file) else name_or_file
+
+
+def _write(output: Path, text: str) -> None:
+    from scaleout.config.writing import write_text
+    from scaleout.errors import ConfigError
+
+    if output.suffix not in (".yaml", ".yml"):
+        raise ConfigError(f"--output {output}: workloads are YAML files; give a name such as {output.stem}.yaml")
+    write_text(output, text)
+
+
+def _summary(found: "Imported") -> dict[str, Any]:
+    workload = found.workload
+    return {
+        "workload": dict(found.keys),
+        "notes": list(found.notes),
+        "parameters": workload.num_parameters,
+        "active_parameters": workload.active_parameters,
+        "flops_per_token": workload.flops_per_token,
+        "ranks": workload.num_ranks,
+    }
+
+
+def _print(found: "Imported") -> None:
+    from scaleout.cli.console import print_table
+
+    workload = found.workload
+    rows = [
+        ["parameters", f"{workload.num_parameters:,}"],
+        ["of these multiply a token", f"{workload.active_parameters:,}"],
+        [f"FLOPs a token of {workload.sequence:,}, {workload.mode}", f"{workload.flops_per_token:,.0f}"],
+        ["ranks", f"{workload.num_ranks:,}"],
+    ]
+    print_table(str(found.keys["description"]), ("", "count"), rows, left=1)

@@ -1,0 +1,92 @@
+"""`scaleout import model` and `scaleout search --export`: what they print, write and refuse."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+CONFIGS = {
+    each["model"]: each["config"]
+    for each in json.loads((Path(__file__).parents[1] / "interop/huggingface.json").read_text(encoding="utf-8"))[
+        "models"
+    ]
+}
+SMALL = CONFIGS["meta-llama/Llama-3.2-1B"] | {"num_hidden_layers": 2}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    return str(tmp_path)
+
+
+def test_a_workload_is_printed_and_what_it_lacks_is_told(scaleout, folder):
+    code, out, err = scaleout("import", "model", folder, "--set", "sequence=1024")
+    assert code == 0
+    assert (yaml.safe_load(out)["sequence"], yaml.safe_load(out)["layers"]) == (1024, 2)
+    assert "not read, as they do not change what a step costs: " in err
+
+
+def test_a_workload_is_written_and_runs(scaleout, folder, tmp_path):
+    file = str(tmp_path / "small.yaml")
+    code, out, _ = scaleout("import", "model", folder, "--topology", "h200-node-4", "--output", file)
+    assert code == 0
+    assert "384,313,344" in out
+    code, out, _ = scaleout("run", file, "--schedule", "overlap")
+    assert code == 0
+    assert "small on h200-node-4, ranks 4, device h200" in out
+
+
+def test_json_has_counts_and_notes_and_nothing_else_is_printed(scaleout, folder):
+    code, out, err = scaleout("import", "model", folder, "--json")
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    assert set(found) == {"workload", "notes", "parameters", "active_parameters", "flops_per_token", "ranks"}
+    assert found["parameters"] == 384_313_344  # 128,256 x 2,048, two layers of 60,821,504, the last norm
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("no/such.json",), "no/such.json: no such file; give a model's config.json, or the folder that holds it"),
+        (("FOLDER", "--output", "model.txt"), "workloads are YAML files; give a name such as model.yaml"),
+        (("FOLDER", "--set", "layers"), "--set 'layers': write it as key=value"),
+        (("FOLDER", "--set", "frobnicate=1"), "unknown key 'frobnicate'"),
+        (("FOLDER", "--topology", "nowhere"), "unknown topology 'nowhere'"),
+    ],
+)  # fmt: skip
+def test_refusals(scaleout, folder, arguments, message):
+    code, out, err = scaleout("import", "model", *(folder if each == "FOLDER" else each for each in arguments))
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+SEARCH = ("search", "llama-3-8b", "--set", "layers=4", "--set", "tensor_parallel=1", "--workers", "1", "--top", "3")
+
+
+def test_the_fastest_plan_is_written_for_frameworks(scaleout, tmp_path):
+    formats = ("--export", "torchtitan", "--export", "megatron", "--export", "deepspeed")
+    code, out, _ = scaleout(*SEARCH, "--set", "zero=3", *formats, "--output", str(tmp_path))
+    assert code == 0
+    for file, text in {"plan.toml": "[parallelism]", "plan.sh": "MEGATRON_ARGS=(", "plan.json": '"stage": 3'}.items():
+        assert text in (tmp_path / file).read_text()
+        assert f"{file}  plan 1 as " in out
+
+
+def test_without_a_directory_plans_are_printed(scaleout):
+    code, out, err = scaleout(*SEARCH, "--set", "zero=3", "--export", "torchtitan")
+    assert code == 0
+    assert "plan 1 as TOML of torchtitan v0.2" in out
+    assert "torchtitan: no flavor of torchtitan v0.2.2 has these sizes" in err
+    code, out, err = scaleout(*SEARCH, "--set", "zero=3", "--export", "megatron", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["exports"]["megatron"]["text"].startswith("# llama-3-8b on 8 ranks: data 8")
+
+
+def test_plans_that_a_framework_cannot_run_are_refused(scaleout):
+    code, out, err = scaleout(*SEARCH, "--set", "zero=2", "--export", "torchtitan")
+    assert (code, out) == (2, "")
+    assert (
+        "--export torchtitan: none of the 3 fastest plans can be written; plan 1: torchtitan shards parameters" in err
+    )
