@@ -62,6 +62,7 @@ class NodeRole(IntFlag):
     OPTIMIZER = 32
     INPUT = 64  # reading of the next step's data, which uses no device resource
     LOOP = 128  # back-to-back calls of a measurement
+    HOST = 16384  # time of the host between its calls, or an untold wait, which use no device resource
 
     WEIGHTS = 256  # multiplies activations by weights, or casts for such a GEMM
     ACTIVATION_GRADIENT = 512  # computes the gradient of such a GEMM's input
@@ -82,7 +83,8 @@ class ExecutionGraph:
     kind: Annotated[Ints, NodeKind.COMPUTE]  # of `NodeKind`
     kernel: Annotated[Ints, NONE]  # index into `kernels`
     # of a compute node; NaN until timed, and for communication, which the network times. Of communication that kernels
-    # carry out themselves, without a library, how long each slice keeps the links beyond its bytes
+    # carry out themselves, without a library, how long each slice keeps the links beyond its bytes; of communication
+    # that was recorded, how long it took once all ranks were there
     duration_s: Annotated[Floats, np.nan]
     time_source: Annotated[Ints, TimeSource.UNKNOWN]  # of `TimeSource`, or of `kernel_times.source_names`
     flops: Annotated[Ints, 0]  # of a compute node

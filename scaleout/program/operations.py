@@ -61,6 +61,8 @@ class TimeSource(IntEnum):
     INTERPOLATED = 1
     ROOFLINE = 2
     GIVEN = 3
+    RECORDED = 4  # as a recording of the job has it
+    SCALED = 5  # a recorded time, for another size of the same kernel
 
 
 @dataclass(frozen=True)

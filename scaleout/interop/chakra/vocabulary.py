@@ -25,6 +25,7 @@ STAGE = "scaleout_stage"
 ROLE = "scaleout_role"
 LAYER = "scaleout_layer"
 GROUP = "scaleout_group"
+STREAM = "stream"
 GROUPS = "scaleout_groups"
 
 OWN_KINDS: Mapping[str, str] = MappingProxyType(

@@ -328,7 +328,7 @@ class _Host:
             whole = "Stream" not in each.call.name and "Event" not in each.call.name
             follows = done if whole else [max(done, key=lambda moment: moments[moment].end_us)] if done else []
         ready_us = max((moments[moment].end_us for moment in follows), default=each.call.start_us)
-        ready_us = max(ready_us, each.call.start_us)
+        ready_us = max(ready_us, each.call.start_us, self._timeline.begin_us)
         self._since_us = max(self._since_us, each.resumes_us)
         self._ahead_us = max(0.0, self._timeline.begin_us - each.resumes_us)
         self._add(number, each.resumes_us, max(0.0, each.resumes_us - ready_us), follows)
