@@ -23,6 +23,7 @@ VERBS = {
     "buckets": ("buckets:buckets", "Find the best size of DDP's gradient buckets for WORKLOAD."),
     "operator": ("operator:operator", "Simulate a fused compute + collective kernel by work-group."),
     "trace": ("trace:trace", "Write WORKLOAD as Chakra execution traces."),
+    "import": ("importing:import_from", "Read jobs and models of other tools: recordings of PyTorch."),
     "astra": ("astra:astra", "Simulate ASTRA-sim's own inputs as ASTRA-sim 2.0 does."),
     "list": ("list:list_names", "List the names that other verbs take; by default of all kinds."),
     "show": ("show:show", "Describe a workload, topology, device or Chakra trace (.et, or a directory)."),

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import SIMULATION, NamedJob, Output, job_options, output_options, simulation_options
+from scaleout.cli.options import SIMULATION, NamedJob, change_ranks, Output, job_options, output_options, simulation_options
 from scaleout.errors import ConfigError, ScaleoutError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from scaleout.interop.chakra.load import LoadedTrace
     from scaleout.simulation.options import SimulationOptions
     from scaleout.study.comparison import Comparison
 
@@ -82,6 +83,8 @@ def _compare_trace(path: str, job: NamedJob, schedules: "Sequence[str]", options
     loaded = load_program(path)
     gc.collect()  # gives back what reading took, a tenth of the memory of a large trace's simulation
     program, traced_on = loaded.program, loaded.facts.get("device", "as traced")
+    if "recorded" in loaded.facts:
+        return _compare_recording(path, loaded, job, schedules, options)
     if job.topology is None and "topology" not in loaded.facts:
         raise ConfigError(f"{path}: the trace does not say on which network it ran; give --topology")
     device = load_device(job.device or traced_on) if job.device or traced_on in library.names("device") else traced_on
@@ -90,3 +93,28 @@ def _compare_trace(path: str, job: NamedJob, schedules: "Sequence[str]", options
     topology = job.load_topology(loaded.facts.get("topology", ""))
     schedules = schedules or DEFAULT_SCHEDULES
     return compare_program(program, topology=topology, device=device, schedules=schedules, options=options)
+
+
+def _compare_recording(
+    path: str, loaded: "LoadedTrace", job: NamedJob, schedules: "Sequence[str]", options: "SimulationOptions"
+) -> "Comparison":
+    """Replay a recording, or simulate its kernels on another network."""
+    from scaleout.cluster.device.spec import load_device
+    from scaleout.config import library
+    from scaleout.study.comparison import compare_program
+    from scaleout.study.recording import on_network, replayed
+
+    if job.device is not None:
+        raise ConfigError("--device: kernels of a recording take the time that was recorded; leave it out")
+    traced_on = loaded.facts.get("device", "as recorded")
+    device = load_device(traced_on) if traced_on in library.names("device") else traced_on
+    if job.topology is None:
+        if job.degrade or job.broken:
+            raise ConfigError(f"{path}: a recording does not say on which network it ran; give --topology")
+        program, topology, options = replayed(loaded.program, options)
+        topology = change_ranks(topology, job.slow)
+    else:
+        program, topology = on_network(loaded.program), job.load_topology("")
+    return compare_program(
+        program, topology=topology, device=device, schedules=schedules or ("recorded",), options=options
+    )

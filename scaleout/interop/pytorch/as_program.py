@@ -24,6 +24,7 @@ from scaleout.interop.pytorch.communication import (
 )
 from scaleout.interop.pytorch.kineto import NONE, Recording, Work, WorkKind, ancestors
 from scaleout.interop.pytorch.timeline import Moment, Timeline
+from scaleout.program.cut import BEFORE
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, GraphBuilder, NodeKind, NodeRole
 from scaleout.program.operations import TimeSource
 from scaleout.program.program import GroupFamily, Program
@@ -303,9 +304,9 @@ def _graph(
     recorded = {each.number for each in ranks}
     first = min(_begin_us(each) for each in ranks)
     late_us = _begin_us(rank) - first
-    root: tuple[int, ...] = ()
+    root: tuple[int, ...] = _before(builder, rank, streams)
     if late_us > 1:
-        root = (_wait(builder, (), late_us, host, "rank begins"),)
+        root = (_wait(builder, root, late_us, host, "rank begins"),)
     for number, moment in enumerate(timeline.moments):
         after = tuple(node for each in moment.follows for node in ends[each]) or root
         if moment.work == NONE:
@@ -335,6 +336,18 @@ def _graph(
             for key, call in matched
         )
     return builder.build()
+
+
+def _before(builder: GraphBuilder, rank: _Rank, streams: Mapping[tuple[int, int], int]) -> tuple[int, ...]:
+    """Add what the GPU still had to do as the recording began, which no replay counts; return its last nodes."""
+    last: dict[tuple[int, int], int] = {}
+    for work in rank.timeline.before:
+        after = (last[work.stream],) if work.stream in last else ()
+        columns = {"stream": streams.get(work.stream, 0), "phase": BEFORE, "time_source": TimeSource.RECORDED}
+        last[work.stream] = builder.add(
+            after, name=work.name, duration_s=(work.end_us - work.start_us) / 1e6, **columns
+        )
+    return tuple(last.values())
 
 
 _APART_US = 20.0

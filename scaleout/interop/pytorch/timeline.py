@@ -51,6 +51,7 @@ class Timeline:
     begin_us: float  # when the GPU could begin the first step
     ends_us: list[float]  # of each step
     moments: list[Moment]
+    before: list[Work] = field(default_factory=list)  # what was launched before the recording began
     linked_waits: int = 0  # waits between streams that the recording tells
     found_waits: int = 0  # that were found by what was launched last
     timed_waits: int = 0  # that were found by a work that began as another ended
@@ -68,6 +69,8 @@ def timeline_of(recording: Recording, steps: tuple[int, ...]) -> Timeline:
     begin_us, ends_us = _bounds(recording, steps)
     calls = _calls(recording, steps, works)
     timeline = Timeline(recording, steps, begin_us, ends_us, [])
+    if len(steps) == max(1, len(recording.steps)):
+        timeline.before = [work for work in recording.works if work.step == NONE]
     waits = _waits(timeline, calls, set(works))
     return _lay_out(timeline, works, calls, waits)
 
