@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout.errors import GraphError
-from scaleout.program.operations import Kernel, TimeSource
+from scaleout.program.operations import RECORDED, Kernel, TimeSource
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -143,7 +143,7 @@ class ExecutionGraph:
         if kind != NodeKind.COMPUTE:
             prefix = f"{COLLECTIVES[self.collective[node]]}_" if self.collective[node] != NONE else ""
             return prefix + NodeKind(kind).name.lower()
-        return self.kernels[self.kernel[node]].op if self.kernel[node] != NONE else "compute"
+        return self.kernels[self.kernel[node]].op.removeprefix(RECORDED) if self.kernel[node] != NONE else "compute"
 
     @property
     def total_flops(self) -> int:

@@ -170,7 +170,7 @@ def _recorded(node: Node) -> dict[str, Any]:
     row = _timed_by_us(node, Row())
     if row.time_source not in (TimeSource.RECORDED, TimeSource.SCALED):
         raise TraceError(f"{node}: {vocabulary.TIME_SOURCE} is not `recorded`; leave {vocabulary.DURATION} out")
-    return {"duration_s": row.duration_s, "time_source": row.time_source}
+    return {"duration_s": row.duration_s, "time_source": row.time_source, "kernel": row.kernel}
 
 
 def _timed_by_us(node: Node, row: Row) -> Row:

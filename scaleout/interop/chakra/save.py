@@ -253,6 +253,9 @@ def _recorded(graph: ExecutionGraph, node: int) -> dict[str, Any]:
     return {
         vocabulary.DURATION: float(graph.duration_s[node]),
         vocabulary.TIME_SOURCE: source_names()[int(graph.time_source[node])],
+        vocabulary.KERNEL: vocabulary.kernel_text(graph.kernels[graph.kernel[node]])
+        if graph.kernel[node] != NONE
+        else None,
     }
 
 

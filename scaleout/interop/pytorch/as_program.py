@@ -22,11 +22,21 @@ from scaleout.interop.pytorch.communication import (
     communications_of,
     is_communication,
 )
+from scaleout.interop.pytorch.kernels import describe, describe_communication, parameter_shapes
 from scaleout.interop.pytorch.kineto import NONE, Recording, Work, WorkKind, ancestors
 from scaleout.interop.pytorch.timeline import Moment, Timeline
 from scaleout.program.cut import BEFORE
-from scaleout.program.graph import COLLECTIVES, ExecutionGraph, GraphBuilder, NodeKind, NodeRole
-from scaleout.program.operations import TimeSource
+from scaleout.program.graph import (
+    COLLECTIVES,
+    ExecutionGraph,
+    GraphBuilder,
+    NodeKind,
+    NodeRole,
+    compress,
+    lowest_first,
+    users_in,
+)
+from scaleout.program.operations import Kernel, TimeSource
 from scaleout.program.program import GroupFamily, Program
 
 _AXES = {"tp": "tensor", "tensor": "tensor", "dp": "data", "data": "data", "fsdp": "data", "ep": "expert",
@@ -45,6 +55,7 @@ class _Rank:
     timeline: Timeline
     calls: dict[int, tuple[Communication, ...]]  # work to what it communicates
     keys: dict[int, list[Key]] = field(default_factory=dict)  # moment to what others must match
+    order: list[int] = field(default_factory=list)  # moments in the order of the program
     offset_us: float = 0.0  # what its clock must be set back by
 
 
@@ -84,6 +95,7 @@ def program_of(timelines: Mapping[int, Timeline], *, name: str, num_ranks: int, 
     notes: list[str] = []
     everyone = tuple(range(num_ranks))
     for rank in ranks:
+        rank.order = _in_order(rank.timeline)
         rank.keys = _keys(rank, everyone)
     _set_clocks(ranks, notes)
     if len(ranks) < num_ranks and allow_partial:
@@ -119,7 +131,8 @@ def _keys(rank: _Rank, everyone: tuple[int, ...]) -> dict[int, list[Key]]:
     """Number the collectives of each group, and the messages of each pair of ranks."""
     turns: Counter[tuple[tuple[int, ...], str, int]] = Counter()
     found: dict[int, list[Key]] = {}
-    for number, moment in enumerate(rank.timeline.moments):
+    for number in rank.order:
+        moment = rank.timeline.moments[number]
         for call in rank.calls.get(moment.work, ()) if moment.work != NONE else ():
             group = call.group or everyone
             if call.kind in (SEND, RECEIVE) and call.peer is not None:
@@ -298,6 +311,8 @@ def _graph(
     """Build the graph of a rank."""
     timeline, builder = rank.timeline, GraphBuilder()
     recording = timeline.recording
+    works = [moment.work for moment in timeline.moments if moment.work != NONE]
+    described, shapes = describe(recording, works), parameter_shapes(recording)
     streams = _streams(timeline)
     host = max(streams.values(), default=0) + 1
     ends: dict[int, tuple[int, ...]] = {}  # moment to its nodes
@@ -307,12 +322,11 @@ def _graph(
     root: tuple[int, ...] = _before(builder, rank, streams)
     if late_us > 1:
         root = (_wait(builder, root, late_us, host, "rank begins"),)
-    for number, moment in enumerate(timeline.moments):
+    for number in rank.order:
+        moment = timeline.moments[number]
         after = tuple(node for each in moment.follows for node in ends[each]) or root
         if moment.work == NONE:
-            if moment.lasts_us > 0 or len(moment.follows) > 1:
-                after = (_wait(builder, after, moment.lasts_us, host, "host"),)
-            ends[number] = after
+            ends[number] = (_wait(builder, after, moment.lasts_us, host, "host"),)
             continue
         work = recording.works[moment.work]
         where = _where(recording, work)
@@ -329,13 +343,34 @@ def _graph(
             waits_us = moment.waits_us if moment.waits_us > _APART_US else 0.0
             if waits_us:
                 after = (_wait(builder, after, waits_us, host, "untold wait"),)
+            columns |= _work(builder, described.get(moment.work))
             ends[number] = (builder.add(after, duration_s=(moment.lasts_us - waits_us) / 1e6, **columns),)
             continue
-        ends[number] = tuple(
-            builder.add(after, **columns, **_communication(rank, key, call, lasts[key], families))
-            for key, call in matched
-        )
+        sent = []
+        for key, call in matched:
+            carried = describe_communication(recording, moment.work, call, lasts[key].size_bytes or 0, shapes)
+            own = _communication(rank, key, call, lasts[key], families)
+            sent.append(builder.add(after, **columns, **own, kernel=builder.kernel_index(carried)))
+        ends[number] = tuple(sent)
     return builder.build()
+
+
+def _in_order(timeline: Timeline) -> list[int]:
+    """Order moments as the host called for them, and after what they follow: the order of the job's program."""
+    recording, moments = timeline.recording, timeline.moments
+    keys = []
+    for moment in moments:
+        call = recording.works[moment.work].call if moment.work != NONE else NONE
+        keys.append(recording.calls[call].start_us if call != NONE else moment.start_us)
+    users = users_in(*compress([moment.follows for moment in moments]))
+    return lowest_first([len(moment.follows) for moment in moments], users, keys)
+
+
+def _work(builder: GraphBuilder, call: Kernel | None) -> dict[str, Any]:
+    """Return the columns that say what a kernel did, where that is known."""
+    if call is None:
+        return {}
+    return {"kernel": builder.kernel_index(call), "flops": call.flops, "bytes": call.bytes}
 
 
 def _before(builder: GraphBuilder, rank: _Rank, streams: Mapping[tuple[int, int], int]) -> tuple[int, ...]:
