@@ -214,7 +214,7 @@ def _lengths(
         for number, keys in rank.keys.items():
             moment = rank.timeline.moments[number]
             for key, call in zip(keys, rank.calls[moment.work], strict=True):
-                seen[key].append((moment.lasts_us, call, rank))
+                seen[key].append((moment.lasts_us - _apart_us(moment), call, rank))
     found, lonely = {}, 0
     recorded = {rank.number for rank in ranks}
     for key, calls in seen.items():
@@ -339,10 +339,10 @@ def _graph(
             for key, call in zip(rank.keys.get(number, ()), calls, strict=True)
             if lasts[key].seen >= len(recorded & set(key[0])) and (len(key[0]) > 1)
         ]
+        waits_us = _apart_us(moment)
+        if waits_us:
+            after = (_wait(builder, after, waits_us, host, "untold wait"),)
         if not matched or any(call.kind in (SEND, RECEIVE) and key[1] != SEND for key, call in matched):
-            waits_us = moment.waits_us if moment.waits_us > _APART_US else 0.0
-            if waits_us:
-                after = (_wait(builder, after, waits_us, host, "untold wait"),)
             columns |= _work(builder, described.get(moment.work))
             ends[number] = (builder.add(after, duration_s=(moment.lasts_us - waits_us) / 1e6, **columns),)
             continue
@@ -387,6 +387,11 @@ def _before(builder: GraphBuilder, rank: _Rank, streams: Mapping[tuple[int, int]
 
 _APART_US = 20.0
 """A longer wait of a kernel that nothing recorded explains is a node of its own."""
+
+
+def _apart_us(moment: Moment) -> float:
+    """Return the wait of a work that is a node of its own."""
+    return moment.waits_us if moment.waits_us > _APART_US else 0.0
 
 
 def _wait(builder: GraphBuilder, after: tuple[int, ...], lasts_us: float, stream: int, name: str) -> int:

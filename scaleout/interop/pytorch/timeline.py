@@ -8,11 +8,12 @@ blocked it. See docs/models/recordings.md.
 """
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 
+from scaleout.interop.pytorch.communication import is_communication
 from scaleout.interop.pytorch.kineto import NONE, Call, CallKind, Recording, Work, WorkKind
 
 CLOCK_US = 1.0
@@ -241,6 +242,11 @@ def _lay_out(timeline: Timeline, works: list[int], calls: list[_HostCall], waits
     of_work: dict[int, int] = {}
     last_of: dict[tuple[int, int], int] = {}
     ended = _Ended()
+    busy: Counter[tuple[int, int]] = Counter()
+    for number in works:
+        work = recording.works[number]
+        busy[work.stream] += int((work.end_us - work.start_us) * 1000)
+    busiest = busy.most_common(1)[0][0] if busy else (NONE, NONE)
     launch_of = {work: number for number, each in enumerate(calls) for work in each.works}
     pending: list[int] = []  # calls that wait and have not resumed
     for start_us, is_work, number in sorted(events):
@@ -259,7 +265,7 @@ def _lay_out(timeline: Timeline, works: list[int], calls: list[_HostCall], waits
         ready_us = max((moments[each].end_us for each in follows), default=timeline.begin_us)
         if work.start_us - ready_us > _TOGETHER_US:
             other = ended.before(work.start_us)
-            if other != NONE and moments[other].end_us > ready_us:
+            if other != NONE and moments[other].end_us > ready_us and _waited(timeline, moments[other], work, busiest):
                 follows.append(other)
                 ready_us = moments[other].end_us
                 timeline.timed_waits += 1
@@ -276,6 +282,18 @@ def _lay_out(timeline: Timeline, works: list[int], calls: list[_HostCall], waits
     if recording.steps:
         host.finish(recording.steps[timeline.steps[-1]].end_us)
     return timeline
+
+
+def _waited(timeline: Timeline, other: Moment, work: Work, busiest: tuple[int, int]) -> bool:
+    """Whether a work waited for another that ended last before it.
+
+    The busiest stream waits for communication; kernels beside it hold up its own for their blocks alone. A side stream
+    waits for what ended at once before, or for blocks beside a kernel of the busiest.
+    """
+    tight, before = work.start_us - other.end_us <= _TOGETHER_US, timeline.recording.works[other.work]
+    if work.stream == busiest:
+        return tight and is_communication(before)
+    return tight or before.stream == busiest
 
 
 class _Ended:
