@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import SIMULATION, NamedJob, change_ranks, Output, job_options, output_options, simulation_options
+from scaleout.cli.options import SIMULATION, NamedJob, change_ranks, pairs_of, Output, job_options, output_options, simulation_options
 from scaleout.errors import ConfigError, ScaleoutError
 
 if TYPE_CHECKING:
@@ -33,9 +33,22 @@ if TYPE_CHECKING:
 @click.option(
     "--trace", "trace_path", metavar="DIRECTORY", help="Simulate the Chakra traces of a directory, not a workload."
 )
+@click.option(
+    "--edit",
+    "edits",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a recorded job of --trace: batch, sequence, layers or accumulate by a factor (2x) or OLD->NEW, or "
+    "bucket=SIZE of gradients; repeatable.",
+)
 @output_options("Write tables, timeline and figure here.")
 def run(
-    job: NamedJob, schedules: tuple[str, ...], options: "SimulationOptions", trace_path: str | None, output: Output
+    job: NamedJob,
+    schedules: tuple[str, ...],
+    options: "SimulationOptions",
+    trace_path: str | None,
+    edits: tuple[str, ...],
+    output: Output,
 ) -> None:
     """Simulate a step of WORKLOAD, and print where the time goes.
 
@@ -56,10 +69,12 @@ def run(
     if job.workload is not None and trace_path is not None:
         raise ConfigError(f"give either the workload {job.workload} or --trace {trace_path}, not both")
     if trace_path is None:
+        if edits:
+            raise ConfigError(f"--edit {edits[0]} changes a recording (--trace); a workload is changed by --set")
         workload, topology, device = job.load()
         comparison = compare(workload, topology=topology, device=device, schedules=schedules, options=options)
     else:
-        comparison = _compare_trace(trace_path, job, schedules, options)
+        comparison = _compare_trace(trace_path, job, schedules, options, edits)
     from scaleout.cli.tables import print_comparison
     from scaleout.report.files import write
 
@@ -68,7 +83,9 @@ def run(
         raise ScaleoutError("; ".join(map(str, comparison.failures)))
 
 
-def _compare_trace(path: str, job: NamedJob, schedules: "Sequence[str]", options: "SimulationOptions") -> "Comparison":
+def _compare_trace(
+    path: str, job: NamedJob, schedules: "Sequence[str]", options: "SimulationOptions", edits: "Sequence[str]"
+) -> "Comparison":
     """Simulate traces on the network that they ran on or shall run on; kernels take their time on a device given."""
     from scaleout.cluster.device.annotate import time_kernels
     from scaleout.cluster.device.spec import load_device
@@ -84,7 +101,9 @@ def _compare_trace(path: str, job: NamedJob, schedules: "Sequence[str]", options
     gc.collect()  # gives back what reading took, a tenth of the memory of a large trace's simulation
     program, traced_on = loaded.program, loaded.facts.get("device", "as traced")
     if "recorded" in loaded.facts:
-        return _compare_recording(path, loaded, job, schedules, options)
+        return _compare_recording(path, loaded, job, schedules, options, edits)
+    if edits:
+        raise ConfigError(f"--edit {edits[0]}: {path} is no recording of `scaleout import`; change the job that it is of")
     if job.topology is None and "topology" not in loaded.facts:
         raise ConfigError(f"{path}: the trace does not say on which network it ran; give --topology")
     device = load_device(job.device or traced_on) if job.device or traced_on in library.names("device") else traced_on
@@ -96,25 +115,35 @@ def _compare_trace(path: str, job: NamedJob, schedules: "Sequence[str]", options
 
 
 def _compare_recording(
-    path: str, loaded: "LoadedTrace", job: NamedJob, schedules: "Sequence[str]", options: "SimulationOptions"
+    path: str,
+    loaded: "LoadedTrace",
+    job: NamedJob,
+    schedules: "Sequence[str]",
+    options: "SimulationOptions",
+    edits: "Sequence[str]",
 ) -> "Comparison":
     """Replay a recording, or simulate its kernels on another network."""
     from scaleout.cluster.device.spec import load_device
     from scaleout.config import library
     from scaleout.study.comparison import compare_program
-    from scaleout.study.recording import on_network, replayed
+    from scaleout.study.edits import edited
+    from scaleout.study.recording import described, on_network, replayed, with_shares
 
     if job.device is not None:
         raise ConfigError("--device: kernels of a recording take the time that was recorded; leave it out")
     traced_on = loaded.facts.get("device", "as recorded")
     device = load_device(traced_on) if traced_on in library.names("device") else traced_on
+    recording = described(loaded.program, loaded.facts, device)
+    changed = edited(recording, pairs_of(edits, option="--edit", form="as batch=2x or layers=8->4"))
+    program = changed.program
     if job.topology is None:
         if job.degrade or job.broken:
             raise ConfigError(f"{path}: a recording does not say on which network it ran; give --topology")
-        program, topology, options = replayed(loaded.program, options)
+        topology, options = replayed(program, options)
         topology = change_ranks(topology, job.slow)
     else:
-        program, topology = on_network(loaded.program), job.load_topology("")
-    return compare_program(
+        program, topology = on_network(program), job.load_topology("")
+    compared = compare_program(
         program, topology=topology, device=device, schedules=schedules or ("recorded",), options=options
     )
+    return with_shares(compared, loaded.facts, tuple(changed.notes))

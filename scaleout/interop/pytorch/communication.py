@@ -42,6 +42,7 @@ class Communication:
     group: tuple[int, ...] | None  # its ranks in order
     group_name: str
     peer: int | None = None  # rank at the other end of a message
+    item_bytes: int | None = None  # of an element
 
 
 def item_bytes(dtype: str) -> int | None:
@@ -107,6 +108,7 @@ def _stated(args: Mapping[str, Any], recording: Recording) -> Communication | No
         _ranks(args, recording, name),
         name,
         peer if isinstance(peer, int) and peer >= 0 else None,
+        item,
     )
 
 

@@ -82,7 +82,8 @@ def describe_communication(
                 carries = any(len(tensor.shape) > 1 and tensor.shape not in shapes for tensor in tensors)
                 break
     tokens = size_bytes if carries else 0
-    return recorded(call.kind, dtype="bf16", token_bytes=tokens, other_bytes=size_bytes - tokens)
+    dtype = {8: "fp64", 4: "fp32", 1: "int8"}.get(call.item_bytes or 0, "bf16")
+    return recorded(call.kind, dtype=dtype, token_bytes=tokens, other_bytes=size_bytes - tokens)
 
 
 def _either_way(shape: Shape) -> set[Shape]:

@@ -1,8 +1,10 @@
 """`scaleout import pytorch`: the recordings of a job's ranks to its program, and a report of what was kept."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from scaleout.config import library
 from scaleout.errors import TraceError
 from scaleout.interop.pytorch.as_program import Imported, program_of
 from scaleout.interop.pytorch.files import Found, job_name, recorded_files
+from scaleout.interop.pytorch.kernels import parameters_of
 from scaleout.interop.pytorch.kineto import NONE, Recording, WorkKind, read_kineto
 from scaleout.interop.pytorch.timeline import Timeline, timeline_of
 from scaleout.program.cut import BEFORE
@@ -97,14 +100,29 @@ def load_recording(
     name = job_name(found)
     imported = program_of(timelines, name=name, num_ranks=num_ranks, allow_partial=allow_partial)
     report = _report(name, timelines, numbers, imported)
+    host_bound = max(
+        timeline.host_bound_us / max(timeline.ends_us[-1] - timeline.begin_us, 1e-9) for timeline in timelines.values()
+    )
     facts = {
         "workload": name,
         "device": report.device,
         "recorded": f"steps {', '.join(map(str, numbers))}" if numbers else "one step",
         "recorded_s": repr(sum(imported.steps_s)),
         "recorded_steps": str(len(imported.steps_s)),
+        "host_bound": f"{host_bound:.4f}",
+        "parameters": _parameters(timelines),
     }
     return imported.program, facts, report
+
+
+def _parameters(timelines: Mapping[int, Timeline]) -> str:
+    """Write how many parameters of each number of elements a step of the first rank has: ``131072000x2 4096x17``."""
+    recording = next(iter(timelines.values())).recording
+    marked = max(1, len(recording.steps))
+    counts: Counter[int] = Counter()
+    for shape, count in parameters_of(recording).items():
+        counts[prod(shape)] += max(1, count // marked)
+    return " ".join(f"{size}x{count}" for size, count in sorted(counts.items(), reverse=True))
 
 
 def _is_kineto(found: Found) -> bool:

@@ -242,6 +242,7 @@ def _lay_out(timeline: Timeline, works: list[int], calls: list[_HostCall], waits
     of_work: dict[int, int] = {}
     last_of: dict[tuple[int, int], int] = {}
     ended = _Ended()
+    last_end_us = timeline.begin_us  # of the busiest stream
     busy: Counter[tuple[int, int]] = Counter()
     for number in works:
         work = recording.works[number]
@@ -263,6 +264,11 @@ def _lay_out(timeline: Timeline, works: list[int], calls: list[_HostCall], waits
         follows += [launch] if launch != NONE else []
         follows += [of_work[source] for source in waits.get(number, ()) if source in of_work]
         ready_us = max((moments[each].end_us for each in follows), default=timeline.begin_us)
+        if work.stream == busiest and launch != NONE and moments[launch].end_us == ready_us:
+            reached_us = max(last_end_us, timeline.begin_us)
+            timeline.host_bound_us += max(0.0, work.start_us - reached_us)
+        if work.stream == busiest:
+            last_end_us = work.end_us
         if work.start_us - ready_us > _TOGETHER_US:
             other = ended.before(work.start_us)
             if other != NONE and moments[other].end_us > ready_us and _waited(timeline, moments[other], work, busiest):

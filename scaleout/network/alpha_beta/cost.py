@@ -84,8 +84,8 @@ def collective_cost(
     Raises
     ------
     ConfigError
-        If kind or algorithm are unknown, the algorithm cannot do it on this group, or the size is negative; if there
-        are no chunks.
+        If kind or algorithm are unknown, the algorithm cannot do it on this group, the size is negative, next to
+        nothing or beyond 2**63, or there are no chunks.
 
     >>> from scaleout.cluster.topology.placement import place
     >>> from scaleout.cluster.topology.topology import load_topology
@@ -94,8 +94,7 @@ def collective_cost(
     >>> round(cost.time_s * 1e6, 3)  # 2 * 127 * (0.7 us + 1 MB / 25 GB/s)
     10337.8
     """
-    if not (math.isfinite(size_bytes) and size_bytes >= 0):
-        raise ConfigError(f"a collective of {size_bytes} bytes; give a size of zero or more")
+    collectives.check_size(size_bytes)
     if num_chunks is not None and num_chunks < 1:
         raise ConfigError(f"a buffer of {num_chunks} chunks; give one or more")
     return _collective_cost(kind, float(size_bytes), placement, algorithm, num_chunks)

@@ -25,6 +25,7 @@ from scaleout.network.collectives.algorithm import (
     algorithm_bandwidth,
     bus_bandwidth,
     check_kind,
+    check_size,
 )
 from scaleout.network.collectives.rounds import Messages, Round, Schedule, transfers
 
@@ -66,6 +67,7 @@ __all__ = [
     "bus_bandwidth",
     "candidates",
     "check_kind",
+    "check_size",
     "schedule",
     "transfers",
 ]
