@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import SIMULATION, NamedJob, change_ranks, pairs_of, Output, job_options, output_options, simulation_options
+from scaleout.cli.options import (
+    SIMULATION,
+    NamedJob,
+    Output,
+    change_ranks,
+    job_options,
+    output_options,
+    pairs_of,
+    simulation_options,
+)
 from scaleout.errors import ConfigError, ScaleoutError
 
 if TYPE_CHECKING:
@@ -103,7 +112,9 @@ def _compare_trace(
     if "recorded" in loaded.facts:
         return _compare_recording(path, loaded, job, schedules, options, edits)
     if edits:
-        raise ConfigError(f"--edit {edits[0]}: {path} is no recording of `scaleout import`; change the job that it is of")
+        raise ConfigError(
+            f"--edit {edits[0]}: {path} is no recording of `scaleout import`; change the job that it is of"
+        )
     if job.topology is None and "topology" not in loaded.facts:
         raise ConfigError(f"{path}: the trace does not say on which network it ran; give --topology")
     device = load_device(job.device or traced_on) if job.device or traced_on in library.names("device") else traced_on

@@ -6,7 +6,6 @@ import numpy as np
 
 from scaleout.program.graph import NEUTRAL, Bools, ExecutionGraph, compress
 
-
 BEFORE = "before the first step"
 """Phase of kernels that were launched before a recording began: the rest of a step that was not recorded."""
 

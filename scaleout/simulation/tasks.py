@@ -253,7 +253,10 @@ def _cost(folded: FoldedProgram, instance: CollectiveInstance, *, on_links: bool
     recorded = folded.is_recorded(instance)
     if recorded:
         along = ()
-    is_sent, is_kernel = on_links and bool(cost.algorithm) and not recorded, not own and lasts_s == holds_s and lasts_s > 0
+    is_sent, is_kernel = (
+        on_links and bool(cost.algorithm) and not recorded,
+        not own and lasts_s == holds_s and lasts_s > 0,
+    )
     if is_sent:
         lasts_s = holds_s = np.nan
         along = ()
@@ -361,7 +364,9 @@ def _share_kernels(laid: _Laid) -> tuple[list[tuple[Kernel | None, float]], Ints
         if id(graph) not in known:
             columns = tuple(map(id, (graph.kind, graph.role, graph.kernel)))
             if columns not in orders:
-                nodes = np.flatnonzero((graph.kind == NodeKind.COMPUTE) & ~graph.has_role(NodeRole.INPUT | NodeRole.HOST))
+                nodes = np.flatnonzero(
+                    (graph.kind == NodeKind.COMPUTE) & ~graph.has_role(NodeRole.INPUT | NodeRole.HOST)
+                )
                 orders[columns] = nodes[np.lexsort((graph.duration_s[nodes], graph.kernel[nodes]))]
             order = orders[columns]
             known[id(graph)] = _kinds_of(graph, order[graph.duration_s[order] > 0], kinds)

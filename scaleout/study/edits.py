@@ -226,24 +226,27 @@ class _Run(NamedTuple):
         return len(self.bounds) - 1
 
 
-def _runs(graph: ExecutionGraph, roles: int) -> list[_Run]:
-    """Find the unit that repeats in each stretch of a pass, by the kernels of the compute stream."""
-    main = np.flatnonzero((graph.stream == 0) & ~graph.has_role(NodeRole.HOST))
-    chosen = graph.has_role(roles)[main]
-    _, what = np.unique(
-        np.stack([graph.kernel[main], graph.collective[main], np.unique(graph.names, return_inverse=True)[1][main]]),
-        axis=1, return_inverse=True,
-    )  # fmt: skip
-    what = what.reshape(-1)
+def _runs(graph: ExecutionGraph, roles: int, *, messages: bool = False) -> list[_Run]:
+    """Find the unit that repeats in each stretch of passes, by the kernels of the compute stream.
+
+    A stretch ends at a message to or from another rank, unless units may hold `messages`.
+    """
+    main = np.flatnonzero((graph.stream == 0) & ~graph.has_role(NodeRole.HOST) & (graph.kind < NodeKind.SEND))
+    chosen = graph.has_role(roles)[main].astype(np.int64)
+    _, names = np.unique(graph.names, return_inverse=True)
+    rows = np.stack([graph.kernel[main], graph.collective[main], names[main]])
+    what = np.unique(rows, axis=1, return_inverse=True)[1].reshape(-1)
+    if not messages:
+        passed = np.r_[0, np.cumsum(graph.kind >= NodeKind.SEND)]
+        chosen = chosen * (1 + passed[main])
+    edges = np.flatnonzero(np.diff(np.r_[0, chosen, 0]))
     found = []
-    edges = np.flatnonzero(np.diff(np.r_[0, chosen.astype(np.int64), 0]))
-    for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-        run = _longest(what[begin:end])
+    for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        run = _longest(what[begin:end]) if chosen[begin] else None
         if run is not None:
             first, period, repeats = run
             starts = [begin + first + period * each for each in range(repeats + 1)]
-            bounds = tuple(int(main[start - 1]) + 1 if start else 0 for start in starts)
-            found.append(_Run(bounds))
+            found.append(_Run(tuple(int(main[start - 1]) + 1 if start else 0 for start in starts)))
     return found
 
 
@@ -373,11 +376,16 @@ def _with_parameters(recording: Recorded, change: Change, layers: int, notes: li
         notes.append("the recording tells no parameters; its optimizer is left as it is")
         return recording.program
     ratio = float((per_layer * old * change.factor + rest) / (per_layer * old + rest))
-    notes.append(f"parameters: {per_layer:,} a layer and {rest:,} besides, so that the optimizer takes {ratio:.3f} times as long")
+    notes.append(
+        f"parameters: {per_layer:,} a layer and {rest:,} besides, so that the optimizer takes {ratio:.3f} times as long"
+    )
 
     def scale(graph: ExecutionGraph) -> ExecutionGraph:
         elements = np.array(
-            [call.sizes["other_bytes"] / _ITEM.get(call.dtype, 2) if call.op.startswith(RECORDED) else 0 for call in graph.kernels]
+            [
+                call.sizes["other_bytes"] / _ITEM.get(call.dtype, 2) if call.op.startswith(RECORDED) else 0
+                for call in graph.kernels
+            ]
             + [0]
         )[graph.kernel]
         optimizer = graph.has_role(NodeRole.OPTIMIZER) & (graph.kind == NodeKind.COMPUTE)
@@ -400,7 +408,9 @@ def _accumulate(recording: Recorded, text: str, notes: list[str]) -> Program:
     """Run forward and backward several times a step; only the last time reduces gradients."""
     change = parse_change(text, where="--edit accumulate")
     if change.factor < 1 or change.factor.denominator != 1:
-        raise ConfigError(f"--edit accumulate={text}: a recording can be accumulated more often only; give a whole factor")
+        raise ConfigError(
+            f"--edit accumulate={text}: a recording can be accumulated more often only; give a whole factor"
+        )
     times = int(change.factor) - 1
     adds_s = _adding_s(recording)
     if not adds_s:
@@ -470,6 +480,7 @@ def _bucket(recording: Recorded, text: str, notes: list[str]) -> Program:
     size_bytes = parse(text, BYTES)
     start_s = _short(recording.program)[1]
     split = [0]
+    rate_s = _fastest(recording.program, start_s)
 
     def join(graph: ExecutionGraph) -> ExecutionGraph:
         reduces = np.flatnonzero(_gradients(graph) & (graph.collective == COLLECTIVES.index("all_reduce")))
@@ -485,9 +496,8 @@ def _bucket(recording: Recorded, text: str, notes: list[str]) -> Program:
             last = position + 1 == len(reduces) or steps[position + 1] != steps[position]
             if last or sum(int(graph.bytes[each]) for each in held) >= size_bytes:
                 if len(held) > 1:
-                    whole_s = start_s + sum(float(graph.duration_s[each]) - start_s for each in held)
-                    duration_s[node], source[node] = max(whole_s, 0.0), TimeSource.SCALED
                     sizes[node] = sum(int(graph.bytes[each]) for each in held)
+                    duration_s[node], source[node] = start_s + rate_s * int(sizes[node]), TimeSource.SCALED
                     gone[held[:-1]] = True
                 held = []
         kernels = np.where(sizes != graph.bytes, NONE, graph.kernel)
@@ -495,19 +505,37 @@ def _bucket(recording: Recorded, text: str, notes: list[str]) -> Program:
 
     program = recording.program.map_graphs(join)
     if split[0]:
-        notes.append(f"{split[0]} recorded buckets are larger than {text}: a bucket is not split, as one gradient is not")
+        notes.append(
+            f"{split[0]} recorded buckets are larger than {text}: a bucket is not split, as one gradient is not"
+        )
     return program
+
+
+def _fastest(program: Program, start_s: float) -> float:
+    """Return the least time a byte of gradients took, beyond the start: of a bucket that no kernel slowed down."""
+    rates = [
+        (graph.duration_s[node] - start_s) / graph.bytes[node]
+        for graph in program.graphs
+        for node in np.flatnonzero(_gradients(graph) & (graph.bytes > 0)).tolist()
+    ]
+    large = max((int(graph.bytes[_gradients(graph)].max(initial=0)) for graph in program.graphs), default=0)
+    known = [
+        (graph.duration_s[node] - start_s) / graph.bytes[node]
+        for graph in program.graphs
+        for node in np.flatnonzero(_gradients(graph) & (graph.bytes > large // 4)).tolist()
+    ]
+    return float(max(0.0, min(known or rates or [0.0])))
 
 
 def _joined(graph: ExecutionGraph, gone: Bools) -> ExecutionGraph:
     """Leave out collectives that were joined to the next one that stays: who waited for them waits for that."""
     stays = np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & ~gone)
-    into = {
-        node: int(stays[np.searchsorted(stays, node)]) for node in np.flatnonzero(gone).tolist()
-    }
+    into = {node: int(stays[np.searchsorted(stays, node)]) for node in np.flatnonzero(gone).tolist()}
     rows = []
     for node in range(len(graph)):
-        needs = {into[need] if need in into and into[need] < node else need for need in graph.dependencies_of(node).tolist()}
+        needs = {
+            into[need] if need in into and into[need] < node else need for need in graph.dependencies_of(node).tolist()
+        }
         rows.append(sorted(needs))
     for node, later in into.items():
         rows[later] = sorted({*rows[later], *graph.dependencies_of(node).tolist()} - {later})
@@ -515,8 +543,143 @@ def _joined(graph: ExecutionGraph, gone: Bools) -> ExecutionGraph:
     return without(graph.with_columns(dependency_offsets=offsets, dependencies=dependencies), gone)
 
 
+# ---- micro-batches, chunks and recomputation
+
+
+def _microbatches(recording: Recorded, text: str, notes: list[str]) -> Program:
+    """Run a pipeline's micro-batches more or less often: where forward and backward of one repeat."""
+    change = parse_change(text, where="--edit microbatches")
+    if change.old is None or change.new is None:
+        raise ConfigError(f"--edit microbatches={text}: say from how many to how many, such as 8->16")
+    more = change.new - change.old
+
+    def resize(graph: ExecutionGraph) -> ExecutionGraph:
+        both = _runs(graph, NodeRole.FORWARD | NodeRole.BACKWARD, messages=True)
+        if not both or max(run.repeats for run in both) < change.old // 2:
+            both = [run for role in _PASSES for run in _runs(graph, role, messages=True)]
+        if not both or min(run.repeats for run in both) - 1 < -more:
+            raise ConfigError(
+                f"--edit microbatches={text}: the recording shows "
+                f"{max((run.repeats for run in both), default=0)} micro-batches that repeat; at least one stays"
+            )
+        for run in sorted(both, key=lambda run: -run.bounds[0]):
+            graph = _with_units(graph, run, more)
+        return graph
+
+    return recording.program.map_graphs(resize)
+
+
+def _chunks(recording: Recorded, text: str, notes: list[str]) -> Program:
+    """Cut each exchange, its way back and the kernels between them into equal parts, one after another."""
+    parts = whole(text)
+    if parts is None or not 1 <= parts <= 1024:
+        raise ConfigError(f"--edit chunks={text}: give a number of parts from 1 to 1024")
+    short_s, start_s = _short(recording.program)
+    found = [0]
+
+    def cut(graph: ExecutionGraph) -> ExecutionGraph:
+        calls = [_resized(call, Fraction(1, parts), Fraction(1)) for call in graph.kernels]
+        ratios = _ratios(recording.device, graph.kernels, calls)
+        one = _with_kernels(graph, calls, ratios, short_s, start_s, waits=1.0)
+        inside = _between_exchanges(graph)
+        found[0] += int(inside.any())
+        adds = np.array([_added_s(recording.device, call) for call in graph.kernels] + [0.0])[graph.kernel]
+        changed = inside & (one.duration_s != graph.duration_s)
+        return graph.with_columns(
+            duration_s=np.where(changed, parts * one.duration_s + (parts - 1) * adds, graph.duration_s),
+            time_source=np.where(changed, int(TimeSource.SCALED), graph.time_source),
+        )
+
+    program = recording.program.map_graphs(cut)
+    if not found[0]:
+        raise ConfigError(f"--edit chunks={text}: the recording has no exchange (all-to-all) with its way back")
+    notes.append(
+        "chunks run one after another, as they do on one stream; what could overlap on several is not credited"
+    )
+    return program
+
+
+def _between_exchanges(graph: ExecutionGraph) -> Bools:
+    """(N,) which nodes are exchanges, or run between one and its way back."""
+    inside = np.zeros(len(graph), bool)
+    for role in _PASSES:
+        exchanges = np.flatnonzero(
+            (graph.kind == NodeKind.COLLECTIVE)
+            & (graph.collective == COLLECTIVES.index("all_to_all"))
+            & graph.has_role(role)
+        )
+        for begin, end in zip(exchanges[::2].tolist(), exchanges[1::2].tolist(), strict=False):
+            inside[begin : end + 1] = True
+    return inside & ~graph.has_role(NodeRole.HOST)
+
+
+def _added_s(device: Device | None, call: Kernel) -> float:
+    """Time to add a part's gradient of a weight to that of the parts before it; 0 for other kernels."""
+    if device is None or call.tokens != "K":
+        return 0.0
+    elements = call.sizes["M"] * call.sizes["N"] * call.sizes.get("groups", 1)
+    return float(kernel_times(device, [kernel("add", dtype=call.dtype, elements=elements)])[0][0])
+
+
+def _recompute(recording: Recorded, text: str, notes: list[str]) -> Program:
+    """Run each layer's forward again before its backward."""
+    if text != "full":
+        raise ConfigError(f"--edit recompute={text}: a recording can be made to recompute in full only; give full")
+    found = [0]
+
+    def recompute(graph: ExecutionGraph) -> ExecutionGraph:
+        forward, backward = _runs(graph, NodeRole.FORWARD), _runs(graph, NodeRole.BACKWARD)
+        if not forward or not backward:
+            return graph
+        unit = forward[0]
+        begin, end = unit.bounds[unit.repeats // 2 : unit.repeats // 2 + 2]
+        again = [
+            node
+            for node in range(begin, end)
+            if graph.stream[node] == 0 and graph.kind[node] == NodeKind.COMPUTE and not graph.role[node] & NodeRole.HOST
+        ]
+        for run in sorted(backward, key=lambda run: -run.bounds[0]):
+            layers = max(run.repeats, unit.repeats)
+            for each in range(run.repeats - 1, -1, -1):
+                times = 1 + (layers - run.repeats if each == 0 else 0)
+                graph = _inserted(graph, again * times, run.bounds[each])
+                found[0] += times
+        return graph
+
+    program = recording.program.map_graphs(recompute)
+    if not found[0]:
+        raise ConfigError("--edit recompute=full: the recording shows no layers that repeat, forward and backward")
+    return program
+
+
+def _inserted(graph: ExecutionGraph, copied: Sequence[int], at: int) -> ExecutionGraph:
+    """Return the graph with copies of kernels, one after another on the compute stream, before index `at`."""
+    main = np.flatnonzero((graph.stream == 0) & ~graph.has_role(NodeRole.HOST))
+    place = int(np.searchsorted(main, at))
+    before = int(main[place - 1]) if place else NONE
+    following = int(main[place]) if place < len(main) else NONE
+    more = len(copied)
+    rows = [graph.dependencies_of(node).tolist() for node in range(at)]
+    rows += [[at + index - 1] if index else ([before] if before != NONE else []) for index in range(more)]
+    for node in range(at, len(graph)):
+        needs = {need + more if need >= at else need for need in graph.dependencies_of(node).tolist()}
+        rows.append(sorted(needs | ({at + more - 1} if node == following else set())))
+    take = np.r_[np.arange(at), np.array(copied, np.int64), np.arange(at, len(graph))].astype(np.int64)
+    offsets, dependencies = compress(rows)
+    columns = {name: getattr(graph, name)[take] for name in NEUTRAL}
+    columns["role"] = columns["role"].copy()
+    columns["role"][at : at + more] = int(NodeRole.BACKWARD | NodeRole.RECOMPUTE)
+    columns["time_source"] = columns["time_source"].copy()
+    columns["time_source"][at : at + more] = int(TimeSource.SCALED)
+    names = tuple(graph.names[node] for node in take.tolist())
+    return graph.with_columns(names=names, dependency_offsets=offsets, dependencies=dependencies, **columns)
+
+
 EDITS: dict[str, Callable[[Recorded, str, list[str]], Program]] = {
     "layers": _layers,
+    "microbatches": _microbatches,
+    "recompute": _recompute,
+    "chunks": _chunks,
     "batch": _batch,
     "sequence": _sequence,
     "bucket": _bucket,

@@ -89,9 +89,7 @@ def program_of(timelines: Mapping[int, Timeline], *, name: str, num_ranks: int, 
     TraceError
         If ranks are missing that cannot be cloned, or ranks do not agree on a collective.
     """
-    ranks = [
-        _Rank(number, timeline, _communications(timeline)) for number, timeline in sorted(timelines.items())
-    ]
+    ranks = [_Rank(number, timeline, _communications(timeline)) for number, timeline in sorted(timelines.items())]
     notes: list[str] = []
     everyone = tuple(range(num_ranks))
     for rank in ranks:
@@ -110,7 +108,9 @@ def program_of(timelines: Mapping[int, Timeline], *, name: str, num_ranks: int, 
     role = {rank.number: number for number, rank in enumerate(ranks)}
     role_of_rank = np.array([role.get(rank, rank % len(ranks) if len(ranks) > 1 else 0) for rank in everyone], np.int64)
     groups = tuple(
-        GroupFamily(family.name, tuple(tuple(index_of[rank] for rank in group) for group in family.members), family.axis)
+        GroupFamily(
+            family.name, tuple(tuple(index_of[rank] for rank in group) for group in family.members), family.axis
+        )
         for family in families
     )
     cloned = len(everyone) - len(ranks)
@@ -205,9 +205,7 @@ class _Length:
     size_bytes: int | None
 
 
-def _lengths(
-    ranks: Sequence[_Rank], notes: list[str], *, allow_partial: bool, num_ranks: int
-) -> dict[Key, _Length]:
+def _lengths(ranks: Sequence[_Rank], notes: list[str], *, allow_partial: bool, num_ranks: int) -> dict[Key, _Length]:
     """Return what each collective takes: the shortest of its ranks' kernels, which came last and waited for none."""
     seen: dict[Key, list[tuple[float, Communication, _Rank]]] = defaultdict(list)
     for rank in ranks:
@@ -271,7 +269,11 @@ def _families(ranks: Sequence[_Rank], everyone: tuple[int, ...]) -> list[GroupFa
         else:
             home.append(group)
     return [
-        GroupFamily(f"group {number}" if len(members[0]) < len(everyone) else _name(number), tuple(members), _axis(name, members, everyone))
+        GroupFamily(
+            f"group {number}" if len(members[0]) < len(everyone) else _name(number),
+            tuple(members),
+            _axis(name, members, everyone),
+        )
         for number, (name, members) in enumerate(families)
     ]
 
@@ -466,7 +468,14 @@ def _count(imported: Imported, ranks: Sequence[_Rank], lasts: Mapping[Key, _Leng
                 row[1] += lasts[key].us / 1e6
                 row[2] += (moment.lasts_us - lasts[key].us) / 1e6
     imported.by_group = [
-        {"kind": kind, "ranks": size, "bytes": size_bytes, "calls": int(row[0]), "transfer_s": row[1], "waiting_s": row[2]}
+        {
+            "kind": kind,
+            "ranks": size,
+            "bytes": size_bytes,
+            "calls": int(row[0]),
+            "transfer_s": row[1],
+            "waiting_s": row[2],
+        }
         for (kind, size, size_bytes), row in sorted(rows.items(), key=lambda item: -item[1][1])
     ]
 

@@ -143,7 +143,9 @@ def _kernel(recording: Recording, number: int, shapes: set[Shape]) -> Kernel | N
 
 def _copies(name: str) -> bool:
     """Whether an operator may move weights or add up gradients; arithmetic of the model works on activations."""
-    return name.startswith(("copy_", "add_", "cat", "zero_", "fill_", "clone", "div_", "mul_", "to", "_to_copy", "flat"))
+    return name.startswith(
+        ("copy_", "add_", "cat", "zero_", "fill_", "clone", "div_", "mul_", "to", "_to_copy", "flat")
+    )
 
 
 def _gemm(dtype: str, factors: Sequence[Shape], shapes: set[Shape]) -> Kernel | None:

@@ -86,9 +86,7 @@ def load_recording(
         raise TraceError(f"{paths[0]}: holds no recording of a GPU; give the trace that torch.profiler exported")
     _check_devices(recordings, allow_partial=allow_partial)
     numbers = _steps(recordings, step)
-    timelines = {
-        rank: timeline_of(recording, _indices(recording, numbers)) for rank, recording in recordings.items()
-    }
+    timelines = {rank: timeline_of(recording, _indices(recording, numbers)) for rank, recording in recordings.items()}
     idle = sorted(rank for rank, timeline in timelines.items() if not timeline.moments)
     if idle:
         raise TraceError(
@@ -240,7 +238,7 @@ def _report(name: str, timelines: Mapping[int, Timeline], numbers: Sequence[int]
         untold = max(untold, timeline.untold_us)
     if before:
         report.notes.append(
-            f"{int(before):,} kernels were launched before the recording began; they are kept, as phase \"{BEFORE}\", and no "
+            f'{int(before):,} kernels were launched before the recording began; they are kept, as phase "{BEFORE}", and no '
             f"replay counts them"
         )
     if others:

@@ -116,9 +116,7 @@ def _calls(recording: Recording, steps: tuple[int, ...], works: list[int]) -> li
     lengths = [recording.calls[number].end_us - recording.calls[number].start_us for number in launched]
     most_us = _TYPICAL * median(lengths) if lengths else 0.0
     begun = sorted(work.start_us for work in recording.works)
-    launches = sorted(
-        recording.calls[work.call].start_us if work.call != NONE else 0.0 for work in recording.works
-    )
+    launches = sorted(recording.calls[work.call].start_us if work.call != NONE else 0.0 for work in recording.works)
     found = []
     for number, call in enumerate(recording.calls):
         own = launched.get(number, [])
@@ -374,13 +372,9 @@ class _Host:
 
 def idle_us(timeline: Timeline) -> float:
     """Return how long the GPU ran nothing between the first step's begin and the last one's end."""
-    works = sorted(
-        (moment.start_us, moment.end_us) for moment in timeline.moments if moment.work != NONE
-    )
+    works = sorted((moment.start_us, moment.end_us) for moment in timeline.moments if moment.work != NONE)
     idle, reached = 0.0, timeline.begin_us
     for start_us, end_us in works:
         idle += max(0.0, start_us - reached)
         reached = max(reached, end_us)
     return idle
-
-
