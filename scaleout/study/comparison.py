@@ -37,6 +37,9 @@ class Comparison:
     outcomes: tuple[Outcome, ...]
     fit: Fit | None = None
     failures: tuple[Failure, ...] = ()
+    recorded_s: float | None = None  # of a recording, the time of its steps
+    steps: int | None = None
+    notes: tuple[str, ...] = ()  # what was assumed
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -49,11 +52,14 @@ class Comparison:
             "device": self.device,
             "ranks": self.ranks,
             **({} if self.fit is None else {"memory": self.fit.summary()}),
+            **({} if self.recorded_s is None else {"recorded_s": self.recorded_s, "steps": self.steps}),
+            **({"notes": list(self.notes)} if self.notes else {}),
             "results": [
                 {
                     "schedule": outcome.schedule,
                     **asdict(outcome.breakdown),
                     "speedup": outcome.speedup,
+                    **outcome.shares,
                     **({} if outcome.efficiency is None else asdict(outcome.efficiency)),
                     **({"decisions": list(outcome.decisions)} if outcome.decisions else {}),
                     **({} if outcome.fit in (None, self.fit) else {"memory": outcome.fit.summary()}),

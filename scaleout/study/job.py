@@ -6,7 +6,7 @@ Each stage is a function of its own, so that who needs no more takes the first o
 `timed` returns. `run` takes them all, `run_all` several jobs that share what they have in common.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -146,6 +146,7 @@ class Outcome:
     workload: LayeredModel | None = None
     device: Device | None = None
     fit: Fit | None = None
+    shares: Mapping[str, float] = field(default_factory=dict)  # of a recording: of its time, how much was recorded
 
     @property
     def makespan_s(self) -> float:
