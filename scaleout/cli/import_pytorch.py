@@ -60,7 +60,7 @@ def pytorch(paths: tuple[Path, ...], output: Path, step: int | None, allow_parti
         [[str(each.step), format_seconds(each.recorded_s)] for each in report.steps],
     )
     say(
-        f"{report.kernels_kept:,} of {report.kernels:,} kernels kept, {report.kernels_linked:,} linked to their launch; "
+        f"{report.kernels_kept:,} of {report.kernels:,} kernels kept, {report.kernels_linked:,} linked to launches; "
         f"{report.copies:,} copies and memsets"
     )
     say(

@@ -15,7 +15,7 @@ import numpy as np
 
 from scaleout.cluster.topology.topology import Topology
 from scaleout.errors import GraphError, SimulationError
-from scaleout.network.alpha_beta.cost import CollectiveCost, collective_cost, one_sided
+from scaleout.network.alpha_beta.cost import CollectiveCost, collective_cost, one_sided, send_cost
 from scaleout.network.flow.demand import Group
 from scaleout.program.graph import COLLECTIVES, FLOAT_COLUMNS, NONE, ExecutionGraph, Ints, NodeKind
 from scaleout.program.operations import TimeSource
@@ -72,6 +72,7 @@ class FoldedProgram:
     algorithms: Mapping[str, str]
     folding: Folding
     _costs: dict[tuple[int, int, str, float], CollectiveCost] = field(default_factory=dict)
+    _messages: dict[tuple[float, int, int], CollectiveCost] = field(default_factory=dict)
     _groups: dict[tuple[int, int], tuple[Group, ...]] = field(default_factory=dict)
 
     @cached_property
@@ -130,6 +131,15 @@ class FoldedProgram:
             return CollectiveCost(0.0, slices * self.gap_s(instance), RECORDED)
         whole = self.cost_among(self.folding.families[instance.family], instance.group_class, kind, size_bytes)
         return one_sided(whole, slices * self.gap_s(instance)) if self.is_one_sided(instance) else whole
+
+    def message_cost(self, number: int, node: int, size_bytes: float, ends: tuple[int, int]) -> CollectiveCost:
+        """Cost of a message between two ranks: as recorded, or of its bytes on the network."""
+        if is_recorded(self.graphs[number], node):
+            return CollectiveCost(0.0, float(self.graphs[number].duration_s[node]), RECORDED)
+        if (size_bytes, *ends) not in self._messages:
+            cost = send_cost(size_bytes, self.topology, source=ends[0], destination=ends[1])
+            self._messages[size_bytes, *ends] = cost
+        return self._messages[size_bytes, *ends]
 
     def is_one_sided(self, instance: CollectiveInstance) -> bool:
         """Whether the work-groups of kernels carry an instance out, not the communication library."""

@@ -17,17 +17,11 @@ import numpy as np
 from scaleout.cluster.topology.communication_library import ResourceUse
 from scaleout.cluster.topology.peers import check_peer, named_back, peer_of
 from scaleout.errors import GraphError, SimulationError
-from scaleout.network.alpha_beta.cost import CollectiveCost, one_sided, send_cost
+from scaleout.network.alpha_beta.cost import CollectiveCost, one_sided
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
 from scaleout.program.operations import Kernel
 from scaleout.simulation.columns import NOTHING_SHARED, Sharing, Tasks, offsets_of
-from scaleout.simulation.folded_program import (
-    RECORDED,
-    CollectiveInstance,
-    CollectiveInstances,
-    FoldedProgram,
-    is_recorded,
-)
+from scaleout.simulation.folded_program import CollectiveInstance, CollectiveInstances, FoldedProgram
 
 if TYPE_CHECKING:
     from scaleout.network.flow.instances import LinkNetwork
@@ -91,7 +85,6 @@ def messages_of(folded: FoldedProgram) -> list[Message]:
             begins.setdefault((number, group, tag), node)
             peers[task] = rank, peer
     messages: list[Message] = []
-    costs: dict[tuple[float, int, int], CollectiveCost] = {}
     puts: list[tuple[tuple[int, ...], Message]] = []
     for key in sorted(sends.keys() | receives.keys()):
         sent, received = sends[key], receives[key]
@@ -101,13 +94,7 @@ def messages_of(folded: FoldedProgram) -> list[Message]:
             number, node = folded.locate(send)
             size_bytes, ends = _size_of(folded, (number, node), folded.locate(receive)), peers[send]
             if folded.graphs[number].collective[node] == NONE:
-                if is_recorded(folded.graphs[number], node):
-                    took_s = float(folded.graphs[number].duration_s[node])
-                    costs[size_bytes, *ends] = CollectiveCost(0.0, took_s, RECORDED)
-                elif (size_bytes, *ends) not in costs:
-                    cost = send_cost(size_bytes, folded.topology, source=ends[0], destination=ends[1])
-                    costs[size_bytes, *ends] = cost
-                cost = costs[size_bytes, *ends]
+                cost = folded.message_cost(number, node, size_bytes, ends)
                 messages.append(Message(send, receive, size_bytes, ends, cost, rendezvous=key[2] != NONE))
             else:
                 cost, along = _share(folded, number, node, ends)
@@ -253,10 +240,8 @@ def _cost(folded: FoldedProgram, instance: CollectiveInstance, *, on_links: bool
     recorded = folded.is_recorded(instance)
     if recorded:
         along = ()
-    is_sent, is_kernel = (
-        on_links and bool(cost.algorithm) and not recorded,
-        not own and lasts_s == holds_s and lasts_s > 0,
-    )
+    is_sent = on_links and bool(cost.algorithm) and not recorded
+    is_kernel = not own and lasts_s == holds_s and lasts_s > 0
     if is_sent:
         lasts_s = holds_s = np.nan
         along = ()

@@ -1,0 +1,73 @@
+"""What-ifs of a recorded job: its batch, sequence, layers or steps changed, kernel by kernel.
+
+A kernel whose sizes are recorded takes its recorded time, times what our model says of the new size over the old one;
+one of which only bytes are known takes as much longer as it moves more, beyond the time of the shortest kernels. Layers
+and micro-batches are found as what repeats in the order of launches, and are left out or run again. The host is left
+out where it held nothing up: recording slows it, and its time is not the job's.
+
+See docs/models/recordings.md.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from scaleout.config.reading import nearest
+from scaleout.errors import ConfigError
+from scaleout.program.graph import ExecutionGraph, NodeRole
+from scaleout.program.program import Program
+from scaleout.study.edits.communication import bucket, chunks
+from scaleout.study.edits.layers import layers, recompute
+from scaleout.study.edits.microbatches import accumulate, microbatches
+from scaleout.study.edits.recorded import Change, Edited, Recorded
+from scaleout.study.edits.sizes import batch, sequence
+
+_HOST_BOUND = 0.1
+"""Of the step, how much the GPU may wait for the host for the host to be left out of an edit."""
+
+
+def edited(recording: Recorded, edits: Mapping[str, str]) -> Edited:
+    """Carry out the edits of a recording, in the order of `EDITS`.
+
+    Raises
+    ------
+    ConfigError
+        If an edit is unknown, cannot be read, or the recording does not have what it changes.
+    """
+    unknown = [key for key in edits if key not in EDITS]
+    if unknown:
+        raise ConfigError(f"--edit {unknown[0]}={edits[unknown[0]]}: no such edit; {nearest(unknown[0], EDITS)}")
+    notes: list[str] = []
+    program = recording.program
+    if edits and recording.host_bound < _HOST_BOUND:
+        program = program.map_graphs(_without_host)
+        notes.append(
+            f"the GPU waited {recording.host_bound:.1%} of the time for the host, which the edited job leaves out: "
+            f"where it is faster than its host, it takes longer than said"
+        )
+    for key, edit in EDITS.items():
+        if key in edits:
+            program = edit(replace(recording, program=program), edits[key], notes)
+    return Edited(program, notes)
+
+
+def _without_host(graph: ExecutionGraph) -> ExecutionGraph:
+    names = np.array(graph.names, object)
+    host = graph.has_role(NodeRole.HOST) & (names == "host")
+    return graph.with_columns(duration_s=np.where(host, 0.0, graph.duration_s))
+
+
+EDITS: dict[str, Callable[[Recorded, str, list[str]], Program]] = {
+    "layers": layers,
+    "microbatches": microbatches,
+    "recompute": recompute,
+    "chunks": chunks,
+    "batch": batch,
+    "sequence": sequence,
+    "bucket": bucket,
+    "accumulate": accumulate,
+}
+"""What can be edited, in the order in which it is done."""
+
+__all__ = ["EDITS", "Change", "Edited", "Recorded", "edited", "parse_change", "repeated"]

@@ -1,0 +1,147 @@
+"""Buckets of gradients joined, and exchanges cut into chunks with the kernels between them."""
+
+from fractions import Fraction
+
+import numpy as np
+
+from scaleout.cluster.device.kernel_times import kernel_times
+from scaleout.cluster.device.spec import Device
+from scaleout.config.documents import whole
+from scaleout.config.units import BYTES, parse
+from scaleout.errors import ConfigError
+from scaleout.program.cut import without
+from scaleout.program.graph import COLLECTIVES, NONE, Bools, ExecutionGraph, NodeKind, NodeRole, compress
+from scaleout.program.operations import Kernel, TimeSource, kernel
+from scaleout.program.program import Program
+from scaleout.study.edits.layers import PASSES
+from scaleout.study.edits.recorded import Recorded, shortest
+from scaleout.study.edits.repeats import steps_of
+from scaleout.study.edits.sizes import ratios_of, resized, with_kernels
+
+
+def gradients_of(graph: ExecutionGraph) -> Bools:
+    """(N,) which collectives reduce gradients: those of backward that carry no activations."""
+    tokens = np.array([bool(call.sizes.get("token_bytes")) for call in graph.kernels] + [False])[graph.kernel]
+    kinds = [COLLECTIVES.index(kind) for kind in ("all_reduce", "reduce_scatter")]
+    sums = (graph.kind == NodeKind.COLLECTIVE) & np.isin(graph.collective, kinds)
+    return np.asarray(sums & ~tokens & graph.has_role(NodeRole.BACKWARD | NodeRole.FORWARD))
+
+
+def bucket(recording: Recorded, text: str, notes: list[str]) -> Program:
+    """Join buckets of gradients that follow each other until they are as large as wanted."""
+    size_bytes = parse(text, BYTES)
+    start_s = shortest(recording.program)[1]
+    split = [0]
+    rate_s = _fastest(recording.program, start_s)
+
+    def join(graph: ExecutionGraph) -> ExecutionGraph:
+        reduces = np.flatnonzero(gradients_of(graph) & (graph.collective == COLLECTIVES.index("all_reduce")))
+        if not len(reduces):
+            raise ConfigError("--edit bucket: the recording reduces no gradients in backward; it is no DDP job")
+        duration_s, sizes, source = graph.duration_s.copy(), graph.bytes.copy(), graph.time_source.copy()
+        gone = np.zeros(len(graph), bool)
+        held: list[int] = []
+        steps = np.searchsorted([end for _, end in steps_of(graph)], reduces)
+        for position, node in enumerate(reduces.tolist()):
+            held.append(node)
+            split[0] += int(graph.bytes[node]) > 2 * size_bytes
+            last = position + 1 == len(reduces) or steps[position + 1] != steps[position]
+            if last or sum(int(graph.bytes[each]) for each in held) >= size_bytes:
+                if len(held) > 1:
+                    sizes[node] = sum(int(graph.bytes[each]) for each in held)
+                    duration_s[node], source[node] = start_s + rate_s * int(sizes[node]), TimeSource.SCALED
+                    gone[held[:-1]] = True
+                held = []
+        kernels = np.where(sizes != graph.bytes, NONE, graph.kernel)
+        return _joined(graph.with_columns(duration_s=duration_s, bytes=sizes, time_source=source, kernel=kernels), gone)
+
+    program = recording.program.map_graphs(join)
+    if split[0]:
+        notes.append(
+            f"{split[0]} recorded buckets are larger than {text}: a bucket is not split, as one gradient is not"
+        )
+    return program
+
+
+def _fastest(program: Program, start_s: float) -> float:
+    """Return the least time a byte of gradients took, beyond the start: of a bucket that no kernel slowed down."""
+    rates = [
+        (graph.duration_s[node] - start_s) / graph.bytes[node]
+        for graph in program.graphs
+        for node in np.flatnonzero(gradients_of(graph) & (graph.bytes > 0)).tolist()
+    ]
+    large = max((int(graph.bytes[gradients_of(graph)].max(initial=0)) for graph in program.graphs), default=0)
+    known = [
+        (graph.duration_s[node] - start_s) / graph.bytes[node]
+        for graph in program.graphs
+        for node in np.flatnonzero(gradients_of(graph) & (graph.bytes > large // 4)).tolist()
+    ]
+    return float(max(0.0, min(known or rates or [0.0])))
+
+
+def _joined(graph: ExecutionGraph, gone: Bools) -> ExecutionGraph:
+    """Leave out collectives that were joined to the next one that stays: who waited for them waits for that."""
+    stays = np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & ~gone)
+    into = {node: int(stays[np.searchsorted(stays, node)]) for node in np.flatnonzero(gone).tolist()}
+    rows = []
+    for node in range(len(graph)):
+        needs = {
+            into[need] if need in into and into[need] < node else need for need in graph.dependencies_of(node).tolist()
+        }
+        rows.append(sorted(needs))
+    for node, later in into.items():
+        rows[later] = sorted({*rows[later], *graph.dependencies_of(node).tolist()} - {later})
+    offsets, dependencies = compress(rows)
+    return without(graph.with_columns(dependency_offsets=offsets, dependencies=dependencies), gone)
+
+
+def chunks(recording: Recorded, text: str, notes: list[str]) -> Program:
+    """Cut each exchange, its way back and the kernels between them into equal parts, one after another."""
+    parts = whole(text)
+    if parts is None or not 1 <= parts <= 1024:
+        raise ConfigError(f"--edit chunks={text}: give a number of parts from 1 to 1024")
+    short_s, start_s = shortest(recording.program)
+    found = [0]
+
+    def cut(graph: ExecutionGraph) -> ExecutionGraph:
+        calls = [resized(call, Fraction(1, parts), Fraction(1)) for call in graph.kernels]
+        ratios = ratios_of(recording.device, graph.kernels, calls)
+        one = with_kernels(graph, calls, ratios, short_s, start_s, waits=1.0)
+        inside = _between_exchanges(graph)
+        found[0] += int(inside.any())
+        adds = np.array([_added_s(recording.device, call) for call in graph.kernels] + [0.0])[graph.kernel]
+        changed = inside & (one.duration_s != graph.duration_s)
+        return graph.with_columns(
+            duration_s=np.where(changed, parts * one.duration_s + (parts - 1) * adds, graph.duration_s),
+            time_source=np.where(changed, int(TimeSource.SCALED), graph.time_source),
+        )
+
+    program = recording.program.map_graphs(cut)
+    if not found[0]:
+        raise ConfigError(f"--edit chunks={text}: the recording has no exchange (all-to-all) with its way back")
+    notes.append(
+        "chunks run one after another, as they do on one stream; what could overlap on several is not credited"
+    )
+    return program
+
+
+def _between_exchanges(graph: ExecutionGraph) -> Bools:
+    """(N,) which nodes are exchanges, or run between one and its way back."""
+    inside = np.zeros(len(graph), bool)
+    for role in PASSES:
+        exchanges = np.flatnonzero(
+            (graph.kind == NodeKind.COLLECTIVE)
+            & (graph.collective == COLLECTIVES.index("all_to_all"))
+            & graph.has_role(role)
+        )
+        for begin, end in zip(exchanges[::2].tolist(), exchanges[1::2].tolist(), strict=False):
+            inside[begin : end + 1] = True
+    return inside & ~graph.has_role(NodeRole.HOST)
+
+
+def _added_s(device: Device | None, call: Kernel) -> float:
+    """Time to add a part's gradient of a weight to that of the parts before it; 0 for other kernels."""
+    if device is None or call.tokens != "K":
+        return 0.0
+    elements = call.sizes["M"] * call.sizes["N"] * call.sizes.get("groups", 1)
+    return float(kernel_times(device, [kernel("add", dtype=call.dtype, elements=elements)])[0][0])

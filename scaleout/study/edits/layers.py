@@ -1,0 +1,121 @@
+"""More or fewer layers, and layers that run forward again before their backward."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from scaleout.errors import ConfigError
+from scaleout.program.graph import NONE, ExecutionGraph, NodeKind, NodeRole
+from scaleout.program.operations import RECORDED, TimeSource
+from scaleout.program.program import Program
+from scaleout.study.edits.recorded import Change, Recorded, parse_change
+from scaleout.study.edits.repeats import Run, inserted, runs_of, with_units
+
+PASSES = (NodeRole.FORWARD, NodeRole.BACKWARD)
+
+
+def layers(recording: Recorded, text: str, notes: list[str]) -> Program:
+    """Leave out layers from the middle of each stretch of them, or run one of them again."""
+    change = parse_change(text, where="--edit layers")
+    found: list[int] = []
+
+    def resize(graph: ExecutionGraph) -> ExecutionGraph:
+        runs = sorted((run for role in PASSES for run in runs_of(graph, role)), key=lambda run: -run.bounds[0])
+        for run in runs:
+            local = _layers_in(run, change)
+            more = local * (change.factor - 1)
+            if more.denominator != 1:
+                raise ConfigError(
+                    f"--edit layers={text}: {local} layers follow each other on a rank, which {change.factor} does not "
+                    f"scale to a whole number; choose another"
+                )
+            if -more > run.repeats - 1:
+                raise ConfigError(
+                    f"--edit layers={text}: {run.repeats} layers that are alike were found on a rank, and at least one "
+                    f"stays; keep more"
+                )
+            found.append(local)
+            graph = with_units(graph, run, int(more))
+        return graph
+
+    program = recording.program.map_graphs(resize)
+    if not found:
+        raise ConfigError(f"--edit layers={text}: the recording shows no layers that repeat; record with record_shapes")
+    notes.append(f"layers: {max(found)} that follow each other were found in the order of launches")
+    return _with_parameters(replace(recording, program=program), change, max(found), notes)
+
+
+def _layers_in(run: Run, change: Change) -> int:
+    """Return the layers of a stretch: those found, or one more where the first or last differs from the others."""
+    if change.old is None:
+        return run.repeats
+    stages = max(1, round(change.old / run.repeats - 0.3))
+    return change.old // stages if change.old % stages == 0 else run.repeats
+
+
+def _with_parameters(recording: Recorded, change: Change, layers: int, notes: list[str]) -> Program:
+    """Scale what works on all parameters at once: the optimizer, and collectives of more than the model's rest."""
+    old = change.old or layers
+    per_layer = sum(size * (count // old) for size, count in recording.parameters)
+    rest = sum(size * (count % old) for size, count in recording.parameters)
+    if not per_layer:
+        notes.append("the recording tells no parameters; its optimizer is left as it is")
+        return recording.program
+    ratio = float((per_layer * old * change.factor + rest) / (per_layer * old + rest))
+    notes.append(
+        f"parameters: {per_layer:,} a layer and {rest:,} besides, so that the optimizer takes {ratio:.3f} times as long"
+    )
+
+    def scale(graph: ExecutionGraph) -> ExecutionGraph:
+        elements = np.array(
+            [
+                call.sizes["other_bytes"] / _ITEM.get(call.dtype, 2) if call.op.startswith(RECORDED) else 0
+                for call in graph.kernels
+            ]
+            + [0]
+        )[graph.kernel]
+        optimizer = graph.has_role(NodeRole.OPTIMIZER) & (graph.kind == NodeKind.COMPUTE)
+        whole_model = (graph.kind != NodeKind.COMPUTE) & (elements > 1.02 * max(rest, per_layer))
+        chosen = optimizer | whole_model
+        return graph.with_columns(
+            duration_s=np.where(chosen, graph.duration_s * ratio, graph.duration_s),
+            bytes=np.where(whole_model, (graph.bytes * ratio).astype(np.int64), graph.bytes),
+            kernel=np.where(whole_model, NONE, graph.kernel),
+            time_source=np.where(chosen, int(TimeSource.SCALED), graph.time_source),
+        )
+
+    return recording.program.map_graphs(scale)
+
+
+_ITEM = {"fp64": 8, "fp32": 4, "int8": 1}
+
+
+def recompute(recording: Recorded, text: str, notes: list[str]) -> Program:
+    """Run each layer's forward again before its backward."""
+    if text != "full":
+        raise ConfigError(f"--edit recompute={text}: a recording can be made to recompute in full only; give full")
+    found = [0]
+
+    def recompute(graph: ExecutionGraph) -> ExecutionGraph:
+        forward, backward = runs_of(graph, NodeRole.FORWARD), runs_of(graph, NodeRole.BACKWARD)
+        if not forward or not backward:
+            return graph
+        unit = forward[0]
+        begin, end = unit.bounds[unit.repeats // 2 : unit.repeats // 2 + 2]
+        again = [
+            node
+            for node in range(begin, end)
+            if graph.stream[node] == 0 and graph.kind[node] == NodeKind.COMPUTE and not graph.role[node] & NodeRole.HOST
+        ]
+        for run in sorted(backward, key=lambda run: -run.bounds[0]):
+            layers = max(run.repeats, unit.repeats)
+            for each in range(run.repeats - 1, -1, -1):
+                times = 1 + (layers - run.repeats if each == 0 else 0)
+                graph = inserted(graph, again * times, run.bounds[each])
+                found[0] += times
+        return graph
+
+    program = recording.program.map_graphs(recompute)
+    if not found[0]:
+        raise ConfigError("--edit recompute=full: the recording shows no layers that repeat, forward and backward")
+    return program

@@ -1,0 +1,73 @@
+"""A recording that is edited: its program, what its metadata tells, and how an edit writes numbers."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from scaleout.cluster.device.spec import Device
+from scaleout.config.documents import number, whole
+from scaleout.errors import ConfigError
+from scaleout.program.graph import NodeKind, NodeRole
+from scaleout.program.program import Program
+
+
+class Change(NamedTuple):
+    """A number that changes: by a factor, and from what to what where that was said."""
+
+    factor: Fraction
+    old: int | None = None
+    new: int | None = None
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recording to edit: what its metadata tells beside the program."""
+
+    program: Program
+    device: Device | None
+    host_bound: float = 0.0  # share of the time in which the GPU waited for the host
+    parameters: tuple[tuple[int, int], ...] = ()  # number of elements, and how many parameters have as many
+
+
+@dataclass
+class Edited:
+    """The program of an edited job, and what the reader must know of it."""
+
+    program: Program
+    notes: list[str]
+
+
+def parse_change(text: str, *, where: str) -> Change:
+    """Read ``2x`` or ``OLD->NEW``.
+
+    >>> parse_change("3->1", where="batch")
+    Change(factor=Fraction(1, 3), old=3, new=1)
+    """
+    old_text, arrow, new_text = text.partition("->")
+    if arrow:
+        old, new = whole(old_text.strip()), whole(new_text.strip())
+        if old and new:
+            return Change(Fraction(new, old), old, new)
+    elif text.endswith("x") and (factor := number(text[:-1])) is not None and 0 < factor <= 1e6:
+        return Change(Fraction(factor).limit_denominator(10**6))
+    raise ConfigError(f"{where}={text}: write a factor, such as 2x, or OLD->NEW, such as 4->8")
+
+
+_SHORT = 0.05
+"""The quantile of kernels' times that is taken for what any kernel takes."""
+
+
+def shortest(program: Program) -> tuple[float, float]:
+    """Return what any kernel takes, and what any collective takes, however little it does."""
+    kernels, communication = [np.zeros(0)], [np.zeros(0)]
+    for graph in program.graphs:
+        timed = np.isfinite(graph.duration_s) & (graph.duration_s > 0) & ~graph.has_role(NodeRole.HOST)
+        kernels.append(graph.duration_s[timed & (graph.kind == NodeKind.COMPUTE)])
+        communication.append(graph.duration_s[timed & (graph.kind != NodeKind.COMPUTE)])
+    found = [np.concatenate(each) for each in (kernels, communication)]
+    return (
+        float(np.quantile(found[0], _SHORT)) if len(found[0]) else 0.0,
+        float(found[1].min()) if len(found[1]) else 0.0,
+    )

@@ -1,0 +1,96 @@
+"""Kernels of other sizes: another batch, or another length of its sequences."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from scaleout.cluster.device.kernel_times import kernel_times
+from scaleout.cluster.device.spec import Device
+from scaleout.program.graph import NONE, ExecutionGraph, Floats, NodeKind
+from scaleout.program.operations import RECORDED, Kernel, TimeSource, kernel, recorded
+from scaleout.program.program import Program
+from scaleout.study.edits.recorded import Recorded, parse_change, shortest
+
+
+def _scaled(recording: Recorded, batch: Fraction, sequence: Fraction) -> Program:
+    """Return the program with other numbers of sequences and of tokens in one."""
+    short_s, start_s = shortest(recording.program)
+
+    def scale(graph: ExecutionGraph) -> ExecutionGraph:
+        calls = [resized(call, batch, sequence) for call in graph.kernels]
+        ratios = ratios_of(recording.device, graph.kernels, calls)
+        return with_kernels(graph, calls, ratios, short_s, start_s, waits=float(batch * sequence))
+
+    return recording.program.map_graphs(scale)
+
+
+def resized(call: Kernel, batch: Fraction, sequence: Fraction) -> Kernel:
+    """Return a kernel for another number of sequences, and of tokens in one."""
+    tokens = batch * sequence
+    if call.op.startswith(RECORDED):
+        sizes = call.sizes
+        scaled = round(sizes["token_bytes"] * tokens)
+        name = call.op.removeprefix(RECORDED)
+        return recorded(name, dtype=call.dtype, token_bytes=scaled, other_bytes=sizes["other_bytes"])
+    if not call.tokens:
+        return call
+    shape = dict(call.shape)
+    if call.tokens == "batch*seq":
+        shape |= {"batch": _whole(shape["batch"] * batch), "seq": _whole(shape["seq"] * sequence)}
+    else:
+        shape[call.tokens] = _whole(shape[call.tokens] * tokens)
+    return kernel(call.op, dtype=call.dtype, **shape).counting(call.tokens)
+
+
+def _whole(size: Fraction) -> int:
+    return max(1, round(size))
+
+
+def ratios_of(device: Device | None, old: Sequence[Kernel], new: Sequence[Kernel]) -> Floats:
+    """Return how many times as long each kernel takes: as modelled on the device, or as its FLOPs and bytes say."""
+    ratios = np.ones(len(old))
+    changed = [index for index, (one, other) in enumerate(zip(old, new, strict=True)) if one != other]
+    modelled = [index for index in changed if not old[index].op.startswith(RECORDED)]
+    for index in changed:
+        one, other = old[index], new[index]
+        ratios[index] = other.flops / one.flops if one.flops else other.bytes / max(one.bytes, 1)
+    if device is not None and modelled:
+        before_s, _ = kernel_times(device, [old[index] for index in modelled])
+        after_s, _ = kernel_times(device, [new[index] for index in modelled])
+        ratios[modelled] = after_s / before_s
+    return ratios
+
+
+def with_kernels(
+    graph: ExecutionGraph, calls: Sequence[Kernel], ratios: Floats, short_s: float, start_s: float, *, waits: float
+) -> ExecutionGraph:
+    """Return the graph with other kernels; untold waits last as much longer as `waits` says."""
+    known = graph.kernel != NONE
+    ratio = np.where(known, np.append(ratios, 1.0)[graph.kernel], 1.0)
+    by_bytes = np.array([call.op.startswith(RECORDED) for call in calls] + [False])[graph.kernel] & known
+    fixed_s = np.where(graph.kind == NodeKind.COMPUTE, short_s, start_s)
+    fixed_s = np.where(by_bytes, np.minimum(fixed_s, graph.duration_s), 0.0)
+    duration_s = np.where(ratio == 1.0, graph.duration_s, fixed_s + (graph.duration_s - fixed_s) * ratio)
+    untold = np.array(graph.names, object) == "untold wait"
+    duration_s = np.where(untold, duration_s * waits, duration_s)
+    columns: dict[str, Any] = {
+        "duration_s": duration_s,
+        "time_source": np.where((ratio != 1.0) | untold, int(TimeSource.SCALED), graph.time_source),
+        "kernels": tuple(calls),
+    }
+    for name in ("flops", "bytes"):
+        values = np.array([getattr(call, name) for call in calls] + [0], np.int64)[graph.kernel]
+        columns[name] = np.where(known, values, getattr(graph, name))
+    return graph.with_columns(**columns)
+
+
+def batch(recording: Recorded, text: str, notes: list[str]) -> Program:
+    """Scale what counts sequences."""
+    return _scaled(recording, parse_change(text, where="--edit batch").factor, Fraction(1))
+
+
+def sequence(recording: Recorded, text: str, notes: list[str]) -> Program:
+    """Scale what counts the tokens of a sequence, attention by their square."""
+    return _scaled(recording, Fraction(1), parse_change(text, where="--edit sequence").factor)
