@@ -26,6 +26,15 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
+def one_line(text: str) -> str:
+    r"""Return a text as `printable` does, on one line: the end of a line is an escape, too.
+
+    >>> one_line("a" + chr(10) + "b") == chr(97) + r"\nb"
+    True
+    """
+    return printable(text).replace("\n", r"\n")
+
+
 def shown(value: object) -> str:
     """Return a value of the input as Python writes it, on one line and cut if it is long."""
     return " ".join(line.strip() for line in _REPR.repr(value).splitlines())

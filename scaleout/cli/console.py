@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scaleout.config.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
-from scaleout.errors import printable
+from scaleout.errors import one_line, printable
 
 _FORMATS = {
     "_bytes_per_s": format_bytes_per_s,
@@ -44,13 +44,13 @@ def console() -> Console:
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
     """Print a table whose first `left` columns are text and whose others are numbers, which are never cut short."""
     table = Table(
-        title=printable(title), title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
+        title=one_line(title), title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
     )
     for index, column in enumerate(columns):
         text = index < left
-        table.add_column(printable(column), justify="left" if text else "right", no_wrap=not text, overflow="fold")
+        table.add_column(one_line(column), justify="left" if text else "right", no_wrap=not text, overflow="fold")
     for row in rows:
-        table.add_row(*map(printable, row))
+        table.add_row(*map(one_line, row))
     console().print(table)
     console().print()
 
@@ -79,7 +79,8 @@ def print_facts(facts: Mapping[str, Any]) -> None:
             if value:
                 print_table(title, ("", ""), [[name, _written(key, cell)] for name, cell in value.items()], left=2)
         else:
-            console().print(Text.assemble((printable(title), "bold"), f": {printable(_written(key, value))}"))
+            text = printable(_written(key, value)).replace("\n", "\n  ")  # no line of it is to pass for a fact
+            console().print(Text.assemble((one_line(title), "bold"), f": {text}"))
 
 
 def _leading_text(rows: Sequence[Mapping[str, Any]]) -> int:

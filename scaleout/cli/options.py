@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import click
 
 from scaleout.cli.printing import say, say_json
-from scaleout.errors import ConfigError, shown
+from scaleout.errors import ConfigError, one_line, shown
 
 if TYPE_CHECKING:
     from scaleout.cluster.device.spec import Device
@@ -42,7 +42,7 @@ class Output(NamedTuple):
             return
         print_tables()
         for name, meaning in written.items():
-            say(f"{Path(self.folder or '') / name}  {meaning}")
+            say(one_line(f"{Path(self.folder or '') / name}  {meaning}"))
 
 
 def _handing(

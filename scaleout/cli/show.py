@@ -55,9 +55,8 @@ def _kind(name_or_file: str) -> str:
         return _kind_of_file(Path(name_or_file))
     known = {name: kind for kind in library.FOLDERS for name in library.names(kind)}
     if name_or_file not in known:
-        raise ConfigError(
-            f"unknown name {name_or_file!r}; {nearest(name_or_file, known)} (`scaleout list` names them all)"
-        )
+        hint = library.of_here(name_or_file) or nearest(name_or_file, known)
+        raise ConfigError(f"unknown name {name_or_file!r}; {hint} (`scaleout list` names them all)")
     return known[name_or_file]
 
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from scaleout.config.documents import decode_json
+from scaleout.config.documents import check_regular, decode_json
 from scaleout.errors import ConfigError
 
 Row = Mapping[str, Any]
@@ -36,6 +36,7 @@ def read_log(file: Path, *, checked: bool = False) -> dict[int, dict[str, Any]]:
     """
     if not file.exists():
         return {}
+    check_regular(file)
     rows = {}
     for number, line in enumerate(file.read_bytes().split(b"\n")[:-1], start=1):
         try:

@@ -4,9 +4,11 @@ A file is read as far as a limit of bytes; a value may be so deep, its whole num
 a key stands once. `yaml_files` holds YAML to the same. Knows no keys; needs nothing that takes long to import.
 """
 
+import errno
 import json
 import math
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import accumulate
@@ -36,19 +38,28 @@ _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 def is_file(path: Path) -> bool:
     """Return whether there is such a file, or raise `ConfigError` if none can be looked for, as where a name is long.
 
-    A name with a null is none.
+    A name with a null is none. What is neither file nor folder is refused as `check_regular` does.
     """
     try:
+        check_regular(path)
         return path.is_file()
-    except ValueError:
+    except (ValueError, FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); give an existing file") from None
 
 
+def check_regular(path: Path) -> None:
+    """Raise `OSError` if a path is a pipe, a device or a socket: nobody knows when, or whether, those end."""
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "it is a pipe or a device; write what it gives to a file", str(path))
+
+
 @contextmanager
 def _opened(path: Path, what: str) -> Iterator[BinaryIO]:
     try:
+        check_regular(path)
         with path.open("rb") as file:
             yield file
     except (OSError, ValueError) as error:  # a path with a null is no value

@@ -42,6 +42,11 @@ def is_path(name_or_file: str) -> bool:
     return name_or_file.endswith((".yaml", ".yml", ".graphml", ".edgelist")) or "/" in name_or_file
 
 
+def of_here(name: str) -> str:
+    """Return a hint how to write the name of a file of the working directory; an empty text if there is none."""
+    return f"for the file of this name write {f'./{name}'!r}" if name and is_file(Path(name)) else ""
+
+
 def find(kind: str, name_or_file: str, *, named_by: str = "") -> Path:
     """Return the file of a name or path, or raise `ConfigError` with the nearest name.
 
@@ -58,7 +63,7 @@ def find(kind: str, name_or_file: str, *, named_by: str = "") -> Path:
         return path
     path = folder(kind) / (f"{name_or_file}/{_DEVICE_FILE}" if kind == "device" else f"{name_or_file}.yaml")
     if not is_file(path):
-        hint = _other_sizes(kind, name_or_file) or nearest(name_or_file, names(kind))
+        hint = of_here(name_or_file) or _other_sizes(kind, name_or_file) or nearest(name_or_file, names(kind))
         raise ConfigError(f"{where}unknown {kind} {name_or_file!r}; {hint} (`scaleout list` names them all)")
     return path
 

@@ -1,6 +1,7 @@
 """The command line as its users and their scripts see it: output, JSON keys, messages and exit codes."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -375,3 +376,58 @@ def test_words_are_printed_as_they_are(capsys):
     print_facts({"[x]": ":ring: [red]a[/red]"})
     printed = [line.rstrip() for line in capsys.readouterr().out.split("\n")]
     assert printed == ["[bold]", "[x]", ":ring: [red]a[/red]", "", "[x]: :ring: [red]a[/red]", ""]
+
+
+PIPES = [
+    ("run", "pipe.yaml"), ("show", "pipe.yaml"), ("run", "dlrm-128", "--topology", "pipe.edgelist"),
+    ("run", "dlrm-128", "--placement", "pipe.txt"), ("validate", "pipe.jsonl"), ("run", "--trace", "pipe"),
+    ("run", "dlrm-128", "--topology", "sierra-128", "--policy", "nccl_ring=./pipe.txt", "--schedule", "baseline"),
+    ("validate", "/dev/zero"),
+]  # fmt: skip
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="makes pipes")
+@pytest.mark.parametrize("arguments", PIPES, ids=" ".join)
+def test_what_is_no_file_is_not_waited_for(scaleout, tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
+    for name in ("pipe.yaml", "pipe.edgelist", "pipe.txt", "pipe.jsonl", "pipe.0.et"):
+        os.mkfifo(name)
+    code, out, err = scaleout(*(f"./{each}" if each.startswith("pipe") else each for each in arguments))
+    assert (code, out) == (2, "")
+    assert "it is a pipe or a device; write what it gives to a file" in err
+
+
+@pytest.mark.parametrize("name", ["net.txt", "net"])
+@pytest.mark.parametrize("command", [("show",), ("run",), ("collective", "all_reduce", "--bytes", "1", "--topology")])
+def test_a_file_without_its_folder_is_no_name_but_nearly(scaleout, tmp_path, monkeypatch, command, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text("")
+    code, _, err = scaleout(*command, name)
+    assert code == 2
+    assert f"{name!r}; for the file of this name write './{name}'" in err
+
+
+def test_controls_of_a_name_are_not_printed(scaleout, tmp_path):
+    """In titles of tables and in facts a name stays on its line."""
+    file = tmp_path / "a\nb\x1b[31m.yaml"
+    file.write_bytes(find("workload", "dlrm-128").read_bytes())
+    _, out, _ = scaleout("run", file, "--schedule", "baseline")
+    assert "\na\\nb\\x1b[31m on torus-8x16, ranks 128" in out
+    _, out, _ = scaleout("show", file)
+    assert out.startswith("workload: a\n  b\\x1b[31m\n")
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (("--slow", "5=1e308"), "rank 5 is slowed by 1e+308; give how many times as long it takes, from 1 to 1e+09"),
+        (
+            ("--degrade", "0-1=1e-300"),
+            "link '0-1' is degraded to 1e-300; give a factor from 1e-09 to 1",
+        ),
+    ],
+)
+def test_a_limit_is_said_as_it_is(scaleout, option, said):
+    code, _, err = scaleout("run", "dlrm-128", *option)
+    assert code == 2
+    assert said in err

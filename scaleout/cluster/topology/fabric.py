@@ -6,16 +6,17 @@ ranks. Every edge has a ``bandwidth`` and a ``latency``, each with its unit. Kno
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from ast import literal_eval
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from scaleout.config.documents import read_text, whole
 from scaleout.config.reading import nearest
 from scaleout.config.units import BYTES_PER_S, SECONDS, parse
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, shown
 
 SUFFIXES = (".graphml", ".edgelist")
 """Ends of the files that networkx reads."""
@@ -41,18 +42,21 @@ class Fabric:
     def __post_init__(self) -> None:
         seen: set[tuple[int, int]] = set()
         for link in self.links:
-            name = f"link {self.name(link.a)}-{self.name(link.b)}"
-            if link.a == link.b:
-                raise ConfigError(f"{name} joins a node to itself; remove it")
-            if not (math.isfinite(link.bytes_per_s) and link.bytes_per_s > 0):
-                raise ConfigError(f"{name} carries {link.bytes_per_s:g} B/s; give a bandwidth above zero")
-            if not (math.isfinite(link.latency_s) and link.latency_s >= 0):
-                raise ConfigError(f"{name} has a latency of {link.latency_s:g} s; give zero or more")
-            pair = (min(link.a, link.b), max(link.a, link.b))
+            a, b, bytes_per_s, latency_s = link
+            if a == b:
+                raise ConfigError(f"{self._named(link)} joins a node to itself; remove it")
+            if not 0 < bytes_per_s < math.inf:
+                raise ConfigError(f"{self._named(link)} carries {bytes_per_s:g} B/s; give a bandwidth above zero")
+            if not 0 <= latency_s < math.inf:
+                raise ConfigError(f"{self._named(link)} has a latency of {latency_s:g} s; give zero or more")
+            pair = (a, b) if a < b else (b, a)
             if pair in seen:
-                raise ConfigError(f"{name} stands twice; give it once, with the bandwidth of both")
+                raise ConfigError(f"{self._named(link)} stands twice; give it once, with the bandwidth of both")
             seen.add(pair)
         _check_connected(self)
+
+    def _named(self, link: FabricLink) -> str:
+        return f"link {self.name(link.a)}-{self.name(link.b)}"
 
     def __hash__(self) -> int:
         return self._hash
@@ -151,7 +155,8 @@ def _read(text: str, suffix: str) -> Any:
         if suffix == ".graphml":
             graph = networkx.parse_graphml(text)
         else:
-            graph = networkx.parse_edgelist(text.split("\n"), create_using=networkx.MultiGraph)
+            graph = networkx.MultiGraph()
+            graph.add_edges_from(_edges(text))
     except Exception as error:  # whatever networkx and its parsers raise on a file that is not what its name says
         first = (str(error).splitlines() or [type(error).__name__])[0]
         kind = "a GraphML file" if suffix == ".graphml" else "an edge list"
@@ -159,6 +164,19 @@ def _read(text: str, suffix: str) -> Any:
     if graph.is_directed():
         raise ConfigError("the graph is directed, and links are full-duplex; write it with undirected edges")
     return graph
+
+
+def _edges(text: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the edges of an edge list, as `networkx.parse_edgelist` does; attributes that many have are read once."""
+    attributes = lru_cache(maxsize=1024)(literal_eval)
+    for line in text.split("\n"):
+        words = line.partition("#")[0].split()
+        if len(words) < 2:
+            continue
+        found = attributes(" ".join(words[2:])) if words[2:] else {}
+        if not isinstance(found, dict):
+            raise ValueError(f"{shown(' '.join(words))} does not end with attributes in braces")  # noqa: TRY004
+        yield words[0], words[1], found
 
 
 def _ranks(graph: Any) -> dict[str, int]:
@@ -175,13 +193,19 @@ def _ranks(graph: Any) -> dict[str, int]:
     return ranks
 
 
+_QUANTITIES = {"bandwidth": BYTES_PER_S, "latency": SECONDS}
+_READERS = {key: lru_cache(maxsize=1024)(partial(parse, quantity=each)) for key, each in _QUANTITIES.items()}
+"""Attribute of a link to what it is, and to what reads its text; what many links have in common is read once."""
+
+
 def _attributes(a: Any, b: Any, data: dict[str, Any]) -> tuple[float, float]:
     values = []
-    for key, quantity in (("bandwidth", BYTES_PER_S), ("latency", SECONDS)):
+    for key, quantity in _QUANTITIES.items():
         if key not in data:
             raise ConfigError(f"link {a}-{b} has no attribute {key!r}; add it, such as {key}={quantity.example!r}")
         try:
-            values.append(parse(data[key], quantity))
+            text = data[key]
+            values.append(_READERS[key](text) if isinstance(text, str) else parse(text, quantity))
         except ConfigError as error:
             raise ConfigError(f"link {a}-{b}: {key}: {error}") from None
     return values[0], values[1]

@@ -160,8 +160,8 @@ def _factor(topology: Topology, name: str, to: float | str) -> float:
             raise ConfigError(f"link {name!r}: {error}") from None
     if not LEAST_FACTOR <= factor <= 1:
         raise ConfigError(
-            f"link {name!r} is degraded to {to}; give a factor above 0 and up to 1, or a bandwidth up to its "
-            f"own, or break the link"
+            f"link {name!r} is degraded to {to}; give a factor from {LEAST_FACTOR:g} to 1, or a bandwidth of as much "
+            f"of its own, or break the link"
         )
     return factor
 
@@ -217,12 +217,15 @@ def slow_down(topology: Topology, factors: Mapping[int, float]) -> Topology:
     Raises
     ------
     ConfigError
-        If a rank is not in the topology or a factor is below 1.
+        If a rank is not in the topology or a factor is below 1 or above a billion.
     """
     topology.coordinates(list(factors))
     for rank, factor in factors.items():
         if not 1 <= factor <= 1 / LEAST_FACTOR:
-            raise ConfigError(f"rank {rank} is slowed by {factor}; give how many times as long it takes, 1 or more")
+            raise ConfigError(
+                f"rank {rank} is slowed by {factor}; give how many times as long it takes, from 1 to "
+                f"{1 / LEAST_FACTOR:g}"
+            )
     return replace(topology, slow_ranks=tuple(sorted({**dict(topology.slow_ranks), **factors}.items())))
 
 

@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
+from scaleout.config.documents import check_regular
 from scaleout.errors import TraceError
 from scaleout.interop.astra.inputs import RemoteMemoryFile, SystemFile
 from scaleout.interop.chakra import wire
@@ -90,6 +91,7 @@ def read_graphs(
     for rank in range(num_ranks):
         path = Path(f"{prefix}.{rank}.et")
         try:
+            check_regular(path)
             content = path.read_bytes()
         except OSError as error:
             raise TraceError(

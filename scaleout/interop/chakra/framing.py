@@ -13,6 +13,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
+from scaleout.config.documents import check_regular
 from scaleout.errors import TraceError
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -56,6 +57,7 @@ def read_content(path: Path) -> Content:
     """Read a plain or gzip file, or raise `TraceError` if it cannot be read or is empty."""
     unzipped = bytearray()
     try:
+        check_regular(path)
         whole = path.read_bytes()
         if whole.startswith(_GZIP_MAGIC):
             with gzip.GzipFile(fileobj=BytesIO(whole)) as file:
