@@ -110,7 +110,7 @@ def parse_kernel(text: str, *, flops: int, size_bytes: int) -> Kernel:
     return replace(call, flops=flops, bytes=size_bytes, tokens=tokens)
 
 
-_TOKENS = "tokens="
+_TOKENS = "counts_tokens="
 
 
 _AXIS = "axis="
