@@ -60,8 +60,8 @@ def pytorch(paths: tuple[Path, ...], output: Path, step: int | None, allow_parti
         [[str(each.step), format_seconds(each.recorded_s)] for each in report.steps],
     )
     say(
-        f"{report.kernels_kept:,} of {report.kernels:,} kernels kept, {report.kernels_linked:,} linked to their launch; "
-        f"{report.copies:,} copies and memsets"
+        f"{report.kernels_kept:,} of {report.kernels:,} kernels kept, {report.kernels_linked:,} linked to their "
+        f"launch; {report.copies:,} copies and memsets"
     )
     say(
         f"{report.collectives:,} calls of collectives and messages, {report.collectives_sized:,} of known size; waits "

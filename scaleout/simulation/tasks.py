@@ -101,19 +101,29 @@ def messages_of(folded: FoldedProgram) -> list[Message]:
             number, node = folded.locate(send)
             size_bytes, ends = _size_of(folded, (number, node), folded.locate(receive)), peers[send]
             if folded.graphs[number].collective[node] == NONE:
-                if is_recorded(folded.graphs[number], node):
-                    took_s = float(folded.graphs[number].duration_s[node])
-                    costs[size_bytes, *ends] = CollectiveCost(0.0, took_s, RECORDED)
-                elif (size_bytes, *ends) not in costs:
-                    cost = send_cost(size_bytes, folded.topology, source=ends[0], destination=ends[1])
-                    costs[size_bytes, *ends] = cost
-                cost = costs[size_bytes, *ends]
+                cost = _cost_of_message(folded, (number, node), size_bytes, ends, costs)
                 messages.append(Message(send, receive, size_bytes, ends, cost, rendezvous=key[2] != NONE))
             else:
                 cost, along = _share(folded, number, node, ends)
                 message = Message(send, receive, size_bytes, ends, cost, rendezvous=True, put=True, along=along)
                 puts.append(((begins[number, *key[2:4]], *_turn(folded, message, key[2], piece)), message))
     return messages + [message for _, message in sorted(puts, key=lambda put: put[0])]
+
+
+def _cost_of_message(
+    folded: FoldedProgram,
+    send: tuple[int, int],
+    size_bytes: float,
+    ends: tuple[int, int],
+    costs: dict[tuple[float, int, int], CollectiveCost],
+) -> CollectiveCost:
+    """Return what a message takes: as recorded, or as the network says, which `costs` keeps."""
+    number, node = send
+    if is_recorded(folded.graphs[number], node):
+        return CollectiveCost(0.0, float(folded.graphs[number].duration_s[node]), RECORDED)
+    if (size_bytes, *ends) not in costs:
+        costs[size_bytes, *ends] = send_cost(size_bytes, folded.topology, source=ends[0], destination=ends[1])
+    return costs[size_bytes, *ends]
 
 
 def _unmatched(folded: FoldedProgram, sent: list[int], received: list[int]) -> SimulationError:

@@ -184,7 +184,7 @@ def _short(program: Program) -> tuple[float, float]:
 def _with_kernels(
     graph: ExecutionGraph, calls: Sequence[Kernel], ratios: Floats, short_s: float, start_s: float, *, waits: float
 ) -> ExecutionGraph:
-    """Return the graph with other kernels; what nobody told a kernel waited for lasts as much longer as `waits` says."""
+    """Return the graph with other kernels; waits that nothing explains last `waits` times as long."""
     known = graph.kernel != NONE
     ratio = np.where(known, np.append(ratios, 1.0)[graph.kernel], 1.0)
     by_bytes = np.array([call.op.startswith(RECORDED) for call in calls] + [False])[graph.kernel] & known
@@ -281,7 +281,7 @@ def repeated(graph: ExecutionGraph, begin: int, end: int, times: int, *, before:
     for copy in range(1, times + 1):
         for node in range(begin, end):
             row = []
-            for need in rows[node] if copy == 1 else rows[node]:
+            for need in rows[node]:
                 if need >= begin:
                     row.append(need + copy * size)
                 elif need in of_previous and of_previous[need] in twin:
@@ -551,11 +551,11 @@ def _microbatches(recording: Recorded, text: str, notes: list[str]) -> Program:
     change = parse_change(text, where="--edit microbatches")
     if change.old is None or change.new is None:
         raise ConfigError(f"--edit microbatches={text}: say from how many to how many, such as 8->16")
-    more = change.new - change.old
+    old, more = change.old, change.new - change.old
 
     def resize(graph: ExecutionGraph) -> ExecutionGraph:
         both = _runs(graph, NodeRole.FORWARD | NodeRole.BACKWARD, messages=True)
-        if not both or max(run.repeats for run in both) < change.old // 2:
+        if not both or max(run.repeats for run in both) < old // 2:
             both = [run for role in _PASSES for run in _runs(graph, role, messages=True)]
         if not both or min(run.repeats for run in both) - 1 < -more:
             raise ConfigError(

@@ -9,6 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -190,7 +191,7 @@ def _check_cloned(ranks: Sequence[_Rank], num_ranks: int) -> None:
     """Refuse to clone some of several ranks: which of them a missing one is like is not recorded."""
     missing = sorted(set(range(num_ranks)) - {rank.number for rank in ranks})
     raise TraceError(
-        f"ranks {', '.join(map(str, missing[:8]))}{' and more' if len(missing) > 8 else ''} of {num_ranks} are missing; "
+        f"ranks {_listed(missing)} of {num_ranks} are missing; "
         f"give the recordings of all ranks, of one rank that all others are like, or --allow-partial"
     )
 
@@ -290,7 +291,7 @@ def _axis(name: str, members: Sequence[tuple[int, ...]], everyone: tuple[int, ..
 
 def _tiled(group: tuple[int, ...], num_ranks: int) -> list[tuple[int, ...]]:
     """Return the groups of all ranks that are like one with equal steps between its ranks."""
-    steps = {later - earlier for earlier, later in zip(group, group[1:], strict=False)}
+    steps = {later - earlier for earlier, later in pairwise(group)}
     if len(group) < 2:
         return [(rank,) for rank in range(num_ranks)]
     stride = steps.pop()

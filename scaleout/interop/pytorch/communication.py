@@ -99,12 +99,12 @@ def _stated(args: Mapping[str, Any], recording: Recording) -> Communication | No
         return None
     item = item_bytes(str(args.get("dtype", "")))
     elements = args.get("Out msg nelems" if kind in ("all_gather", RECEIVE) else "In msg nelems")
-    known = item is not None and isinstance(elements, int) and elements >= 0
+    size_bytes = elements * item if item is not None and isinstance(elements, int) and elements >= 0 else None
     name = str(args.get("Process Group Name", ""))
     peer = args.get("Dst Rank" if kind == SEND else "Src Rank") if kind in (SEND, RECEIVE) else None
     return Communication(
         kind,
-        int(elements) * (item or 0) if known else None,
+        size_bytes,
         _ranks(args, recording, name),
         name,
         peer if isinstance(peer, int) and peer >= 0 else None,
@@ -136,7 +136,7 @@ def _input_bytes(operator: Operator, kind: str) -> int | None:
     ]
     if not sized:
         return None
-    sizes = [prod(dims) * item for dims, item in sized]
+    sizes: list[int] = [prod(dims) * item for dims, item in sized]
     if kind == "all_gather":
         return max(sizes) if len(sizes) > 1 else None
     return sizes[0] if kind not in ("reduce_scatter",) else max(sizes)

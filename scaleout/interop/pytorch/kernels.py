@@ -87,7 +87,7 @@ def describe_communication(
 
 
 def _either_way(shape: Shape) -> set[Shape]:
-    return {shape, shape[:-2] + (shape[-1], shape[-2])} if len(shape) > 1 else {shape}
+    return {shape, (*shape[:-2], shape[-1], shape[-2])} if len(shape) > 1 else {shape}
 
 
 def _sized(recording: Recording, operator: int) -> int:

@@ -1,8 +1,8 @@
 """A Kineto trace, what `torch.profiler` exports for one rank, to its GPU work, host calls and operators.
 
-Versions differ: categories were called `Kernel` and `Runtime` before 2021, AMD's calls begin with `hip`, times are whole
-or broken microseconds, and metadata of collectives stands on kernels, on `record_param_comms`, or nowhere. What follows
-knows one form. Times are microseconds since the earliest event of the file.
+Versions differ: categories were called `Kernel` and `Runtime` before 2021, AMD's calls begin with `hip`, times are
+whole or broken microseconds, and metadata of collectives stands on kernels, on `record_param_comms`, or nowhere. What
+follows knows one form. Times are microseconds since the earliest event of the file.
 """
 
 import re
@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -198,21 +199,21 @@ def _take(recording: Recording, event: Mapping[str, Any], start_us: float, exter
     end_us = start_us + max(_number(event, "dur", recording.path, default=0.0), 0.0)
     thread = (event.get("pid"), event.get("tid"))
     if category in _WORK:
-        stream = (_int(args.get("device", event.get("pid"))), _int(args.get("stream", event.get("tid"))))
-        work = Work(name, _WORK[category], stream, start_us, end_us, _int(args.get("correlation")), args)
+        stream = (whole_of(args.get("device", event.get("pid"))), whole_of(args.get("stream", event.get("tid"))))
+        work = Work(name, _WORK[category], stream, start_us, end_us, whole_of(args.get("correlation")), args)
         recording.works.append(work)
     elif category in _CALLS:
         kind = call_kind(name)
         if kind is not None:
-            external = _int(args.get("External id", args.get("external id")))
-            call = Call(kind, name, thread, start_us, end_us, _int(args.get("correlation")), external)
+            external = whole_of(args.get("External id", args.get("external id")))
+            call = Call(kind, name, thread, start_us, end_us, whole_of(args.get("correlation")), external)
             recording.calls.append(call)
     elif category == "cuda_sync":
-        recording.syncs[_int(args.get("correlation"))] = args
+        recording.syncs[whole_of(args.get("correlation"))] = args
     elif _STEP.fullmatch(name):
         recording.steps.append(Span(name, start_us, end_us))
     else:
-        external = _int(args.get("External id", args.get("external id")))
+        external = whole_of(args.get("External id", args.get("external id")))
         if external > 0:
             externals.setdefault(external, len(recording.operators))
         recording.operators.append(Operator(name, thread, start_us, end_us, args))
@@ -225,13 +226,13 @@ def _number(event: Mapping[str, Any], key: str, path: Path, *, default: float | 
             value = float(value)
         except ValueError:
             value = None
-    if not isinstance(value, int | float) or isinstance(value, bool) or value != value:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value):
         name = shown(event.get("name"))
         raise TraceError(f"{path}: event {name} has {key} {shown(event.get(key))}, which is no number; mend the file")
     return float(value)
 
 
-def _int(value: object) -> int:
+def whole_of(value: object) -> int:
     """Return a whole number; `NONE` for what is none."""
     if isinstance(value, str) and value.lstrip("-").isdigit() and len(value) < 20:
         return int(value)
@@ -239,7 +240,7 @@ def _int(value: object) -> int:
 
 
 def _rank(value: object) -> int | None:
-    found = _int(value)
+    found = whole_of(value)
     return found if found >= 0 else None
 
 
@@ -255,8 +256,8 @@ def _listed_groups(info: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     groups = {}
     for each in listed if isinstance(listed, list) else []:
         if isinstance(each, dict) and isinstance(each.get("ranks"), list):
-            ranks = tuple(_int(rank) for rank in each["ranks"])
-            size = _int(each.get("pg_size"))
+            ranks = tuple(whole_of(rank) for rank in each["ranks"])
+            size = whole_of(each.get("pg_size"))
             if ranks and NONE not in ranks and size in (NONE, len(ranks)):
                 groups[str(each.get("pg_name"))] = ranks
     return groups
@@ -288,7 +289,7 @@ def _link(recording: Recording, externals: Mapping[int, int]) -> None:
         call.operator = found if found != NONE else externals.get(call.external, NONE)
     for work in recording.works:
         work.call = launches.get(work.correlation, NONE) if work.correlation != NONE else NONE
-        external = _int(work.args.get("External id", work.args.get("external id")))
+        external = whole_of(work.args.get("External id", work.args.get("external id")))
         work.operator = recording.calls[work.call].operator if work.call != NONE else NONE
         if work.operator == NONE and external > 0 and work.call == NONE:
             work.operator = externals.get(external, NONE)

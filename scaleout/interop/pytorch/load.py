@@ -238,8 +238,8 @@ def _report(name: str, timelines: Mapping[int, Timeline], numbers: Sequence[int]
         untold = max(untold, timeline.untold_us)
     if before:
         report.notes.append(
-            f'{int(before):,} kernels were launched before the recording began; they are kept, as phase "{BEFORE}", and no '
-            f"replay counts them"
+            f'{int(before):,} kernels were launched before the recording began; they are kept, as phase "{BEFORE}", '
+            f"and no replay counts them"
         )
     if others:
         report.notes.append(f"{others:,} kernels are of other steps and are left out")
