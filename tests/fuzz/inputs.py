@@ -21,6 +21,7 @@ from log_inputs import (
     search_log,
     to_measure,
 )
+from recording_inputs import read_recording, recordings
 from seeds import (
     devices,
     fabric_case,
@@ -68,12 +69,13 @@ KINDS = {
         lambda case: measured.read_table.__wrapped__((Path("rows.jsonl"),)), 10,
     ),
     "trace": Kind(lambda random: Case("trace", traces(random)), lambda case: load_program("w"), 10),
+    "recording": Kind(recordings, read_recording, 4),
     "astra": Kind(lambda random: Case("astra", astra_files(random)), read_astra, 8),
     "measured rows": Kind(lambda random: Case("measured rows", measured_files(random)), read_measured, 3),
     "search log": Kind(lambda random: Case("search log", {FILE: search_log(random)}), read_search_log, 4),
     "measure log": Kind(measure_log, read_measure_log, 2),
     "rows to measure": Kind(to_measure, read_to_measure, 2),
-    "option": Kind(option_case, read_option, 12),
+    "option": Kind(option_case, read_option, 8),
     "command": Kind(command_case, None, 2),
 }  # fmt: skip
 """Kind of input to what makes and reads it; the shares say how many of each hundred are of it."""

@@ -40,8 +40,9 @@ from scaleout.program.graph import (
 from scaleout.program.operations import Kernel, TimeSource
 from scaleout.program.program import GroupFamily, Program
 
-_AXES = {"tp": "tensor", "tensor": "tensor", "dp": "data", "data": "data", "fsdp": "data", "ep": "expert",
-         "expert": "expert", "cp": "context", "context": "context", "pp": "pipeline", "pipeline": "pipeline"}  # fmt: skip
+_AXES = {"tp": "tensor", "tensor": "tensor", "dp": "data", "data": "data", "fsdp": "data",
+         "ep": "expert", "expert": "expert", "cp": "context", "context": "context",
+         "pp": "pipeline", "pipeline": "pipeline"}  # fmt: skip
 _LAYER = re.compile(r"(?:layers?|blocks?|h)\.(\d+)|(?:Layer|Block)_(\d+)")
 
 Key = tuple[tuple[int, ...], str, int, int]
