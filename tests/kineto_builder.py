@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 HOST, GPU = 100, 0
+_OLD_NAMES = {"kernel": "Kernel", "cuda_runtime": "Runtime", "cpu_op": "Operator", "gpu_memcpy": "Memcpy"}
 COLLECTIVE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
@@ -18,25 +19,9 @@ class Rank:
         self.correlation = 0
 
     def event(self, category, name, at, lasts, *, pid=HOST, tid=1, **args):
-        if self.old_names:
-            category = {
-                "kernel": "Kernel",
-                "cuda_runtime": "Runtime",
-                "cpu_op": "Operator",
-                "gpu_memcpy": "Memcpy",
-            }.get(category, category)
-        self.events.append(
-            {
-                "ph": "X",
-                "cat": category,
-                "name": name,
-                "pid": pid,
-                "tid": tid,
-                "ts": at + self.offset_us,
-                "dur": lasts,
-                "args": args,
-            }  # fmt: skip
-        )
+        name_of = _OLD_NAMES if self.old_names else {}
+        where = {"ph": "X", "cat": name_of.get(category, category), "name": name, "pid": pid, "tid": tid}
+        self.events.append({**where, "ts": at + self.offset_us, "dur": lasts, "args": args})
         return self
 
     def call(self, name, at, lasts=1.0, *, thread=1, correlation=None):

@@ -55,19 +55,22 @@ def _grammar():
     return Grammar([tree(each) for each in (*_seeds(), _seed(0, old_names=True), _seed(0)["traceEvents"])])
 
 
+EDITS = ("batch=2x", "sequence=4->1", "layers=2x", "accumulate=2x", "bucket=1MB", "chunks=2", "recompute=full",
+         "microbatches=2->4")  # fmt: skip
+
+
 def recordings(random):
     """Both ranks, of which one is changed, or one alone."""
     contents = [as_json(tree(each)).encode() for each in _seeds()]
     contents[random.randrange(2)] = file_of(random, _grammar(), as_json)
     files = {}
-    for rank in random.choice(((0, 1), (0, 1), (0, 1), (0,), (1,))):
+    for rank in random.choice(((0, 1),) * 8 + ((0,), (1,))):
         zipped = random.random() < 0.3
         content = gzip.compress(contents[rank], mtime=0) if zipped else contents[rank]
         if zipped and random.random() < 0.2:
             content = other_bytes(random, content)
         files[f"job.rank{rank}.kineto.json{'.gz' if zipped else ''}"] = content
-    edits = random.choice(((), (), "batch=2x", "layers=2x", "accumulate=2", "accumulate=2x", "bucket=1MB", "chunks=2",
-                           "recompute=full", "microbatches=2->4", "sequence=4->1"))  # fmt: skip
+    edits = random.choice(EDITS) if random.random() < 0.4 else ""
     partial = ("--allow-partial",) if random.random() < 0.3 else ()
     files["options"] = " ".join((*([edits] if edits else []), *partial)).encode()
     return Case("recording", files)

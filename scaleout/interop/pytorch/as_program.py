@@ -218,7 +218,7 @@ def _lengths(ranks: Sequence[_Rank], notes: list[str], *, allow_partial: bool, n
     found, lonely = {}, 0
     recorded = {rank.number for rank in ranks}
     for key, calls in seen.items():
-        expected = recorded & set(key[0])
+        expected = _expected(key, recorded)
         kinds = {call.kind for _, call, _ in calls} if key[1] == "collective" else {SEND}
         if len(kinds) > 1:
             raise TraceError(
@@ -238,6 +238,11 @@ def _lengths(ranks: Sequence[_Rank], notes: list[str], *, allow_partial: bool, n
     if lonely:
         notes.append(f"{lonely} collectives were recorded by some of their ranks only; they are kept as kernels")
     return found
+
+
+def _expected(key: Key, recorded: set[int]) -> set[int]:
+    """Return the ranks whose recordings must tell of a collective: of a message both ends, which cannot be cloned."""
+    return set(key[0]) if key[1] == SEND else set(key[0]) & recorded
 
 
 def _listed(ranks: Sequence[int]) -> str:
@@ -341,7 +346,7 @@ def _graph(
         matched = [
             (key, call)
             for key, call in zip(rank.keys.get(number, ()), calls, strict=True)
-            if lasts[key].seen >= len(recorded & set(key[0])) and (len(key[0]) > 1)
+            if lasts[key].seen >= len(_expected(key, recorded)) and len(set(key[0])) > 1
         ]
         waits_us = _apart_us(moment)
         if waits_us:

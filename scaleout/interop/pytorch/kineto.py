@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import isfinite
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ class Call:
 
     kind: CallKind
     name: str
-    thread: tuple[Any, Any]
+    thread: tuple[str, str]
     start_us: float
     end_us: float
     correlation: int
@@ -73,7 +73,7 @@ class Operator:
     """An operator or annotation of the host: a name, its inputs, and the one that called it."""
 
     name: str
-    thread: tuple[Any, Any]
+    thread: tuple[str, str]
     start_us: float
     end_us: float
     args: Mapping[str, Any]
@@ -128,6 +128,10 @@ _WORK = {"kernel": WorkKind.KERNEL, "gpu_memcpy": WorkKind.COPY, "memcpy": WorkK
          "memset": WorkKind.SET, "concurrent_kernel": WorkKind.KERNEL}  # fmt: skip
 _CALLS = {"cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "privateuse1_runtime"}
 _OPERATORS = {"cpu_op", "operator", "user_annotation"}
+_LARGEST_US = 1e18
+"""Of times: clocks count from the start of the machine, or from 1970."""
+_MOST_ELEMENTS = 2**40
+"""Of a tensor: a TB of bytes."""
 _STEP = re.compile(r"ProfilerStep#\d+")
 
 _LAUNCHES = re.compile(r"Launch|Memcpy|Memset|hipMemcpyWithStream", re.IGNORECASE)
@@ -197,7 +201,7 @@ def _take(recording: Recording, event: Mapping[str, Any], start_us: float, exter
     if category not in _WORK and category not in _CALLS and category not in _OPERATORS and category != "cuda_sync":
         return
     end_us = start_us + max(_number(event, "dur", recording.path, default=0.0), 0.0)
-    thread = (event.get("pid"), event.get("tid"))
+    thread = (str(event.get("pid")), str(event.get("tid")))
     if category in _WORK:
         stream = (whole_of(args.get("device", event.get("pid"))), whole_of(args.get("stream", event.get("tid"))))
         work = Work(name, _WORK[category], stream, start_us, end_us, whole_of(args.get("correlation")), args)
@@ -226,9 +230,11 @@ def _number(event: Mapping[str, Any], key: str, path: Path, *, default: float | 
             value = float(value)
         except ValueError:
             value = None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value):
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < _LARGEST_US:
         name = shown(event.get("name"))
-        raise TraceError(f"{path}: event {name} has {key} {shown(event.get(key))}, which is no number; mend the file")
+        raise TraceError(
+            f"{path}: event {name} has {key} {shown(event.get(key))}, which is no number of us; mend the file"
+        )
     return float(value)
 
 
@@ -236,7 +242,19 @@ def whole_of(value: object) -> int:
     """Return a whole number; `NONE` for what is none."""
     if isinstance(value, str) and value.lstrip("-").isdigit() and len(value) < 20:
         return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else NONE
+    is_whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+    return value if is_whole else NONE  # type: ignore[return-value]
+
+
+def shape_of(sizes: object) -> tuple[int, ...] | None:
+    """Return the shape of a tensor that a file tells; None if these are no sizes, or more than any memory holds.
+
+    >>> shape_of([2, 3]), shape_of([2, "3"]), shape_of([10**9, 10**9])
+    ((2, 3), None, None)
+    """
+    if not isinstance(sizes, list) or any(type(size) is not int or size < 0 for size in sizes):
+        return None
+    return tuple(sizes) if prod(sizes) <= _MOST_ELEMENTS else None
 
 
 def _rank(value: object) -> int | None:
@@ -265,7 +283,7 @@ def _listed_groups(info: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def _nest(operators: Sequence[Operator]) -> None:
     """Find the operator that called each: of those of its thread that run when it begins, the last to begin."""
-    by_thread: dict[tuple[Any, Any], list[int]] = defaultdict(list)
+    by_thread: dict[tuple[str, str], list[int]] = defaultdict(list)
     for number, operator in enumerate(operators):
         by_thread[operator.thread].append(number)
     for numbers in by_thread.values():
@@ -319,7 +337,7 @@ class _Innermost:
 
     def __init__(self, operators: Sequence[Operator]) -> None:
         self._operators = operators
-        self._numbers: dict[tuple[Any, Any], list[int]] = defaultdict(list)
+        self._numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
         for number, operator in enumerate(operators):
             self._numbers[operator.thread].append(number)
         self._starts = {}
@@ -327,7 +345,7 @@ class _Innermost:
             numbers.sort(key=lambda number: (operators[number].start_us, -operators[number].end_us))
             self._starts[thread] = [operators[number].start_us for number in numbers]
 
-    def at(self, thread: tuple[Any, Any], moment_us: float) -> int:
+    def at(self, thread: tuple[str, str], moment_us: float) -> int:
         """Return its index, or `NONE`."""
         if thread not in self._starts:
             return NONE
