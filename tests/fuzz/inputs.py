@@ -22,6 +22,7 @@ from log_inputs import (
     to_measure,
 )
 from mutations import as_json, file_of
+from recording_inputs import read_recording, recordings
 from seeds import (
     devices,
     fabric_case,
@@ -72,6 +73,7 @@ KINDS = {
         lambda case: measured.read_table.__wrapped__((Path("rows.jsonl"),)), 10,
     ),
     "trace": Kind(lambda random: Case("trace", traces(random)), lambda case: load_program("w"), 10),
+    "recording": Kind(recordings, read_recording, 4),
     "astra": Kind(lambda random: Case("astra", astra_files(random)), read_astra, 8),
     "model config": Kind(
         lambda random: Case("model config", {"config.json": file_of(random, model_configs(), as_json)}),
@@ -84,7 +86,7 @@ KINDS = {
     "search log": Kind(lambda random: Case("search log", {FILE: search_log(random)}), read_search_log, 4),
     "measure log": Kind(measure_log, read_measure_log, 2),
     "rows to measure": Kind(to_measure, read_to_measure, 2),
-    "option": Kind(option_case, read_option, 12),
+    "option": Kind(option_case, read_option, 8),
     "command": Kind(command_case, None, 2),
 }  # fmt: skip
 """Kind of input to what makes and reads it; the shares say how many of each hundred are of it."""

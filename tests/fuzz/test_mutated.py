@@ -12,6 +12,7 @@ COUNTS = {
     "search log": 150,
     "measured rows": 200,
     "astra": 400,
+    "recording": 250,
     "device": 250,
     "kernel rows": 300,
 }

@@ -9,6 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -39,8 +40,9 @@ from scaleout.program.graph import (
 from scaleout.program.operations import Kernel, TimeSource
 from scaleout.program.program import GroupFamily, Program
 
-_AXES = {"tp": "tensor", "tensor": "tensor", "dp": "data", "data": "data", "fsdp": "data", "ep": "expert",
-         "expert": "expert", "cp": "context", "context": "context", "pp": "pipeline", "pipeline": "pipeline"}  # fmt: skip
+_AXES = {"tp": "tensor", "tensor": "tensor", "dp": "data", "data": "data", "fsdp": "data",
+         "ep": "expert", "expert": "expert", "cp": "context", "context": "context",
+         "pp": "pipeline", "pipeline": "pipeline"}  # fmt: skip
 _LAYER = re.compile(r"(?:layers?|blocks?|h)\.(\d+)|(?:Layer|Block)_(\d+)")
 
 Key = tuple[tuple[int, ...], str, int, int]
@@ -190,7 +192,7 @@ def _check_cloned(ranks: Sequence[_Rank], num_ranks: int) -> None:
     """Refuse to clone some of several ranks: which of them a missing one is like is not recorded."""
     missing = sorted(set(range(num_ranks)) - {rank.number for rank in ranks})
     raise TraceError(
-        f"ranks {', '.join(map(str, missing[:8]))}{' and more' if len(missing) > 8 else ''} of {num_ranks} are missing; "
+        f"ranks {_listed(missing)} of {num_ranks} are missing; "
         f"give the recordings of all ranks, of one rank that all others are like, or --allow-partial"
     )
 
@@ -216,7 +218,7 @@ def _lengths(ranks: Sequence[_Rank], notes: list[str], *, allow_partial: bool, n
     found, lonely = {}, 0
     recorded = {rank.number for rank in ranks}
     for key, calls in seen.items():
-        expected = recorded & set(key[0])
+        expected = _expected(key, recorded)
         kinds = {call.kind for _, call, _ in calls} if key[1] == "collective" else {SEND}
         if len(kinds) > 1:
             raise TraceError(
@@ -236,6 +238,11 @@ def _lengths(ranks: Sequence[_Rank], notes: list[str], *, allow_partial: bool, n
     if lonely:
         notes.append(f"{lonely} collectives were recorded by some of their ranks only; they are kept as kernels")
     return found
+
+
+def _expected(key: Key, recorded: set[int]) -> set[int]:
+    """Return the ranks whose recordings must tell of a collective: of a message both ends, which cannot be cloned."""
+    return set(key[0]) if key[1] == SEND else set(key[0]) & recorded
 
 
 def _listed(ranks: Sequence[int]) -> str:
@@ -290,7 +297,7 @@ def _axis(name: str, members: Sequence[tuple[int, ...]], everyone: tuple[int, ..
 
 def _tiled(group: tuple[int, ...], num_ranks: int) -> list[tuple[int, ...]]:
     """Return the groups of all ranks that are like one with equal steps between its ranks."""
-    steps = {later - earlier for earlier, later in zip(group, group[1:], strict=False)}
+    steps = {later - earlier for earlier, later in pairwise(group)}
     if len(group) < 2:
         return [(rank,) for rank in range(num_ranks)]
     stride = steps.pop()
@@ -339,7 +346,7 @@ def _graph(
         matched = [
             (key, call)
             for key, call in zip(rank.keys.get(number, ()), calls, strict=True)
-            if lasts[key].seen >= len(recorded & set(key[0])) and (len(key[0]) > 1)
+            if lasts[key].seen >= len(_expected(key, recorded)) and len(set(key[0])) > 1
         ]
         waits_us = _apart_us(moment)
         if waits_us:

@@ -11,7 +11,18 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from scaleout.interop.pytorch.kineto import NONE, Operator, Recording, Work, WorkKind, ancestors
+from scaleout.config.documents import MAX_RANKS
+from scaleout.errors import TraceError
+from scaleout.interop.pytorch.kineto import (
+    NONE,
+    Operator,
+    Recording,
+    Work,
+    WorkKind,
+    ancestors,
+    shape_of,
+    whole_of,
+)
 from scaleout.program.graph import COLLECTIVES
 
 SEND, RECEIVE = "send", "receive"
@@ -98,45 +109,55 @@ def _stated(args: Mapping[str, Any], recording: Recording) -> Communication | No
     if kind is None:
         return None
     item = item_bytes(str(args.get("dtype", "")))
-    elements = args.get("Out msg nelems" if kind in ("all_gather", RECEIVE) else "In msg nelems")
-    known = item is not None and isinstance(elements, int) and elements >= 0
+    elements = shape_of([args.get("Out msg nelems" if kind in ("all_gather", RECEIVE) else "In msg nelems")])
+    size_bytes = elements[0] * item if item is not None and elements is not None else None
     name = str(args.get("Process Group Name", ""))
-    peer = args.get("Dst Rank" if kind == SEND else "Src Rank") if kind in (SEND, RECEIVE) else None
+    peer = whole_of(args.get("Dst Rank" if kind == SEND else "Src Rank")) if kind in (SEND, RECEIVE) else NONE
     return Communication(
         kind,
-        int(elements) * (item or 0) if known else None,
+        size_bytes,
         _ranks(args, recording, name),
         name,
-        peer if isinstance(peer, int) and peer >= 0 else None,
+        peer if peer >= 0 else None,
         item,
     )
 
 
 def _ranks(args: Mapping[str, Any], recording: Recording, name: str) -> tuple[int, ...] | None:
-    """Return the ranks of a group: as stated in full, by first rank and stride, or as the file lists its name."""
+    """Return the ranks of a group: as stated in full, by first rank and stride, or as the file lists its name.
+
+    `TraceError` if a rank stands twice among them, or that of the recording does not.
+    """
     size = args.get("Group size")
     text = str(args.get("Process Group Ranks", ""))
-    stated = tuple(int(rank) for rank in re.findall(r"\d+", text)) if "..." not in text else ()
-    if stated and size in (None, len(stated)):
-        return stated
-    if name in recording.groups:
-        return recording.groups[name]
-    first, stride = args.get("Global rank start"), args.get("Global rank stride")
-    if isinstance(first, int) and isinstance(stride, int) and isinstance(size, int) and stride > 0 and size > 0:
-        return tuple(range(first, first + stride * size, stride))
-    return None
+    stated = tuple(int(rank) for rank in re.findall(r"\b\d{1,7}\b", text)) if "..." not in text else ()
+    if not stated or size not in (None, len(stated)):
+        stated = recording.groups.get(name, ())
+    if not stated:
+        first, stride, count = (
+            whole_of(args.get(key)) for key in ("Global rank start", "Global rank stride", "Group size")
+        )
+        if first < 0 or stride < 1 or not 0 < count <= MAX_RANKS:
+            return None
+        stated = tuple(range(first, first + stride * count, stride))
+    if len(set(stated)) < len(stated) or (recording.rank is not None and recording.rank not in stated):
+        raise TraceError(
+            f"{recording.path}: rank {recording.rank} takes part in a collective of ranks {stated[:8]}, of which each "
+            f"must stand once, and it among them; mend the file"
+        )
+    return stated
 
 
 def _input_bytes(operator: Operator, kind: str) -> int | None:
     """Return the bytes of the first tensor that an operator takes; of an all-gather's those of its result."""
     sized = [
-        (dims, item)
+        (shape, item)
         for dims, dtype in zip(operator.dims, operator.dtypes, strict=False)
-        if (item := item_bytes(dtype)) is not None and dims and all(isinstance(size, int) for size in dims)
+        if (item := item_bytes(dtype)) is not None and (shape := shape_of(dims))
     ]
     if not sized:
         return None
-    sizes = [prod(dims) * item for dims, item in sized]
+    sizes: list[int] = [prod(shape) * item for shape, item in sized]
     if kind == "all_gather":
         return max(sizes) if len(sizes) > 1 else None
     return sizes[0] if kind not in ("reduce_scatter",) else max(sizes)

@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from scaleout.interop.pytorch.communication import Communication, item_bytes
-from scaleout.interop.pytorch.kineto import NONE, Operator, Recording, ancestors
+from scaleout.interop.pytorch.kineto import NONE, Operator, Recording, ancestors, shape_of
 from scaleout.program.operations import Kernel, kernel, recorded
 
 _DTYPES = {"c10::bfloat16": "bf16", "bfloat16": "bf16", "c10::half": "fp16", "half": "fp16", "float": "fp32",
@@ -87,7 +87,7 @@ def describe_communication(
 
 
 def _either_way(shape: Shape) -> set[Shape]:
-    return {shape, shape[:-2] + (shape[-1], shape[-2])} if len(shape) > 1 else {shape}
+    return {shape, (*shape[:-2], shape[-1], shape[-2])} if len(shape) > 1 else {shape}
 
 
 def _sized(recording: Recording, operator: int) -> int:
@@ -108,8 +108,9 @@ def _tensors(operator: Operator) -> list[_Tensor]:
         listed = dims if isinstance(dims[0], list) else [dims]
         size = item_bytes(dtype) or 4  # types of lists are not told
         for shape in listed:
-            if isinstance(shape, list) and shape and all(isinstance(each, int) for each in shape):
-                found.append(_Tensor(tuple(shape), prod(shape) * size, dtype))
+            sizes = shape_of(shape)
+            if sizes:
+                found.append(_Tensor(sizes, prod(sizes) * size, dtype))
     return found
 
 

@@ -1,8 +1,8 @@
 """A Kineto trace, what `torch.profiler` exports for one rank, to its GPU work, host calls and operators.
 
-Versions differ: categories were called `Kernel` and `Runtime` before 2021, AMD's calls begin with `hip`, times are whole
-or broken microseconds, and metadata of collectives stands on kernels, on `record_param_comms`, or nowhere. What follows
-knows one form. Times are microseconds since the earliest event of the file.
+Versions differ: categories were called `Kernel` and `Runtime` before 2021, AMD's calls begin with `hip`, times are
+whole or broken microseconds, and metadata of collectives stands on kernels, on `record_param_comms`, or nowhere. What
+follows knows one form. Times are microseconds since the earliest event of the file.
 """
 
 import re
@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ class Call:
 
     kind: CallKind
     name: str
-    thread: tuple[Any, Any]
+    thread: tuple[str, str]
     start_us: float
     end_us: float
     correlation: int
@@ -72,7 +73,7 @@ class Operator:
     """An operator or annotation of the host: a name, its inputs, and the one that called it."""
 
     name: str
-    thread: tuple[Any, Any]
+    thread: tuple[str, str]
     start_us: float
     end_us: float
     args: Mapping[str, Any]
@@ -127,6 +128,10 @@ _WORK = {"kernel": WorkKind.KERNEL, "gpu_memcpy": WorkKind.COPY, "memcpy": WorkK
          "memset": WorkKind.SET, "concurrent_kernel": WorkKind.KERNEL}  # fmt: skip
 _CALLS = {"cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "privateuse1_runtime"}
 _OPERATORS = {"cpu_op", "operator", "user_annotation"}
+_LARGEST_US = 1e18
+"""Of times: clocks count from the start of the machine, or from 1970."""
+_MOST_ELEMENTS = 2**40
+"""Of a tensor: a TB of bytes."""
 _STEP = re.compile(r"ProfilerStep#\d+")
 
 _LAUNCHES = re.compile(r"Launch|Memcpy|Memset|hipMemcpyWithStream", re.IGNORECASE)
@@ -196,23 +201,23 @@ def _take(recording: Recording, event: Mapping[str, Any], start_us: float, exter
     if category not in _WORK and category not in _CALLS and category not in _OPERATORS and category != "cuda_sync":
         return
     end_us = start_us + max(_number(event, "dur", recording.path, default=0.0), 0.0)
-    thread = (event.get("pid"), event.get("tid"))
+    thread = (str(event.get("pid")), str(event.get("tid")))
     if category in _WORK:
-        stream = (_int(args.get("device", event.get("pid"))), _int(args.get("stream", event.get("tid"))))
-        work = Work(name, _WORK[category], stream, start_us, end_us, _int(args.get("correlation")), args)
+        stream = (whole_of(args.get("device", event.get("pid"))), whole_of(args.get("stream", event.get("tid"))))
+        work = Work(name, _WORK[category], stream, start_us, end_us, whole_of(args.get("correlation")), args)
         recording.works.append(work)
     elif category in _CALLS:
         kind = call_kind(name)
         if kind is not None:
-            external = _int(args.get("External id", args.get("external id")))
-            call = Call(kind, name, thread, start_us, end_us, _int(args.get("correlation")), external)
+            external = whole_of(args.get("External id", args.get("external id")))
+            call = Call(kind, name, thread, start_us, end_us, whole_of(args.get("correlation")), external)
             recording.calls.append(call)
     elif category == "cuda_sync":
-        recording.syncs[_int(args.get("correlation"))] = args
+        recording.syncs[whole_of(args.get("correlation"))] = args
     elif _STEP.fullmatch(name):
         recording.steps.append(Span(name, start_us, end_us))
     else:
-        external = _int(args.get("External id", args.get("external id")))
+        external = whole_of(args.get("External id", args.get("external id")))
         if external > 0:
             externals.setdefault(external, len(recording.operators))
         recording.operators.append(Operator(name, thread, start_us, end_us, args))
@@ -225,21 +230,35 @@ def _number(event: Mapping[str, Any], key: str, path: Path, *, default: float | 
             value = float(value)
         except ValueError:
             value = None
-    if not isinstance(value, int | float) or isinstance(value, bool) or value != value:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < _LARGEST_US:
         name = shown(event.get("name"))
-        raise TraceError(f"{path}: event {name} has {key} {shown(event.get(key))}, which is no number; mend the file")
+        raise TraceError(
+            f"{path}: event {name} has {key} {shown(event.get(key))}, which is no number of us; mend the file"
+        )
     return float(value)
 
 
-def _int(value: object) -> int:
+def whole_of(value: object) -> int:
     """Return a whole number; `NONE` for what is none."""
     if isinstance(value, str) and value.lstrip("-").isdigit() and len(value) < 20:
         return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else NONE
+    is_whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+    return value if is_whole else NONE  # type: ignore[return-value]
+
+
+def shape_of(sizes: object) -> tuple[int, ...] | None:
+    """Return the shape of a tensor that a file tells; None if these are no sizes, or more than any memory holds.
+
+    >>> shape_of([2, 3]), shape_of([2, "3"]), shape_of([10**9, 10**9])
+    ((2, 3), None, None)
+    """
+    if not isinstance(sizes, list) or any(type(size) is not int or size < 0 for size in sizes):
+        return None
+    return tuple(sizes) if prod(sizes) <= _MOST_ELEMENTS else None
 
 
 def _rank(value: object) -> int | None:
-    found = _int(value)
+    found = whole_of(value)
     return found if found >= 0 else None
 
 
@@ -255,8 +274,8 @@ def _listed_groups(info: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     groups = {}
     for each in listed if isinstance(listed, list) else []:
         if isinstance(each, dict) and isinstance(each.get("ranks"), list):
-            ranks = tuple(_int(rank) for rank in each["ranks"])
-            size = _int(each.get("pg_size"))
+            ranks = tuple(whole_of(rank) for rank in each["ranks"])
+            size = whole_of(each.get("pg_size"))
             if ranks and NONE not in ranks and size in (NONE, len(ranks)):
                 groups[str(each.get("pg_name"))] = ranks
     return groups
@@ -264,7 +283,7 @@ def _listed_groups(info: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def _nest(operators: Sequence[Operator]) -> None:
     """Find the operator that called each: of those of its thread that run when it begins, the last to begin."""
-    by_thread: dict[tuple[Any, Any], list[int]] = defaultdict(list)
+    by_thread: dict[tuple[str, str], list[int]] = defaultdict(list)
     for number, operator in enumerate(operators):
         by_thread[operator.thread].append(number)
     for numbers in by_thread.values():
@@ -288,7 +307,7 @@ def _link(recording: Recording, externals: Mapping[int, int]) -> None:
         call.operator = found if found != NONE else externals.get(call.external, NONE)
     for work in recording.works:
         work.call = launches.get(work.correlation, NONE) if work.correlation != NONE else NONE
-        external = _int(work.args.get("External id", work.args.get("external id")))
+        external = whole_of(work.args.get("External id", work.args.get("external id")))
         work.operator = recording.calls[work.call].operator if work.call != NONE else NONE
         if work.operator == NONE and external > 0 and work.call == NONE:
             work.operator = externals.get(external, NONE)
@@ -318,7 +337,7 @@ class _Innermost:
 
     def __init__(self, operators: Sequence[Operator]) -> None:
         self._operators = operators
-        self._numbers: dict[tuple[Any, Any], list[int]] = defaultdict(list)
+        self._numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
         for number, operator in enumerate(operators):
             self._numbers[operator.thread].append(number)
         self._starts = {}
@@ -326,7 +345,7 @@ class _Innermost:
             numbers.sort(key=lambda number: (operators[number].start_us, -operators[number].end_us))
             self._starts[thread] = [operators[number].start_us for number in numbers]
 
-    def at(self, thread: tuple[Any, Any], moment_us: float) -> int:
+    def at(self, thread: tuple[str, str], moment_us: float) -> int:
         """Return its index, or `NONE`."""
         if thread not in self._starts:
             return NONE

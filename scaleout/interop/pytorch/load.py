@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scaleout.config import library
+from scaleout.config.documents import MAX_RANKS
 from scaleout.errors import TraceError
 from scaleout.interop.pytorch.as_program import Imported, program_of
 from scaleout.interop.pytorch.files import Found, job_name, recorded_files
@@ -95,6 +96,8 @@ def load_recording(
         )
     sizes = [recording.world_size or 0 for recording in recordings.values()]
     num_ranks = max(*sizes, max(recordings) + 1, 1)
+    if num_ranks > MAX_RANKS:
+        raise TraceError(f"{paths[0]}: is of a job of {num_ranks:,} ranks; at most {MAX_RANKS:,} are simulated")
     name = job_name(found)
     imported = program_of(timelines, name=name, num_ranks=num_ranks, allow_partial=allow_partial)
     report = _report(name, timelines, numbers, imported)
@@ -238,8 +241,8 @@ def _report(name: str, timelines: Mapping[int, Timeline], numbers: Sequence[int]
         untold = max(untold, timeline.untold_us)
     if before:
         report.notes.append(
-            f'{int(before):,} kernels were launched before the recording began; they are kept, as phase "{BEFORE}", and no '
-            f"replay counts them"
+            f'{int(before):,} kernels were launched before the recording began; they are kept, as phase "{BEFORE}", '
+            f"and no replay counts them"
         )
     if others:
         report.notes.append(f"{others:,} kernels are of other steps and are left out")

@@ -9,12 +9,13 @@ blocked it. See docs/models/recordings.md.
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 from scaleout.interop.pytorch.communication import is_communication
-from scaleout.interop.pytorch.kineto import NONE, Call, CallKind, Recording, Work, WorkKind
+from scaleout.interop.pytorch.kineto import NONE, Call, CallKind, Recording, Work, WorkKind, whole_of
 
 CLOCK_US = 1.0
 """Times of works and calls that differ by less are equal: GPU and host clocks are matched to about that."""
@@ -23,7 +24,7 @@ _TYPICAL = 3.0
 _FULL_QUEUE = 900
 """Works that were launched and have not begun when a launch can be blocked; seen on H200 with CUDA 13: 1023."""
 _TOGETHER_US = 25.0
-"""A work that begins so soon after one of another stream has ended waited for it: kernels seen on H200 take up to 15."""
+"""A work that begins so soon after one of another stream has ended waited for it: seen on H200 are up to 15."""
 _UNTOLD_US = 20.0
 """A wait that nothing recorded explains is kept apart from the kernel where it is longer."""
 
@@ -72,8 +73,8 @@ def timeline_of(recording: Recording, steps: tuple[int, ...]) -> Timeline:
     timeline = Timeline(recording, steps, begin_us, ends_us, [])
     if len(steps) == max(1, len(recording.steps)):
         timeline.before = [work for work in recording.works if work.step == NONE]
-    waits = _waits(timeline, calls, set(works))
-    return _lay_out(timeline, works, calls, waits)
+    _Layout(timeline, calls, _Waits(timeline, calls, set(works)).found()).lay_out(works)
+    return timeline
 
 
 def _bounds(recording: Recording, steps: tuple[int, ...]) -> tuple[float, list[float]]:
@@ -82,13 +83,13 @@ def _bounds(recording: Recording, steps: tuple[int, ...]) -> tuple[float, list[f
     for work in recording.works:
         ends[work.step] = max(ends[work.step], work.end_us)
     if not recording.steps:
-        starts = [each.start_us for each in (*recording.works[:1], *recording.calls[:1])]
+        starts = [work.start_us for work in recording.works[:1]] + [call.start_us for call in recording.calls[:1]]
         synced = [call.end_us for call in recording.calls if call.kind is CallKind.SYNC]
         return min(starts, default=0.0), [max([ends[0], *synced])]
     before = max((end for step, end in ends.items() if step < steps[0]), default=0.0)
     first_us = min((work.start_us for work in recording.works if work.step == steps[0]), default=before)
     begin_us = max(min(before, first_us), recording.steps[steps[0]].start_us)
-    found = []
+    found: list[float] = []
     for step in steps:
         begun = found[-1] if found else begin_us
         found.append(max(ends[step], recording.steps[step].end_us, begun))
@@ -136,140 +137,158 @@ def _calls(recording: Recording, steps: tuple[int, ...], works: list[int]) -> li
     return found
 
 
-def _waits(timeline: Timeline, calls: list[_HostCall], works: set[int]) -> dict[int, list[int]]:
-    """Find which works of other streams a work's stream had been told to wait for."""
-    recording = timeline.recording
-    works_of = {id(each.call): each.works for each in calls}
-    next_launch = _next_launches(recording, works_of)
-    launched: dict[tuple[int, int], list[int]] = defaultdict(list)  # works of each stream, in order of launch
-    order: dict[int, int] = {}  # work to how many were launched before it
-    last_launch: dict[object, int] = {}  # thread to the last work that it launched
-    recorded: dict[object, int] = {}  # thread to the last work that it had launched when it last recorded an event
-    marked: dict[int, dict[tuple[int, int], int]] = {}  # call that records an event to the last work of each stream
-    known: dict[tuple[tuple[int, int], tuple[int, int]], int] = {}
-    found: dict[int, list[int]] = defaultdict(list)
-    for number, call in enumerate(recording.calls):
-        if call.kind is CallKind.LAUNCH:
-            for work in works_of.get(id(call), ()):
-                order[work] = len(order)
-                launched[recording.works[work].stream].append(work)
-                last_launch[call.thread] = work
-        elif call.kind is CallKind.RECORD:
-            if call.thread in last_launch:
-                recorded[call.thread] = last_launch[call.thread]
-            marked[call.correlation] = {stream: some[-1] for stream, some in launched.items()}
-        elif call.kind is CallKind.WAIT:
-            told = recording.syncs.get(call.correlation)
-            if told is not None and _told(told, recording, marked, works_of, number, found):
-                timeline.linked_waits += 1
-                continue
-            user = next_launch[number]
-            if user == NONE:
-                continue
-            source = _source(recording.works, user, launched, order, known, recorded.get(call.thread, NONE))
-            if source != NONE:
-                found[user].append(source)
-                known[recording.works[user].stream, recording.works[source].stream] = order[source]
-                timeline.found_waits += 1
-    return {user: [source for source in sources if source in works] for user, sources in found.items()}
+Stream = tuple[int, int]
+"""A device and its stream."""
 
 
-def _next_launches(recording: Recording, works_of: dict[int, list[int]]) -> list[int]:
-    """For each call the first work that its thread launches after it."""
-    found = [NONE] * len(recording.calls)
-    following: dict[object, int] = {}
-    for number in range(len(recording.calls) - 1, -1, -1):
-        call = recording.calls[number]
-        found[number] = following.get(call.thread, NONE)
-        if works_of.get(id(call)):
-            following[call.thread] = works_of[id(call)][0]
-    return found
+class _Waits:
+    """Which works of other streams a work's stream had been told to wait for, by the calls of the host in order."""
 
+    def __init__(self, timeline: Timeline, calls: list[_HostCall], works: set[int]) -> None:
+        self._timeline, self._recording, self._works = timeline, timeline.recording, works
+        self._works_of = {id(each.call): each.works for each in calls}
+        self._launched: dict[Stream, list[int]] = defaultdict(list)  # works of each stream, in order of launch
+        self._order: dict[int, int] = {}  # work to how many were launched before it
+        self._last_launch: dict[object, int] = {}  # thread to the last work that it launched
+        self._recorded: dict[object, int] = {}  # thread to that work when it last recorded an event
+        self._marked: dict[int, dict[Stream, int]] = {}  # call that records an event to the last work of each stream
+        self._known: dict[tuple[Stream, Stream], int] = {}  # two streams to what the first last waited for
+        self._found: dict[int, list[int]] = defaultdict(list)
 
-def _told(
-    told: object,
-    recording: Recording,
-    marked: dict[int, dict[tuple[int, int], int]],
-    works_of: dict[int, list[int]],
-    number: int,
-    found: dict[int, list[int]],
-) -> bool:
-    """Add a wait of which the recording says the stream, and the call that recorded its event."""
-    assert isinstance(told, dict)
-    streams = marked.get(told.get("wait_on_cuda_event_record_corr_id", NONE), {})
-    source = next((work for (_, s), work in streams.items() if s == told.get("wait_on_stream")), NONE)
-    if source == NONE:
+    def found(self) -> dict[int, list[int]]:
+        """Return for each work those that it waits for."""
+        next_launch = self._next_launches()
+        for number, call in enumerate(self._recording.calls):
+            if call.kind is CallKind.LAUNCH:
+                self._launch(call)
+            elif call.kind is CallKind.RECORD:
+                if call.thread in self._last_launch:
+                    self._recorded[call.thread] = self._last_launch[call.thread]
+                self._marked[call.correlation] = {stream: some[-1] for stream, some in self._launched.items()}
+            elif call.kind is CallKind.WAIT:
+                self._wait(number, next_launch[number])
+        return {user: [each for each in sources if each in self._works] for user, sources in self._found.items()}
+
+    def _launch(self, call: Call) -> None:
+        for work in self._works_of.get(id(call), ()):
+            self._order[work] = len(self._order)
+            self._launched[self._recording.works[work].stream].append(work)
+            self._last_launch[call.thread] = work
+
+    def _wait(self, number: int, user: int) -> None:
+        """Add the wait of a call, before which the next launch of its thread is `user`."""
+        call = self._recording.calls[number]
+        told = self._recording.syncs.get(call.correlation)
+        if told is not None and self._told(told, number):
+            self._timeline.linked_waits += 1
+            return
+        source = self._source(user, self._recorded.get(call.thread, NONE)) if user != NONE else NONE
+        if source != NONE:
+            works = self._recording.works
+            self._found[user].append(source)
+            self._known[works[user].stream, works[source].stream] = self._order[source]
+            self._timeline.found_waits += 1
+
+    def _next_launches(self) -> list[int]:
+        """For each call the first work that its thread launches after it."""
+        calls = self._recording.calls
+        found = [NONE] * len(calls)
+        following: dict[object, int] = {}
+        for number in range(len(calls) - 1, -1, -1):
+            call = calls[number]
+            found[number] = following.get(call.thread, NONE)
+            if self._works_of.get(id(call)):
+                following[call.thread] = self._works_of[id(call)][0]
+        return found
+
+    def _told(self, told: Mapping[str, Any], number: int) -> bool:
+        """Add a wait of which the recording says the stream, and the call that recorded its event."""
+        works = self._recording.works
+        marked = self._marked.get(whole_of(told.get("wait_on_cuda_event_record_corr_id")), {})
+        source = next((work for (_, stream), work in marked.items() if stream == told.get("wait_on_stream")), NONE)
+        if source == NONE:
+            return False
+        for call in self._recording.calls[number + 1 :]:
+            launched = self._works_of.get(id(call), ())
+            user = next((work for work in launched if works[work].stream[1] == told.get("stream")), NONE)
+            if user != NONE:
+                self._found[user].append(source)
+                return True
         return False
-    for call in recording.calls[number + 1 :]:
-        user = next((w for w in works_of.get(id(call), ()) if recording.works[w].stream[1] == told.get("stream")), NONE)
-        if user != NONE:
-            found[user].append(source)
-            return True
-    return False
+
+    def _source(self, user: int, recorded: int) -> int:
+        """Return the work that a wait is for, as far as it can be told: the last launched that had ended by then."""
+        works = self._recording.works
+        mine, start_us = works[user].stream, works[user].start_us + CLOCK_US
+        candidates = []
+        for stream, some in self._launched.items():
+            if stream == mine:
+                continue
+            last = next((work for work in reversed(some[-8:]) if works[work].end_us <= start_us), NONE)
+            if last != NONE and self._order[last] > self._known.get((mine, stream), NONE):
+                candidates.append(last)
+        if recorded != NONE and works[recorded].stream != mine:
+            preferred = [work for work in candidates if works[work].stream == works[recorded].stream]
+            candidates = preferred or candidates
+        return max(candidates, key=lambda work: self._order[work], default=NONE)
 
 
-def _source(
-    works: list[Work],
-    user: int,
-    launched: dict[tuple[int, int], list[int]],
-    order: dict[int, int],
-    known: dict[tuple[tuple[int, int], tuple[int, int]], int],
-    recorded: int,
-) -> int:
-    """Return the work that a wait is for, as far as it can be told: the last launched that had ended by then."""
-    mine, start_us = works[user].stream, works[user].start_us + CLOCK_US
-    candidates = []
-    for stream, some in launched.items():
-        if stream == mine:
-            continue
-        last = next((work for work in reversed(some[-8:]) if works[work].end_us <= start_us), NONE)
-        if last != NONE and order[last] > known.get((mine, stream), NONE):
-            candidates.append(last)
-    if recorded != NONE and works[recorded].stream != mine:
-        preferred = [work for work in candidates if works[work].stream == works[recorded].stream]
-        candidates = preferred or candidates
-    return max(candidates, key=lambda work: order[work], default=NONE)
+class _Layout:
+    """Puts the moments of host and GPU in order, with what each follows and how long it takes after that."""
 
+    def __init__(self, timeline: Timeline, calls: list[_HostCall], waits: Mapping[int, list[int]]) -> None:
+        self._timeline, self._calls, self._waits = timeline, calls, waits
+        self._host = _Host(timeline, calls)
+        self._launch_of = {work: number for number, each in enumerate(calls) for work in each.works}
+        self._of_work: dict[int, int] = {}  # work to its moment
+        self._last_of: dict[Stream, int] = {}  # stream to its last moment
+        self._ended = _Ended()
+        self._busiest: Stream = (NONE, NONE)
+        self._last_end_us = timeline.begin_us  # of the busiest stream
 
-def _lay_out(timeline: Timeline, works: list[int], calls: list[_HostCall], waits: dict[int, list[int]]) -> Timeline:
-    """Put the moments of host and GPU in order, with what each follows and how long it takes after that."""
-    recording, moments = timeline.recording, timeline.moments
-    events: list[tuple[float, int, int]] = [(each.call.start_us, 0, number) for number, each in enumerate(calls)]
-    events += [(recording.works[number].start_us, 1, number) for number in works]
-    host = _Host(timeline, calls)
-    of_work: dict[int, int] = {}
-    last_of: dict[tuple[int, int], int] = {}
-    ended = _Ended()
-    last_end_us = timeline.begin_us  # of the busiest stream
-    busy: Counter[tuple[int, int]] = Counter()
-    for number in works:
-        work = recording.works[number]
-        busy[work.stream] += int((work.end_us - work.start_us) * 1000)
-    busiest = busy.most_common(1)[0][0] if busy else (NONE, NONE)
-    launch_of = {work: number for number, each in enumerate(calls) for work in each.works}
-    pending: list[int] = []  # calls that wait and have not resumed
-    for start_us, is_work, number in sorted(events):
-        while pending and calls[pending[0]].resumes_us <= start_us:
-            host.resume(pending.pop(0), of_work, last_of)
-        if not is_work:
-            host.reach(number)
+    def lay_out(self, works: list[int]) -> None:
+        """Add the moments of some works and of the calls to the timeline."""
+        recording, calls = self._timeline.recording, self._calls
+        busy: Counter[Stream] = Counter()
+        for number in works:
+            work = recording.works[number]
+            busy[work.stream] += int((work.end_us - work.start_us) * 1000)
+        if busy:
+            self._busiest = busy.most_common(1)[0][0]
+        events: list[tuple[float, int, int]] = [(each.call.start_us, 0, number) for number, each in enumerate(calls)]
+        events += [(recording.works[number].start_us, 1, number) for number in works]
+        pending: list[int] = []  # calls that wait and have not resumed
+        for start_us, is_work, number in sorted(events):
+            while pending and calls[pending[0]].resumes_us <= start_us:
+                self._host.resume(pending.pop(0), self._of_work, self._last_of)
+            if is_work:
+                self._run(number)
+                continue
+            self._host.reach(number)
             if calls[number].resumes_us > calls[number].call.start_us:
                 pending.append(number)
-            continue
-        work = recording.works[number]
-        follows = [last_of[work.stream]] if work.stream in last_of else []
-        launch = host.moment_of.get(launch_of.get(number, NONE), NONE)
+        for number in pending:
+            self._host.resume(number, self._of_work, self._last_of)
+        if recording.steps:
+            self._host.finish(recording.steps[self._timeline.steps[-1]].end_us)
+
+    def _run(self, number: int) -> None:
+        """Add the moment of a work."""
+        timeline, moments = self._timeline, self._timeline.moments
+        work = timeline.recording.works[number]
+        follows = [self._last_of[work.stream]] if work.stream in self._last_of else []
+        launch = self._host.moment_of.get(self._launch_of.get(number, NONE), NONE)
         follows += [launch] if launch != NONE else []
-        follows += [of_work[source] for source in waits.get(number, ()) if source in of_work]
+        follows += [self._of_work[source] for source in self._waits.get(number, ()) if source in self._of_work]
         ready_us = max((moments[each].end_us for each in follows), default=timeline.begin_us)
-        if work.stream == busiest and launch != NONE and moments[launch].end_us == ready_us:
-            reached_us = max(last_end_us, timeline.begin_us)
-            timeline.host_bound_us += max(0.0, work.start_us - reached_us)
-        if work.stream == busiest:
-            last_end_us = work.end_us
+        if work.stream == self._busiest:
+            if launch != NONE and moments[launch].end_us == ready_us:
+                reached_us = max(self._last_end_us, timeline.begin_us)
+                timeline.host_bound_us += max(0.0, work.start_us - reached_us)
+            self._last_end_us = work.end_us
         if work.start_us - ready_us > _TOGETHER_US:
-            other = ended.before(work.start_us)
-            if other != NONE and moments[other].end_us > ready_us and _waited(timeline, moments[other], work, busiest):
+            other = self._ended.before(work.start_us)
+            if other != NONE and moments[other].end_us > ready_us and self._waited(moments[other], work):
                 follows.append(other)
                 ready_us = moments[other].end_us
                 timeline.timed_waits += 1
@@ -278,26 +297,20 @@ def _lay_out(timeline: Timeline, works: list[int], calls: list[_HostCall], waits
         moment.lasts_us = work.end_us - work.start_us + moment.waits_us
         if moment.waits_us > _UNTOLD_US:
             timeline.untold_us += moment.waits_us
-        of_work[number] = last_of[work.stream] = len(moments)
+        self._of_work[number] = self._last_of[work.stream] = len(moments)
         moments.append(moment)
-        ended.add(work.end_us, len(moments) - 1)
-    for number in pending:
-        host.resume(number, of_work, last_of)
-    if recording.steps:
-        host.finish(recording.steps[timeline.steps[-1]].end_us)
-    return timeline
+        self._ended.add(work.end_us, len(moments) - 1)
 
+    def _waited(self, other: Moment, work: Work) -> bool:
+        """Whether a work waited for another that ended last before it.
 
-def _waited(timeline: Timeline, other: Moment, work: Work, busiest: tuple[int, int]) -> bool:
-    """Whether a work waited for another that ended last before it.
-
-    The busiest stream waits for communication; kernels beside it hold up its own for their blocks alone. A side stream
-    waits for what ended at once before, or for blocks beside a kernel of the busiest.
-    """
-    tight, before = work.start_us - other.end_us <= _TOGETHER_US, timeline.recording.works[other.work]
-    if work.stream == busiest:
-        return tight and is_communication(before)
-    return tight or before.stream == busiest
+        The busiest stream waits for communication; kernels beside it hold up its own for their blocks alone. A side
+        stream waits for what ended at once before, or for blocks beside a kernel of the busiest.
+        """
+        tight, before = work.start_us - other.end_us <= _TOGETHER_US, self._timeline.recording.works[other.work]
+        if work.stream == self._busiest:
+            return tight and is_communication(before)
+        return tight or before.stream == self._busiest
 
 
 class _Ended:

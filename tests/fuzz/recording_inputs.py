@@ -1,0 +1,89 @@
+"""Recordings of two ranks, changed as JSON and as bytes, plain and gzip."""
+
+import gzip
+from functools import cache
+from pathlib import Path
+
+from judge import Case
+from kineto_builder import Rank
+from mutations import Grammar, as_json, file_of, other_bytes, tree
+
+from scaleout.interop.chakra.load import load_program
+from scaleout.interop.chakra.save import save_program
+from scaleout.interop.pytorch.load import load_recording
+from scaleout.simulation.options import SimulationOptions
+from scaleout.study.comparison import compare_program
+from scaleout.study.edits import edited
+from scaleout.study.recording import described, replayed
+
+
+def _seed(rank, *, old_names=False):
+    """A step of every kind of event: kernels of two streams, waits told and not, a copy, a collective, a message."""
+    made = Rank(rank, 2, offset_us=5000.0 * rank, old_names=old_names)
+    made.step(3, 0, 400).operator("aten::mm", 1, 20, dims=[[64, 32], [32, 16]], dtypes=["c10::BFloat16"] * 2)
+    made.operator("autograd::engine::evaluate_function: MmBackward0", 100, 60)
+    made.operator("aten::add", 110, 10, dims=[[64, 16], [64, 16]])
+    made.operator("Optimizer.step#SGD.step", 250, 100).operator(
+        "torch::autograd::AccumulateGrad", 170, 5, dims=[[32, 16]]
+    )
+    made.kernel(10, 50, launch=2, stream=7)
+    made.call("cudaEventRecord", 5)
+    made.call("cudaStreamWaitEvent", 6)
+    made.collective(60, 40, launch=8, stream=20)
+    told = made.call("cudaEventRecord", 20)
+    waits = made.call("cudaStreamWaitEvent", 21)
+    made.event("cuda_sync", "Stream Wait Event", 21, 1, correlation=waits, stream=7, wait_on_stream=20,
+               wait_on_cuda_event_record_corr_id=told)  # fmt: skip
+    made.kernel(112, 30, launch=111, stream=7, name="add")
+    made.collective(150, 30, launch=149, stream=20, kind=("send", "recv")[rank], name="ncclDevKernel_SendRecv",
+                    **{("Dst Rank", "Src Rank")[rank]: 1 - rank})  # fmt: skip
+    made.copy(200, 10, launch=199, returns=211)
+    made.call("cudaDeviceSynchronize", 212, 5)
+    made.kernel(260, 30, launch=255, stream=7, name="sgd")
+    content = made.content()
+    content["distributedInfo"]["pg_config"] = [{"pg_name": "0", "pg_size": 2, "ranks": [0, 1]}]
+    return content
+
+
+@cache
+def _seeds():
+    return [_seed(0), _seed(1)]
+
+
+@cache
+def _grammar():
+    return Grammar([tree(each) for each in (*_seeds(), _seed(0, old_names=True), _seed(0)["traceEvents"])])
+
+
+EDITS = ("batch=2x", "sequence=4->1", "layers=2x", "accumulate=2x", "bucket=1MB", "chunks=2", "recompute=full",
+         "microbatches=2->4")  # fmt: skip
+
+
+def recordings(random):
+    """Both ranks, of which one is changed, or one alone."""
+    contents = [as_json(tree(each)).encode() for each in _seeds()]
+    contents[random.randrange(2)] = file_of(random, _grammar(), as_json)
+    files = {}
+    for rank in random.choice(((0, 1),) * 8 + ((0,), (1,))):
+        zipped = random.random() < 0.3
+        content = gzip.compress(contents[rank], mtime=0) if zipped else contents[rank]
+        if zipped and random.random() < 0.2:
+            content = other_bytes(random, content)
+        files[f"job.rank{rank}.kineto.json{'.gz' if zipped else ''}"] = content
+    edits = random.choice(EDITS) if random.random() < 0.4 else ""
+    partial = ("--allow-partial",) if random.random() < 0.3 else ()
+    files["options"] = " ".join((*([edits] if edits else []), *partial)).encode()
+    return Case("recording", files)
+
+
+def read_recording(case):
+    """Import, save, load, edit and replay: all that a recording goes through."""
+    options = case.files["options"].decode().split()
+    program, facts, report = load_recording((Path("job"),), allow_partial="--allow-partial" in options)
+    save_program(program, Path("traces"), name=report.name, facts=facts)
+    loaded = load_program("traces")
+    changes = dict(each.split("=", 1) for each in options if "=" in each)
+    changed = edited(described(loaded.program, loaded.facts, "as recorded"), changes).program
+    if changed.num_ranks <= 64:
+        topology, simulation = replayed(changed, SimulationOptions())
+        compare_program(changed, topology=topology, device="as recorded", schedules=("recorded",), options=simulation)
