@@ -6,13 +6,17 @@
     for outcome in comparison.outcomes:
         print(outcome.schedule, outcome.makespan_s, outcome.speedup)
 
-Names are imported when they are first used, so that `import scaleout` costs nothing.
+Names are imported when they are first used, so that `import scaleout` costs nothing. An argument of a wrong type is a
+`ConfigError`, see `config.arguments`.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from types import FunctionType
 
+TYPE_CHECKING = False  # as in `typing`, which takes longer to import than all before the command line is ready
 if TYPE_CHECKING:
+    from typing import Any
+
     from scaleout.analysis.breakdown import breakdown, by_operation, by_phase, critical_path
     from scaleout.cluster.device.annotate import time_kernels
     from scaleout.cluster.device.spec import load_device
@@ -101,12 +105,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name in _RENAMED:
         name = import_module("scaleout.config.reading").renamed(name, _RENAMED, what="name")
     if name not in _HOMES:
         raise AttributeError(f"module 'scaleout' has no attribute {name!r}")
-    return getattr(import_module(f"scaleout.{_HOMES[name]}"), name)
+    value = getattr(import_module(f"scaleout.{_HOMES[name]}"), name)
+    if isinstance(value, FunctionType):
+        value = import_module("scaleout.config.arguments").checked(value)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -27,8 +27,8 @@ def printable(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value of the input as Python writes it, cut if it is long."""
-    return _REPR.repr(value)
+    """Return a value of the input as Python writes it, on one line and cut if it is long."""
+    return " ".join(line.strip() for line in _REPR.repr(value).splitlines())
 
 
 def _bounded(message: str) -> str:

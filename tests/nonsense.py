@@ -2,8 +2,15 @@
 
 `VALUES` are texts as they may stand behind a key of a YAML file, or behind ``KEY=`` of ``--set``; `ALWAYS` are those
 that no number is. `FILES` are whole files by format. Tests put each where it may stand and expect one message. Add
-what was found once, so that it is found again.
+what was found once, so that it is found again. `FOREIGN` and `OBJECTS` are values of Python, for its functions.
 """
+
+import datetime
+import decimal
+import enum
+import fractions
+
+import numpy as np
 
 HUGE = "9" * 5000
 LONG = "x" * 1_000_000
@@ -88,3 +95,27 @@ FILES = {
     ],
 }  # fmt: skip
 """Format to whole files that hold nothing of use."""
+
+FOREIGN = [object(), object, len, 1j, b"text", bytearray(b"text"), enum.Enum("Colour", "RED").RED, NotImplemented]
+"""Objects that no argument is of."""
+
+_ITSELF: list[object] = []
+_ITSELF.append(_ITSELF)
+
+OBJECTS = [
+    None, True, False, 0, 1, -1, 10**9, 2**63, 10**400, -(10**400), 0.0, 0.5, 1.5, 3.0, -0.5, float("nan"),
+    float("inf"), float("-inf"), 1e308, 5e-324, 1e-300,
+    decimal.Decimal("NaN"), decimal.Decimal(1), fractions.Fraction(1, 2), datetime.date(2024, 1, 1),
+    np.int64(-1), np.int64(1), np.uint8(200), np.float64("nan"), np.float32(0.5), np.bool_(True), np.str_("nonsense"),
+    np.datetime64("NaT"), np.array(5), np.array([]), np.array([0.5]), np.array([-1]), np.zeros((2, 2), np.int64),
+    np.array(["nonsense"]), np.array([None]), np.arange(4), np.arange(4)[::-1],
+    [], (), {}, set(), frozenset(), range(0), range(4), range(4, 0, -1), _ITSELF, [[]], [None], [True], [0.0], [1.5],
+    [float("nan")], [-1], [0, 0], [0, 1, 2, 10**9], [10**400], ["nonsense"], [""], ["baseline"] * 2,
+    ["0-1"] * 2,
+    [{}], (None,), {1, 2}, {None: None}, {0: None}, {0: float("nan")}, {0: -1}, {0: 0}, {0: 1e308}, {0: 5e-324},
+    {0: 10**400}, {0: "2"}, {-1: 2}, {4: 2}, {10**400: 2}, {1.0: 2}, {True: 2}, {"0": 2}, {np.int64(0): np.float64(2)},
+    {"": 1}, {"0-1": None}, {"0-1": float("nan")}, {"0-1": 0}, {"0-1": 2}, {"0-1": ""}, {"0-1": "nan"}, {"0-1": "5 s"},
+    {"0-1": 10**400}, {"0-1": 0.5, "1-0": 0.5}, {"nonsense": 1}, {"nonsense": _ITSELF}, {"all_reduce": "nonsense"},
+    {"all_reduce": ""}, {"all_reduce": None}, {("a",): 1}, "", " ", "nonsense", "\0", "a\nb", "\ud800", "0-1", "auto",
+]  # fmt: skip
+"""What an argument may be given by mistake; some arguments can have some of them."""

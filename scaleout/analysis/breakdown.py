@@ -41,20 +41,24 @@ def breakdown(result: Result) -> Breakdown:
     sources = dict.fromkeys((number for number in names if number >= 0), 0.0)  # less `UNKNOWN`
     for line in result.timelines:
         ranks = len(line.ranks)
-        kernels = ~line.is_communication
+        kernels, communicates = line.is_kernel, line.is_communication
+        works = kernels | communicates
         compute += ranks * covered(line.start_s[kernels], line.end_s[kernels])
-        communication += ranks * covered(line.start_s[~kernels], line.end_s[~kernels])
-        busy += ranks * covered(line.start_s, line.end_s)
+        communication += ranks * covered(line.start_s[communicates], line.end_s[communicates])
+        busy += ranks * covered(line.start_s[works], line.end_s[works])
         for source in sources:
             sources[source] += ranks * float(line.duration_s[kernels & (line.graph.time_source == source)].sum())
     num_ranks = result.program.num_ranks
     compute_s, communication_s, busy_s = (float(total) / num_ranks for total in (compute, communication, busy))
     total = fsum(sources.values())
     shares = {names[source]: seconds / total for source, seconds in sources.items()} if total else {}
-    if not shares.get("given"):
-        shares.pop("given", None)
+    shares = {name: share for name, share in shares.items() if share or name not in _RARE}
     idle_s = makespan_s - busy_s if busy_s < makespan_s * (1 - SAME) else 0.0  # what rounding leaves is none
     return Breakdown(makespan_s, compute_s, communication_s, busy_s - compute_s, idle_s, shares)
+
+
+_RARE = ("given", "recorded", "scaled")
+"""Sources of kernel times that are said only where there are some."""
 
 
 def covered(start_s: Floats, end_s: Floats) -> float:

@@ -16,6 +16,7 @@ from scaleout.cluster.device.spec import Device
 from scaleout.program.graph import Bools, NodeRole
 from scaleout.simulation.result import Result, Timeline
 from scaleout.workloads.config import LayeredModel
+from scaleout.workloads.families.family import WholeModel
 from scaleout.workloads.memory import Peak, peak
 from scaleout.workloads.memory.advice import Advice, advise
 
@@ -70,6 +71,15 @@ class Fit:
 def fit(workload: LayeredModel, device: Device) -> Fit:
     """Hold a job's peak memory against what its devices have."""
     return Fit(peak(workload), device.memory_bytes, tuple(advise(workload, device.memory_bytes)))
+
+
+def lacking(workload: WholeModel, device: Device) -> Fit | None:
+    """Hold the parameters of a rank, of whose memory no more is counted, against what devices have; None if they fit.
+
+    That they fit does not say that the job does.
+    """
+    found = Fit(Peak(0, {"parameters": workload.parameters_per_rank * workload.item_bytes}), device.memory_bytes, ())
+    return None if found.fits else found
 
 
 def mfu_of(workload: LayeredModel, device: Device, step_s: float) -> float:

@@ -1,117 +1,71 @@
-"""The command line: `scaleout VERB ...`, one file a verb. The only part of scaleout that prints.
+"""The command line: `scaleout VERB ...`. The only part of scaleout that prints.
 
-Errors that are about the input end in one message on standard error and exit code 2. What a verb needs is imported
-when it runs, so that `scaleout --help` answers at once.
+Errors that are about the input end in one message on standard error and exit code 2. This file is what a process begins
+with: it imports next to nothing, so that an interrupt, or want of memory, while the rest is imported ends as well in
+one message.
 """
 
-import atexit
-import gc
-import io
 import os
+import signal
 import sys
-import warnings
-from importlib import import_module
-from io import StringIO
 
-gc.set_threshold(50_000, 20, 20)  # graphs, and what imports make, are tuples without cycles, and stay: look less often
-import click  # noqa: E402
-
-VERBS = {
-    "run": ("run:run", "Simulate a step of WORKLOAD, and print where the time goes."),
-    "search": ("search:search", "Find the fastest parallelisation plans that fit the memory."),
-    "collective": ("collective:collective", "Print the time and bandwidths of a collective on a topology."),
-    "buckets": ("buckets:buckets", "Find the best size of DDP's gradient buckets for WORKLOAD."),
-    "operator": ("operator:operator", "Simulate a fused compute + collective kernel by work-group."),
-    "trace": ("trace:trace", "Write WORKLOAD as Chakra execution traces."),
-    "import": ("importing:import_from", "Read jobs and models of other tools."),
-    "astra": ("astra:astra", "Simulate ASTRA-sim's own inputs as ASTRA-sim 2.0 does."),
-    "list": ("list:list_names", "List the names that other verbs take; by default of all kinds."),
-    "show": ("show:show", "Describe a workload, topology, device or Chakra trace (.et, or a directory)."),
-    "validate": ("validate:validate", "Predict measured runs, and print the errors."),
-    "measure": ("measure:measure", "Measure kernels, collectives and steps on this machine's GPUs."),
-    "reproduce": ("reproduce:reproduce", "Simulate the experiments of four papers, and compare."),
-    "track": ("track:track", "Simulate T3's track-and-trigger of a GEMM and its collective."),
-    "strategies": ("strategies:strategies", "Compare strategies of training frameworks on one WORKLOAD."),
-}
-"""Verb to its file under `scaleout.cli` with the command in it, and the first line of that command's help."""
-
-
-class Verbs(click.Group):
-    """A group whose commands are imported when they are asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the verbs in alphabetical order."""
-        return sorted(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a verb's command; None if there is no such verb."""
-        if cmd_name not in VERBS:
-            return None
-        module, _, name = VERBS[cmd_name][0].partition(":")
-        command: click.Command = getattr(import_module(f"scaleout.cli.{module}"), name)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a line a verb, without importing any."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(verb, VERBS[verb][1]) for verb in self.list_commands(ctx)])
-
-
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="scaleout")
-def scaleout() -> None:
-    """Predict how long a training or inference step takes on a cluster, where the time goes, and what would change it.
-
-    Start with: scaleout run dlrm-128
-    """
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_NO_ROOM = ("failed to map segment", "annot allocate memory", "can't start new thread")
+"""What the system, by a library that is loaded or begins a thread, says of memory that has run out."""
 
 
 def main() -> None:
-    """Run the command line and turn the user's errors into one message and exit code 2."""
-    from scaleout.cli.printing import say
-    from scaleout.errors import ScaleoutError
-
-    _open_streams()
-    warnings.showwarning = _say  # what users are told of old names, as one line
-    os.environ["MPLBACKEND"] = "agg"  # pictures are files, whatever a notebook that started this process shows
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # to look for any would read all that is installed
-    atexit.register(gc.freeze)  # as the process ends, nothing that is left needs to be looked at
+    """Run the command line. Where the process is asked to end, it ends as after Ctrl-C; see `_interrupt_on`."""
+    asked = [signal.SIGINT]
+    changed = _interrupt_on(_ENDING, asked)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # our matrices are small; a thread takes room for large ones
     try:
-        scaleout.main(standalone_mode=False)
-        sys.stdout.flush()
-    except ScaleoutError as error:
-        say(f"error: {error}", err=True)
-        sys.exit(2)
-    except click.ClickException as error:
-        words = StringIO()
-        error.show(words)
-        say(words.getvalue().rstrip(), err=True)
-        sys.exit(error.exit_code)
-    except MemoryError:
-        say("error: there is not enough memory for this; give smaller sizes or fewer ranks", err=True)
-        sys.exit(2)
-    except (click.Abort, KeyboardInterrupt):
-        say("interrupted", err=True)
-        sys.exit(130)
-    except (BrokenPipeError, SystemExit):  # click makes the second of the first: the reader, such as `head`, has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor may the interpreter's last flush fail
-        sys.exit(0)
-    except OSError as error:
-        what = f"{error.filename}: cannot be read or written" if error.filename else "cannot write the output"
-        say(f"error: {ScaleoutError(f'{what} ({error.strerror})')}", err=True)
-        sys.exit(2)
+        from scaleout.cli.verbs import run_verb
+
+        run_verb()
+    except KeyboardInterrupt:
+        _end("interrupted", 128 + asked[-1])
+    except Exception as error:
+        if not wants_memory(error):
+            raise
+        _end("error: there is not enough memory for this; give smaller sizes or fewer ranks", 2)
+    finally:
+        for number in changed:
+            signal.signal(number, signal.SIG_DFL)
 
 
-def _open_streams() -> None:
-    """See that there is somewhere to print to, and that no name is beyond what a terminal can show."""
-    for name in ("stdin", "stdout", "stderr"):  # in this order, so that a closed one gets its own number back
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: PTH123, SIM115
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+def _interrupt_on(numbers: "list[signal.Signals]", asked: "list[signal.Signals]") -> "list[signal.Signals]":
+    """Raise `KeyboardInterrupt` on the first of some signals, add it to those `asked`, and pass over all that follow.
+
+    So what is unfinished is removed, and workers end. A signal that is ignored, as under nohup, stays so. Returns the
+    signals whose handler changed; none outside the main thread, where there are no signals.
+    """
+
+    def interrupt(number: int, _: object) -> None:
+        for each in changed:
+            signal.signal(each, signal.SIG_IGN)  # a terminal that is closed says it twice
+        asked.append(signal.Signals(number))
+        raise KeyboardInterrupt
+
+    changed = [each for each in numbers if signal.getsignal(each) is signal.SIG_DFL]
+    try:
+        for number in changed:
+            signal.signal(number, interrupt)
+    except ValueError:
+        changed.clear()
+    return changed
 
 
-def _say(message: Warning | str, *_: object, **__: object) -> None:
-    from scaleout.cli.printing import say
+def wants_memory(error: "BaseException | None") -> bool:
+    """Return whether an exception, or one that it came of, is of memory that has run out."""
+    while error is not None:
+        if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_ROOM):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
-    say(f"warning: {message}", err=True)
+
+def _end(message: str, code: int) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(f"{message}\n")
+    sys.exit(code)

@@ -208,12 +208,15 @@ def parse_ranks(text: str, num_ranks: int) -> list[int]:
 
 def _alpha_beta(request: _Request, size_bytes: int) -> dict[str, dict[str, Any]]:
     """Algorithm to its cost under the alpha-beta model: all that can, or the one that was asked for."""
-    from scaleout.network.alpha_beta.cost import collective_cost
+    from scaleout.network.alpha_beta.cost import collective_cost, collective_costs
 
-    all_of_them = request.algorithm == "auto"
-    cost_of = partial(collective_cost, request.kind, size_bytes, request.placement, num_chunks=request.num_chunks)
-    costs = {name: cost_of(name) for name in (request.candidates if all_of_them else [request.algorithm])}
-    taken = cost_of().algorithm if all_of_them else ""
+    group, num_chunks = request.placement, request.num_chunks
+    if request.algorithm == "auto":
+        costs = collective_costs(request.kind, size_bytes, group, num_chunks=num_chunks)
+        taken = collective_cost(request.kind, size_bytes, group, num_chunks=num_chunks).algorithm
+    else:
+        cost = collective_cost(request.kind, size_bytes, group, request.algorithm, num_chunks=num_chunks)
+        costs, taken = {request.algorithm: cost}, ""
     return {
         name: {
             "time_s": cost.time_s,
@@ -348,7 +351,7 @@ def _print(title: str, by_size: list[list[dict[str, Any]]], left_out: list[str])
     if not several and "busiest_links" in chosen[0]:
         print_links(f"busiest links of {chosen[0]['algorithm']}", chosen[0]["busiest_links"])
     if left_out:
-        say(f"left out, as they have too many messages for the link model: {', '.join(left_out)}")
+        say(f"left out, as they have too many messages to route: {', '.join(left_out)}")
 
 
 def _compare(kind: str, cluster: "Topology", sizes: list[int], policy: str | None, output: Output) -> None:

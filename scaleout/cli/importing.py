@@ -6,6 +6,7 @@ import click
 
 _SOURCES = {
     "model": ("import_model:model", "Make a workload of HuggingFace's, torchtitan's or Megatron's description of it."),
+    "pytorch": ("import_pytorch:pytorch", "Read recordings of torch.profiler into Chakra traces."),
 }
 """Subcommand to its file under `scaleout.cli` with the command in it, and the first line of its help."""
 

@@ -1,5 +1,6 @@
 """`scaleout measure`: kernels, collectives, contention, steps and fused operators on the GPUs at hand."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,7 +139,7 @@ def _follow(job: Any, progress: Any) -> tuple[int, int]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     measured = failed = 0
-    with Progress(*columns, console=console(), transient=True) as bars:
+    with Progress(*columns, console=console(), transient=True) as bars, closing(progress):
         bar = bars.add_task(job.experiment, total=len(job.rows))
         for measured, failed in progress:
             bars.update(bar, completed=measured + failed)

@@ -35,7 +35,7 @@ class Output(NamedTuple):
         if self.folder is not None:
             from scaleout.config.writing import into
 
-            with into(self.folder) as unfinished:
+            with into(self.folder, recorded=True) as unfinished:
                 written = write(unfinished)
         if self.as_json:
             say_json(summary)
@@ -298,7 +298,7 @@ def change_links(topology: "Topology", degrade: Sequence[str], broken: Sequence[
     from scaleout.cluster.topology.faults import find_link
     from scaleout.cluster.topology.topology import break_links, degrade_links
 
-    slower = _pairs(degrade, option="--degrade", form="like 3-4=0.5")
+    slower = pairs_of(degrade, option="--degrade", form="like 3-4=0.5")
     links = {find_link(topology.dimensions, name): name for name in slower}
     for name in broken:
         if (other := links.get(find_link(topology.dimensions, name))) is not None:
@@ -314,7 +314,7 @@ def change_ranks(topology: "Topology", slow: Sequence[str]) -> "Topology":
     from scaleout.config.documents import number, whole
 
     factors: dict[int, float] = {}
-    for text, to in _pairs(slow, option="--slow", form="like 5=1.3").items():
+    for text, to in pairs_of(slow, option="--slow", form="like 5=1.3").items():
         rank, factor = whole(text), number(to)
         if rank is None or factor is None:
             raise ConfigError(f"--slow {text}={to}: write a rank and a factor, such as --slow 5=1.3")
@@ -322,7 +322,7 @@ def change_ranks(topology: "Topology", slow: Sequence[str]) -> "Topology":
     return slow_down(topology, factors)
 
 
-def _pairs(texts: Sequence[str], *, option: str, form: str, empty: bool = False) -> dict[str, str]:
+def pairs_of(texts: Sequence[str], *, option: str, form: str, empty: bool = False) -> dict[str, str]:
     """Turn ``what=to`` texts into a mapping; `ConfigError` if one is not of the form, or names the same twice."""
     found: dict[str, str] = {}
     for text in texts:
@@ -341,7 +341,7 @@ def parse_settings(settings: Sequence[str], *, option: str = "--set") -> dict[st
     from scaleout.config.yaml_files import parse_value
 
     values: dict[str, Any] = {}
-    for key, value in _pairs(settings, option=option, form="as key=value", empty=True).items():
+    for key, value in pairs_of(settings, option=option, form="as key=value", empty=True).items():
         values[key] = parse_value(value, where=f"{option} {shown(f'{key}={value}')}")
     return values
 

@@ -59,7 +59,8 @@ def validate(model: type[Model], values: Mapping[str, Any], *, where: str) -> Mo
 
 
 def _describe(model: type[BaseModel], fault: dict[str, Any]) -> str:
-    path = ".".join(str(part) for part in fault["loc"])
+    of_key = fault["loc"][-1:] == ("[key]",)
+    path = "key of " * of_key + ".".join(str(part) for part in fault["loc"][: -2 if of_key else None])
     if fault["type"] == "extra_forbidden":
         known = _keys_at(model, fault["loc"][:-1])
         return f"unknown key {shown(path)}; {nearest(str(fault['loc'][-1]), known)}"
@@ -67,6 +68,8 @@ def _describe(model: type[BaseModel], fault: dict[str, Any]) -> str:
         return f"key {path!r} is missing; add it"
     if fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
         return f"{path}: must be a mapping of keys to values, not {shown(fault['input'])}"
+    if fault["type"] in ("list_type", "tuple_type"):
+        return f"{path}: must be a list, not {shown(fault['input'])}"
     message = str(fault["msg"]).removeprefix("Value error, ")
     if fault["type"] == "value_error":
         return f"{path}: {message}" if path else message

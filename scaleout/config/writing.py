@@ -2,20 +2,26 @@
 
 What is written lies under a hidden name in the same folder until it is whole and on the disk, then takes its place. A
 disk that is full, or a process that is killed, leaves an older file as it was. Other files of a folder are never
-touched.
+touched. A set of results is recorded, so that the next one can take its place whole.
 """
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from scaleout.config.documents import to_json
+from scaleout.config.checkpoint import locked
+from scaleout.config.documents import read_json, to_json
 from scaleout.errors import ConfigError
+
+RECORD = ".scaleout-output"
+"""File of a directory that says which of its others are results, and the checksums of what was written to each."""
 
 _PROBE_BYTES = 1 << 16
 
@@ -63,31 +69,97 @@ def write_json(path: Path, value: object, *, indent: int | None = 2) -> None:
 
 
 @contextmanager
-def into(directory: Path) -> Iterator[Path]:
+def into(directory: Path, *, recorded: bool = False) -> Iterator[Path]:
     """Yield a temporary folder, whose files are moved into a directory, made if need be, when all are complete.
+
+    With `recorded` they are a set of results: it takes the place of the set that was there before, of which nothing is
+    left, and of no other file. Which files are of the set stands in the directory's `RECORD`.
 
     Raises
     ------
     ConfigError
-        If the directory cannot be written; one that had to be made is gone again.
+        If the directory cannot be written, or a file that is not of the set before is in the way; a directory that had
+        to be made is gone again.
     """
     made = _missing(directory)
+    unfinished: Path | None = None
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=directory, prefix=".unfinished-") as name:
-            yield Path(name)
-            files = sorted(Path(name).iterdir())
-            for path in files:
-                if (directory / path.name).is_dir():
-                    raise IsADirectoryError(0, f"{path.name} is a folder there")
-            for path in files:
-                path.replace(directory / path.name)
+        unfinished = Path(tempfile.mkdtemp(dir=directory, prefix=".unfinished-"))
+        yield unfinished
+        files = sorted(unfinished.iterdir())
+        for path in files:
+            if (directory / path.name).is_dir():
+                raise IsADirectoryError(0, f"{path.name} is a folder there")
+        if recorded:
+            with locked(directory, "scaleout"):
+                _replace_set(directory, files)
+        else:
+            _move(directory, files)
     except OSError as error:
         raise _unwritable(directory, error) from None
     finally:
+        if unfinished is not None:
+            _remove(unfinished)
         with contextlib.suppress(OSError):
             for folder in made:
                 folder.rmdir()  # succeeds only on an empty one, of which nothing came
+
+
+def _move(directory: Path, files: Iterable[Path]) -> None:
+    for path in files:
+        path.replace(directory / path.name)
+
+
+def _replace_set(directory: Path, files: Sequence[Path]) -> None:
+    """Move files into a directory, and remove those of the set before.
+
+    What is about to be written is recorded first, so that a process that is killed leaves no file that is nobody's.
+    """
+    before = _recorded(directory)
+    new = {path.name: _checksum(path) for path in files}
+    for name, checksum in new.items():
+        there = directory / name
+        if os.path.lexists(there) and _checksum(there) not in (checksum, *before.get(name, ())):
+            raise ConfigError(
+                f"{there}: is no file of an earlier run, or was changed since; move it, or give another --output"
+            )
+    either = {name: [*before.get(name, ()), *([new[name]] if name in new else [])] for name in {**before, **new}}
+    write_json(directory / RECORD, {"files": either})
+    _move(directory, files)
+    for name in before.keys() - new.keys():
+        if _checksum(directory / name) in before[name]:
+            (directory / name).unlink()
+    with contextlib.suppress(OSError):  # what is recorded by now holds as well
+        write_json(directory / RECORD, {"files": {name: [checksum] for name, checksum in new.items()}})
+
+
+def _recorded(directory: Path) -> dict[str, list[str]]:
+    """Return the files of the set that was written into a directory last, and what each may hold; none if unknown."""
+    try:
+        files = read_json(directory / RECORD)["files"]
+        return {str(name): list(checksums) for name, checksums in files.items() if Path(name).name == name}
+    except (ConfigError, LookupError, TypeError, AttributeError):
+        return {}
+
+
+def _checksum(path: Path) -> str:
+    """Return a checksum of a file; an empty text if it is none, or a link to one."""
+    if path.is_symlink() or not path.is_file():
+        return ""
+    found = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            found = zlib.crc32(block, found)
+    return f"{found:08x}"
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder of files; unlike `shutil.rmtree` also where hardly a file can be opened any more."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):  # noqa: PTH208 - which closes the folder before files are removed
+            (folder / name).unlink()
+        folder.rmdir()
 
 
 def check_writable(directory: Path) -> None:
@@ -112,6 +184,8 @@ def _missing(directory: Path) -> list[Path]:
     return [folder for folder in (directory, *directory.parents) if not folder.exists()]
 
 
-def _unwritable(directory: Path, error: OSError) -> ConfigError:
+def _unwritable(directory: Path, error: OSError) -> Exception:
+    if error.errno in (None, errno.ENOMEM):  # of a library that could not be loaded, not of the directory
+        return error
     why = error.strerror or str(error)
     return ConfigError(f"output directory {str(directory)!r} cannot be written ({why}); give another one")

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout.errors import GraphError
-from scaleout.program.operations import Kernel, TimeSource
+from scaleout.program.operations import RECORDED, Kernel, TimeSource
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -62,6 +62,7 @@ class NodeRole(IntFlag):
     OPTIMIZER = 32
     INPUT = 64  # reading of the next step's data, which uses no device resource
     LOOP = 128  # back-to-back calls of a measurement
+    HOST = 16384  # time of the host between its calls, or an untold wait, which use no device resource
 
     WEIGHTS = 256  # multiplies activations by weights, or casts for such a GEMM
     ACTIVATION_GRADIENT = 512  # computes the gradient of such a GEMM's input
@@ -82,7 +83,8 @@ class ExecutionGraph:
     kind: Annotated[Ints, NodeKind.COMPUTE]  # of `NodeKind`
     kernel: Annotated[Ints, NONE]  # index into `kernels`
     # of a compute node; NaN until timed, and for communication, which the network times. Of communication that kernels
-    # carry out themselves, without a library, how long each slice keeps the links beyond its bytes
+    # carry out themselves, without a library, how long each slice keeps the links beyond its bytes; of communication
+    # that was recorded, how long it took once all ranks were there
     duration_s: Annotated[Floats, np.nan]
     time_source: Annotated[Ints, TimeSource.UNKNOWN]  # of `TimeSource`, or of `kernel_times.source_names`
     flops: Annotated[Ints, 0]  # of a compute node
@@ -141,7 +143,7 @@ class ExecutionGraph:
         if kind != NodeKind.COMPUTE:
             prefix = f"{COLLECTIVES[self.collective[node]]}_" if self.collective[node] != NONE else ""
             return prefix + NodeKind(kind).name.lower()
-        return self.kernels[self.kernel[node]].op if self.kernel[node] != NONE else "compute"
+        return self.kernels[self.kernel[node]].op.removeprefix(RECORDED) if self.kernel[node] != NONE else "compute"
 
     @property
     def total_flops(self) -> int:

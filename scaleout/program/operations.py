@@ -11,7 +11,7 @@ Symbols: s the sizes by name; i bytes of one element of the dtype. Source: agree
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
@@ -61,6 +61,8 @@ class TimeSource(IntEnum):
     INTERPOLATED = 1
     ROOFLINE = 2
     GIVEN = 3
+    RECORDED = 4  # as a recording of the job has it
+    SCALED = 5  # a recorded time, for another size of the same kernel
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,15 @@ class Kernel:
     shape: tuple[tuple[str, int], ...]  # the sizes, in the operation's order
     flops: int
     bytes: int  # the fewest that must move
+    tokens: str = ""  # of a recorded kernel, the sizes that count a batch's tokens, joined by ``*``; empty if none does
     sizes: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", dict(self.shape))
+
+    def counting(self, tokens: str) -> "Kernel":
+        """Return the call with the sizes that count a batch's tokens named."""
+        return replace(self, tokens=tokens)
 
 
 def _no_flops(sizes: Sizes) -> int:
@@ -439,6 +446,15 @@ def custom(*, dtype: str, flops: int, bytes: int) -> Kernel:  # noqa: A002 - the
     return Kernel(CUSTOM, dtype, (), flops, bytes)
 
 
+def recorded(name: str, *, dtype: str, token_bytes: int, other_bytes: int) -> Kernel:
+    """Describe a recorded kernel that is no operation of ours, by the bytes of its tensors with and without tokens."""
+    sizes = tuple(zip(RECORDED_SIZES, (token_bytes, other_bytes), strict=True))
+    return Kernel(f"{RECORDED}{name}", dtype, sizes, 0, token_bytes + other_bytes, "token_bytes")
+
+
+RECORDED_SIZES = ("token_bytes", "other_bytes")
+RECORDED = "recorded:"
+"""What the names of operations begin with that `recorded` makes."""
 CUSTOM = "custom"
 """The operation of kernels that `custom` makes."""
 

@@ -199,7 +199,7 @@ def _write_nodes(comparison: "Comparison", path: Path) -> None:
 
 def _write_table(table: "pd.DataFrame", path: Path) -> None:
     with replacing(path) as file:
-        table.to_parquet(file, index=False)
+        table.to_parquet(file, engine="pyarrow", index=False)
 
 
 def _columns(outcome: "Outcome") -> list[dict[str, Any]]:

@@ -53,6 +53,12 @@ SCHEDULES: dict[str, Schedule] = {
         places=True,
         in_order=True,
     ),
+    "recorded": Schedule(
+        "as recorded: every kernel and collective of a trace on the stream that it ran on",
+        "overlap:recorded",
+        places=True,
+        in_order=True,
+    ),
     "overlap": Schedule(
         "collectives concurrent with kernels that do not wait for them, where a step is shorter for it; "
         "overlap:always wherever they can be",

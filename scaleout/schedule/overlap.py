@@ -23,6 +23,16 @@ def communication_stream(group: int) -> int:
     return 1 + group
 
 
+def host_stream(graph: ExecutionGraph, chains: int = 1) -> int:
+    """Return the stream of the host, behind those of all groups and of input."""
+    return communication_stream((int(graph.group.max(initial=0)) + 1) * chains + 1)
+
+
+def recorded(program: Program, machine: Machine | None = None) -> Program:
+    """Leave everything on the stream on which it was recorded."""
+    return program
+
+
 def overlap(program: Program, machine: Machine | None = None) -> Program:
     """Move every collective to the stream of its group."""
     return program.map_graphs(_overlap)
@@ -40,7 +50,7 @@ def _overlap(graph: ExecutionGraph, *, chains: int = 1) -> ExecutionGraph:
     turn = np.cumsum(collective) % chains
     stream = np.where(collective, communication_stream(0) + graph.group + num_groups * turn, COMPUTE_STREAM)
     stream = np.where(graph.has_role(NodeRole.INPUT), communication_stream(num_groups * chains), stream)
-    return graph.with_columns(stream=stream)
+    return graph.with_columns(stream=np.where(graph.has_role(NodeRole.HOST), host_stream(graph, chains), stream))
 
 
 def baseline(program: Program, machine: Machine | None = None) -> Program:
@@ -51,7 +61,7 @@ def baseline(program: Program, machine: Machine | None = None) -> Program:
 @lru_cache(maxsize=4)
 def _serial(graph: ExecutionGraph) -> ExecutionGraph:
     zero = np.zeros(len(graph), np.int64)
-    return graph.with_columns(stream=zero, priority=zero)
+    return graph.with_columns(stream=np.where(graph.has_role(NodeRole.HOST), host_stream(graph), zero), priority=zero)
 
 
 def in_program_order(program: Program) -> Program:

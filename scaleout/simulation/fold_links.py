@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from scaleout.cluster.topology.peers import names_ranks, relative_peers_of_program
-from scaleout.network.flow.demand import NOTHING_ALIKE, Alike, Group, TooManyMessagesError, demand_of, messages_of
+from scaleout.network.collectives.rounds import TooManyMessagesError
+from scaleout.network.flow.demand import NOTHING_ALIKE, Alike, Group, demand_of, messages_of
 from scaleout.network.flow.flows import Demand, Flows
 from scaleout.network.routes.links import Links
 from scaleout.network.routes.refinement import Ends, FlowsOfKind, Network, Partition, is_equitable, refine

@@ -18,6 +18,7 @@ from scaleout.errors import GraphError, SimulationError
 from scaleout.network.alpha_beta.cost import CollectiveCost, collective_cost, one_sided
 from scaleout.network.flow.demand import Group
 from scaleout.program.graph import COLLECTIVES, FLOAT_COLUMNS, NONE, ExecutionGraph, Ints, NodeKind
+from scaleout.program.operations import TimeSource
 from scaleout.program.program import Program
 from scaleout.simulation.fold import FoldedFamily, Folding
 
@@ -125,12 +126,19 @@ class FoldedProgram:
     def cost_of(self, instance: CollectiveInstance) -> CollectiveCost:
         """Cost of the whole transfer that an instance is a slice of, with the algorithm of the whole."""
         kind, size_bytes, slices = self.request_of(instance)
+        if self.is_recorded(instance):
+            return CollectiveCost(0.0, slices * self.gap_s(instance), RECORDED)
         whole = self.cost_among(self.folding.families[instance.family], instance.group_class, kind, size_bytes)
         return one_sided(whole, slices * self.gap_s(instance)) if self.is_one_sided(instance) else whole
 
     def is_one_sided(self, instance: CollectiveInstance) -> bool:
         """Whether the work-groups of kernels carry an instance out, not the communication library."""
-        return not math.isnan(self.gap_s(instance))
+        return not (math.isnan(self.gap_s(instance)) or self.is_recorded(instance))
+
+    def is_recorded(self, instance: CollectiveInstance) -> bool:
+        """Whether an instance takes the time that was recorded, not the network's."""
+        number, node = self.locate(instance.tasks[0])
+        return is_recorded(self.graphs[number], node)
 
     def gap_s(self, instance: CollectiveInstance) -> float:
         """Return what an instance that is one-sided takes of the links beyond its bytes; NaN for others."""
@@ -226,6 +234,15 @@ def _check_instance(folded: FoldedProgram, instance: CollectiveInstance) -> None
 def describe(graph: ExecutionGraph, node: int) -> str:
     """Say what a collective is, for the user."""
     return f"{COLLECTIVES[graph.collective[node]]} of {graph.bytes[node]} B"
+
+
+RECORDED = "recorded"
+"""In the place of an algorithm, for communication whose time was recorded."""
+
+
+def is_recorded(graph: ExecutionGraph, node: int) -> bool:
+    """Whether communication takes the time that was recorded, or that was scaled from it, and not the network's."""
+    return int(graph.time_source[node]) in (TimeSource.RECORDED, TimeSource.SCALED)
 
 
 def transfer_of(kind: str, size_bytes: float) -> tuple[str, float]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scaleout.cluster.device.host import HOSTS
+from scaleout.config.arguments import check_fields
 from scaleout.config.reading import nearest, renamed
 from scaleout.errors import ConfigError
 from scaleout.network.collectives import check_kind
@@ -60,6 +61,7 @@ class SimulationOptions:
     policy: str | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_network(self.network, self.algorithms, injection_bytes_per_s=self.injection_bytes_per_s)
         if self.host not in HOSTS:
             raise ConfigError(f"unknown host {self.host!r}; {nearest(self.host, HOSTS)}")

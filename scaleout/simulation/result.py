@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout.network.flow.link_traffic import LinkTraffic, LinkUse
-from scaleout.program.graph import NONE, ExecutionGraph, Floats, Ints, NodeKind
+from scaleout.program.graph import NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
 from scaleout.program.program import Program
 
 
@@ -29,6 +29,11 @@ class Timeline:
     def is_communication(self) -> npt.NDArray[np.bool_]:
         """(N,) whether a node is communication."""
         return np.asarray(self.graph.kind != NodeKind.COMPUTE)
+
+    @cached_property
+    def is_kernel(self) -> npt.NDArray[np.bool_]:
+        """(N,) whether a node runs on the device: neither communication nor the host."""
+        return ~self.is_communication & ~self.graph.has_role(NodeRole.HOST)
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,13 @@ from scaleout.network.alpha_beta.cost import CollectiveCost, one_sided, send_cos
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
 from scaleout.program.operations import Kernel
 from scaleout.simulation.columns import NOTHING_SHARED, Sharing, Tasks, offsets_of
-from scaleout.simulation.folded_program import CollectiveInstance, CollectiveInstances, FoldedProgram
+from scaleout.simulation.folded_program import (
+    RECORDED,
+    CollectiveInstance,
+    CollectiveInstances,
+    FoldedProgram,
+    is_recorded,
+)
 
 if TYPE_CHECKING:
     from scaleout.network.flow.instances import LinkNetwork
@@ -95,7 +101,10 @@ def messages_of(folded: FoldedProgram) -> list[Message]:
             number, node = folded.locate(send)
             size_bytes, ends = _size_of(folded, (number, node), folded.locate(receive)), peers[send]
             if folded.graphs[number].collective[node] == NONE:
-                if (size_bytes, *ends) not in costs:
+                if is_recorded(folded.graphs[number], node):
+                    took_s = float(folded.graphs[number].duration_s[node])
+                    costs[size_bytes, *ends] = CollectiveCost(0.0, took_s, RECORDED)
+                elif (size_bytes, *ends) not in costs:
                     cost = send_cost(size_bytes, folded.topology, source=ends[0], destination=ends[1])
                     costs[size_bytes, *ends] = cost
                 cost = costs[size_bytes, *ends]
@@ -241,7 +250,13 @@ def _cost(folded: FoldedProgram, instance: CollectiveInstance, *, on_links: bool
     holds_s = serialization_s if early else lasts_s
     family = folded.folding.families[instance.family]
     members, along = family.members_of_class[instance.group_class], family.dimensions_of_class[instance.group_class]
-    is_sent, is_kernel = on_links and bool(cost.algorithm), not own and lasts_s == holds_s and lasts_s > 0
+    recorded = folded.is_recorded(instance)
+    if recorded:
+        along = ()
+    is_sent, is_kernel = (
+        on_links and bool(cost.algorithm) and not recorded,
+        not own and lasts_s == holds_s and lasts_s > 0,
+    )
     if is_sent:
         lasts_s = holds_s = np.nan
         along = ()
@@ -349,7 +364,9 @@ def _share_kernels(laid: _Laid) -> tuple[list[tuple[Kernel | None, float]], Ints
         if id(graph) not in known:
             columns = tuple(map(id, (graph.kind, graph.role, graph.kernel)))
             if columns not in orders:
-                nodes = np.flatnonzero((graph.kind == NodeKind.COMPUTE) & ~graph.has_role(NodeRole.INPUT))
+                nodes = np.flatnonzero(
+                    (graph.kind == NodeKind.COMPUTE) & ~graph.has_role(NodeRole.INPUT | NodeRole.HOST)
+                )
                 orders[columns] = nodes[np.lexsort((graph.duration_s[nodes], graph.kernel[nodes]))]
             order = orders[columns]
             known[id(graph)] = _kinds_of(graph, order[graph.duration_s[order] > 0], kinds)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scaleout.cluster.topology.topology import Topology
+from scaleout.cluster.topology.topology import LEAST_FACTOR, Topology
 from scaleout.config.documents import is_file, read_text, whole
 from scaleout.config.reading import nearest, renamed
 from scaleout.errors import ConfigError, shown
@@ -28,15 +28,15 @@ def slow_ranks(program: Program, factors: Mapping[int, float]) -> Program:
     Raises
     ------
     ConfigError
-        If a rank is not in the program or a factor is not above zero.
+        If a rank is not in the program or a factor is not from 1e-9 to 1e9.
     """
     graphs, roles = list(program.graphs), program.role_of_rank.copy()
     known: dict[tuple[int, float], int] = {}
     for rank, factor in sorted(factors.items()):
         if not 0 <= rank < program.num_ranks:
             raise ConfigError(f"slow rank {rank} is not in the job; give ranks 0 to {program.num_ranks - 1}")
-        if not (np.isfinite(factor) and factor > 0):
-            raise ConfigError(f"rank {rank} is slowed by {factor}; give a factor above zero, such as 1.3")
+        if not LEAST_FACTOR <= factor <= 1 / LEAST_FACTOR:
+            raise ConfigError(f"rank {rank} is slowed by {factor}; give a factor from 1e-9 to 1e9, such as 1.3")
         key = (int(roles[rank]), factor)
         if key not in known:
             known[key] = len(graphs)

@@ -5,15 +5,17 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from scaleout.analysis.breakdown import ends_of_ranks
-from scaleout.analysis.efficiency import Fit, fit
+from scaleout.analysis.efficiency import Fit, fit, lacking
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.topology import Topology, load_topology
-from scaleout.errors import ConfigError, shown
+from scaleout.config.arguments import check_fields
+from scaleout.errors import ConfigError
 from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
 from scaleout.simulation.result import Result
 from scaleout.study.job import Failure, Job, Outcome, run_all
 from scaleout.workloads.config import LayeredModel, ModelFamily, load_workload
+from scaleout.workloads.families.family import WholeModel
 
 DEFAULT_SCHEDULES = ("baseline", "overlap", "fused")
 """Schedules that are compared where neither the user nor the workload says which."""
@@ -22,6 +24,8 @@ DEFAULT_SCHEDULES = ("baseline", "overlap", "fused")
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """A job on a cluster under several schedules; for a model of layers also whether the first fits into memory.
+
+    Of other models `fit` is there only where the parameters alone do not fit.
 
     `failures` are schedules under which it could not be simulated, with the reason of each.
     """
@@ -33,6 +37,12 @@ class Comparison:
     outcomes: tuple[Outcome, ...]
     fit: Fit | None = None
     failures: tuple[Failure, ...] = ()
+    recorded_s: float | None = None  # of a recording, the time of its steps
+    steps: int | None = None
+    notes: tuple[str, ...] = ()  # what was assumed
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers as plain values, as `scaleout run --json` prints them."""
@@ -42,11 +52,14 @@ class Comparison:
             "device": self.device,
             "ranks": self.ranks,
             **({} if self.fit is None else {"memory": self.fit.summary()}),
+            **({} if self.recorded_s is None else {"recorded_s": self.recorded_s, "steps": self.steps}),
+            **({"notes": list(self.notes)} if self.notes else {}),
             "results": [
                 {
                     "schedule": outcome.schedule,
                     **asdict(outcome.breakdown),
                     "speedup": outcome.speedup,
+                    **outcome.shares,
                     **({} if outcome.efficiency is None else asdict(outcome.efficiency)),
                     **({"decisions": list(outcome.decisions)} if outcome.decisions else {}),
                     **({} if outcome.fit in (None, self.fit) else {"memory": outcome.fit.summary()}),
@@ -73,7 +86,8 @@ def compare(
     device: Device | str | None = None,
     schedules: Sequence[str] = (),
     changes: Mapping[str, Any] | None = None,
-    **options: Any,
+    options: SimulationOptions | None = None,
+    **attributes: Any,
 ) -> Comparison:
     """Simulate a workload under several schedules; speed-ups are over the first.
 
@@ -87,9 +101,10 @@ def compare(
         Names of `schedule.SCHEDULES`, joined by ``+`` where wanted; by default the workload's.
     changes : mapping, optional
         Keys of the workload's file to change, where it is given by name.
-    **options
-        `options`, a `SimulationOptions`, or its attributes as keywords, such as ``network="link"``; or both, where
-        keywords go first.
+    options : SimulationOptions, optional
+        How the step is simulated.
+    **attributes
+        Attributes of the options as keywords, such as ``network="link"``, which go before those of `options`.
 
     Raises
     ------
@@ -99,14 +114,17 @@ def compare(
     """
     if isinstance(workload, str):
         workload = load_workload(workload, changes)
+    elif changes:
+        raise ConfigError(f"changes are for a workload given by name; load {workload.name} with them: load_workload")
     device = workload.device if device is None else device
     device = load_device(device) if isinstance(device, str) else device
     topology = workload.topology if topology is None else topology
     topology = load_topology(topology) if isinstance(topology, str) else topology
-    job = Job(workload, device, topology, options=options_of(**options))
-    if isinstance(schedules, str):
-        raise ConfigError(f"schedules is the text {shown(schedules)}; give a list, such as ['baseline', 'overlap']")
+    job = Job(workload, device, topology, options=options_of(options, **attributes))
     found = compare_job(job, schedules or workload.schedules or DEFAULT_SCHEDULES)
+    if isinstance(workload, WholeModel):
+        lack = lacking(workload, device)
+        return replace(found, outcomes=tuple(replace(each, fit=lack) for each in found.outcomes), fit=lack)
     if not isinstance(workload, LayeredModel):
         return found
     ran = {id(each.workload): each.workload for each in found.outcomes if each.workload is not None}
@@ -116,21 +134,30 @@ def compare(
 
 
 def compare_program(
-    program: Program, *, topology: Topology, device: Device | str, schedules: Sequence[str], **options: Any
+    program: Program,
+    *,
+    topology: Topology,
+    device: Device | str,
+    schedules: Sequence[str],
+    options: SimulationOptions | None = None,
+    **attributes: Any,
 ) -> Comparison:
     """Simulate the timed program of a trace under several schedules; see `compare`.
 
     `device` is a name alone where no more is known of it; schedules that weigh costs then have nothing to weigh, and
     nothing is known of contention.
     """
-    return compare_job(Job(program, device, topology, options=options_of(**options), traced=True), schedules)
+    job = Job(program, device, topology, options=options_of(options, **attributes), traced=True)
+    return compare_job(job, schedules)
 
 
 def compare_job(job: Job, schedules: Sequence[str]) -> Comparison:
     """Simulate a job under several schedules instead of its own; each once.
 
-    A `ScaleoutError` if a schedule contradicts itself, before any is simulated, or if none can be.
+    A `ScaleoutError` if there is none or one contradicts itself, before any is simulated, or if none can be.
     """
+    if not schedules:
+        raise ConfigError("no schedules to compare; give at least one, such as ['baseline', 'overlap']")
     found = run_all([replace(job, schedule=name) for name in dict.fromkeys(schedules)])
     outcomes = [each for each in found if isinstance(each, Outcome)]
     compared = compare_outcomes(outcomes, device=job.device if isinstance(job.device, str) else job.device.name)

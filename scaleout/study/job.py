@@ -6,7 +6,7 @@ Each stage is a function of its own, so that who needs no more takes the first o
 `timed` returns. `run` takes them all, `run_all` several jobs that share what they have in common.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.backends import with_policy
 from scaleout.cluster.topology.topology import Topology, check_ranks
+from scaleout.config.arguments import check_fields
 from scaleout.errors import ConfigError, ScaleoutError
 from scaleout.program.fastest import fastest
 from scaleout.program.program import Program
@@ -66,6 +67,7 @@ class Job:
     traced: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         schedules.passes_of(self.schedule)
         if self.traced:
             check_traced(self.options)
@@ -144,6 +146,7 @@ class Outcome:
     workload: LayeredModel | None = None
     device: Device | None = None
     fit: Fit | None = None
+    shares: Mapping[str, float] = field(default_factory=dict)  # of a recording: of its time, how much was recorded
 
     @property
     def makespan_s(self) -> float:

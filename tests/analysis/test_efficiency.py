@@ -1,6 +1,7 @@
 """Steps of transformers: bubbles, exposed communication, memory over time up to its peak, and advice that is true."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from scaleout.analysis.breakdown import breakdown, exposed_by_family, waited_for
 from scaleout.analysis.efficiency import fit
 from scaleout.analysis.pipeline import actions, over_time
 from scaleout.cli.options import parse_settings
+from scaleout.cli.tables import print_comparison
 from scaleout.cluster.device.spec import load_device
 from scaleout.report.plots.pipelines import MOST_PANELS, shown_ranks
 from scaleout.simulation.run import simulate
@@ -257,6 +259,18 @@ def test_dlrm_has_no_such_table(scaleout):
     _, out, _ = scaleout("run", "dlrm-128", "--schedule", "baseline")
     assert "MFU" not in out
     assert "memory of the worst rank" not in out
+
+
+@pytest.mark.parametrize("name", ["dlrm-128", "alexnet"])
+def test_parameters_that_do_not_fit_are_said_of_any_model(name, capsys):
+    """Of models whose memory is not counted: of DLRM's 256 tables of 500,000 by 92 in fp32 47 GB, for one."""
+    job, device = load_workload(name), load_device("h200")
+    size_bytes = job.parameters_per_rank * job.item_bytes
+    assert package.compare(job, device=device, schedules=["baseline"]).fit is None
+    found = package.compare(job, device=replace(device, memory_bytes=size_bytes - 1.0), schedules=["baseline"])
+    assert found.summary()["memory"] | {"fits": False, "bytes_of": {"parameters": size_bytes}} == found.fit.summary()
+    print_comparison(found)
+    assert "does not fit: 1 B too much" in capsys.readouterr().out
 
 
 def test_transformers_only():

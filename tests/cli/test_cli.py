@@ -7,9 +7,9 @@ import sys
 import pytest
 from astra_inputs import coll, comp, recv, send, write_inputs
 
-from scaleout.cli import VERBS
 from scaleout.cli.console import print_facts, print_table
 from scaleout.cli.list import KINDS
+from scaleout.cli.verbs import VERBS
 from scaleout.config.library import find
 from scaleout.schedule import SCHEDULES
 
@@ -116,7 +116,7 @@ def test_a_trace_can_be_timed_again_on_another_device(scaleout, summary, tmp_pat
 def test_output_writes_summary_nodes_timeline_and_figure(scaleout, tmp_path):
     code, out, _ = scaleout("run", "dlrm-128", "--output", tmp_path / "results")
     assert code == 0
-    written = {path.name for path in (tmp_path / "results").iterdir()}
+    written = {path.name for path in (tmp_path / "results").glob("[!.]*")}
     assert written == {"summary.json", "nodes.parquet", "timeline.json", "breakdown.png"}
     for name in written:
         assert name in out

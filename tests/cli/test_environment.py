@@ -1,6 +1,7 @@
 """The command line where there is no home, no standard output, no room, and no letter but those of ASCII."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -15,9 +16,8 @@ RUN = ("run", "dlrm-128", "--schedule", "baseline")
 def command(tmp_path):
     """Run a command line by a shell, in an environment with changes; return its exit code, output and error output."""
 
-    def run(*arguments, shell="{}", **changes):
-        program = f"'{sys.executable}' -c 'from scaleout.cli import main; main()'"
-        line = shell.format(" ".join((program, *arguments)))
+    def run(*arguments, shell="{}", program="-c 'from scaleout.cli import main; main()'", **changes):
+        line = shell.format(" ".join((f"'{sys.executable}' {program}", *arguments)))
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **changes}
         done = subprocess.run(
             ["bash", "-o", "pipefail", "-c", line], capture_output=True, env=environment, cwd=tmp_path, check=False
@@ -73,3 +73,62 @@ def test_the_back_end_of_a_notebook_is_not_ours(command, tmp_path):
     code, _, err = command(*RUN, "--output", "results", MPLBACKEND="module://of_a_notebook")
     assert (code, err) == (0, "")
     assert (tmp_path / "results" / "breakdown.png").exists()
+
+
+@pytest.fixture
+def struck(command, tmp_path):
+    """Run a command line to which something happens as it imports a module; return as `command` does."""
+
+    def run(*arguments, module, event, shell="{}"):
+        program = (
+            "import os, signal, sys\n"
+            "class Finder:\n"
+            "    def find_spec(self, name, path, target=None):\n"
+            f"        if name == {module!r}:\n"
+            f"            {event}\n"
+            "sys.meta_path.insert(0, Finder())\n"
+            "from scaleout.cli import main; main()"
+        )
+        (tmp_path / "struck.py").write_text(program)
+        return command(*arguments, program="struck.py", shell=shell)
+
+    return run
+
+
+MODULES = ["click", "numpy", "matplotlib"]
+"""What is imported first; for a simulation; and as the folder for output is being filled."""
+
+
+@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_at_any_moment_leaves_nothing(struck, tmp_path, name, module):
+    """Twice, as a terminal that is closed sends it."""
+    number = getattr(signal, name)
+    times = 1 if name == "SIGINT" else 2
+    event = f"for _ in range({times}): os.kill(os.getpid(), {int(number)})"
+    code, out, err = struck(*RUN, "--output", "results", module=module, event=event)
+    assert (code, out, err.strip()) == (128 + number, "", "interrupted")
+    assert [path.name for path in tmp_path.iterdir()] == ["struck.py"]
+
+
+def test_a_signal_that_is_ignored_stays_so(struck):
+    event = "os.kill(os.getpid(), signal.SIGHUP)"
+    code, out, err = struck("show", "dlrm-128", module="click", event=event, shell="trap '' HUP; {}")
+    assert (code, err) == (0, "")
+    assert "dlrm-128" in out
+
+
+@pytest.mark.parametrize("module", [*MODULES, "pyarrow"])
+@pytest.mark.parametrize(
+    "event",
+    [
+        "raise MemoryError",
+        "raise ImportError('x.so: failed to map segment from shared object')",
+        "raise OSError(12, 'Cannot allocate memory')",
+    ],
+)
+def test_no_memory_for_an_import(struck, tmp_path, module, event):
+    code, out, err = struck(*RUN, "--output", "results", module=module, event=event)
+    assert (code, out) == (2, "")
+    assert err == "error: there is not enough memory for this; give smaller sizes or fewer ranks\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["struck.py"]

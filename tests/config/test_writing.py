@@ -13,7 +13,7 @@ from contextlib import suppress
 import pytest
 
 from scaleout.config import writing
-from scaleout.config.writing import check_writable, into, replacing, write_bytes, write_json
+from scaleout.config.writing import RECORD, check_writable, into, replacing, write_bytes, write_json
 from scaleout.errors import ConfigError
 
 SMALL = 1 << 16
@@ -86,6 +86,104 @@ def test_a_set_of_files_comes_whole(tmp_path, small_disk):
     assert content(folder) == {"a": b"before", "mine.txt": b"of the user"}
     fill(folder, a=3)
     assert content(folder) == {"a": bytes(3), "mine.txt": b"of the user"}
+
+
+def give(folder, **contents):
+    """Write a set of results."""
+    with into(folder, recorded=True) as unfinished:
+        for name, text in contents.items():
+            write_bytes(unfinished / name, text.encode())
+
+
+def results(folder):
+    return {name: data.decode(errors="replace") for name, data in content(folder).items() if name != RECORD}
+
+
+def test_results_take_the_place_of_those_before_and_of_nothing_else(tmp_path):
+    (tmp_path / "notes").write_text("of the user")
+    give(tmp_path, a="1", b="1")
+    give(tmp_path, b="2", c="2")
+    assert results(tmp_path) == {"b": "2", "c": "2", "notes": "of the user"}
+    (tmp_path / "c").write_text("changed")
+    give(tmp_path, a="3")
+    assert results(tmp_path) == {"a": "3", "c": "changed", "notes": "of the user"}
+
+
+@pytest.mark.parametrize("foreign", ["changed", "new", "link", "pipe", "no record"])
+def test_a_file_that_is_no_result_is_not_overwritten(tmp_path, foreign):
+    folder, name = tmp_path / "results", "fresh" if foreign in ("new", "link", "pipe") else "a"
+    give(folder, a="1", b="1")
+    file = folder / name
+    if foreign in ("changed", "new"):
+        file.write_text("of the user")
+    elif foreign == "link":
+        file.symlink_to(tmp_path / "nowhere")
+    elif foreign == "pipe":
+        os.mkfifo(file)
+    else:
+        (folder / RECORD).write_text("{")
+    before = sorted(path.name for path in folder.iterdir())
+    with pytest.raises(ConfigError, match=f"results/{name}: is no file of an earlier run, or was changed since"):
+        give(folder, c="2", **{name: "2"})
+    assert sorted(path.name for path in folder.iterdir()) == before
+    assert (folder / "b").read_text() == "1"
+
+
+def test_a_run_that_is_killed_while_its_files_are_moved_leaves_none_that_is_nobodys(tmp_path, monkeypatch):
+    give(tmp_path, a="1", b="1")
+    monkeypatch.setattr(writing, "_move", lambda folder, files: files[0].replace(folder / files[0].name) and 1 / 0)
+    with suppress(ZeroDivisionError):
+        give(tmp_path, a="2", c="2")
+    monkeypatch.undo()
+    assert results(tmp_path) == {"a": "2", "b": "1"}
+    give(tmp_path, c="3")
+    assert results(tmp_path) == {"c": "3"}
+
+
+def test_a_record_names_no_file_elsewhere(tmp_path):
+    folder, mine = tmp_path / "results", tmp_path / "mine"
+    mine.write_text("x")
+    give(folder, a="1")
+    (folder / RECORD).write_text('{"files": {"../mine": ["8cdc1683"], "a": ["83dcefb7"]}}')
+    give(folder, b="2")
+    assert mine.exists()
+    assert results(folder) == {"b": "2"}
+
+
+def test_two_runs_into_one_folder(scaleout, tmp_path):
+    """The second replaces the first; a file that is its own input stays."""
+    once = ("run", "dlrm-128", "--schedule", "baseline")
+    assert scaleout(*once, "--network", "link", "--output", tmp_path)[0] == 0
+    assert "links.png" in results(tmp_path)
+    assert scaleout("track", "--output", tmp_path)[0] == 0
+    assert "track.json" in results(tmp_path)
+    assert not {"links.png", "summary.json"} & set(results(tmp_path))
+    mine = tmp_path / "summary.json"
+    mine.write_text('{"1": [0, 1]}')
+    code, out, err = scaleout(*once, "--output", tmp_path)
+    assert (code, out) == (2, "")
+    assert f"{mine}: is no file of an earlier run" in err
+    assert mine.read_text() == '{"1": [0, 1]}'
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits the files that are open")
+@pytest.mark.parametrize("most", range(4, 16, 2))
+def test_where_hardly_a_file_can_be_opened_nothing_unfinished_is_left(tmp_path, most):
+    code = (
+        "import resource, pathlib\n"
+        "from scaleout.config.writing import into, write_bytes\n"
+        "from scaleout.errors import ConfigError\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({most}, {most}))\n"
+        "held = []\n"
+        "try:\n"
+        f"    with into(pathlib.Path({str(tmp_path / 'results')!r}), recorded=True) as folder:\n"
+        "        write_bytes(folder / 'a', b'1')\n"
+        f"        held += [open('/dev/null') for _ in range({most})]\n"
+        "except OSError: pass\n"
+        "except ConfigError: pass\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_in_the_place_of_a_file_stops_all(tmp_path):
@@ -174,7 +272,7 @@ def test_a_disk_of_little_room(scaleout, tmp_path, verb):
                 assert "No space left on device" in err
                 assert found == before
             for name, data in (found or {}).items():
-                assert not name.startswith(".")
+                assert not name.startswith(".") or name == RECORD
                 if name.endswith(".json"):
                     json.loads(data)
                 if name.endswith(".png"):

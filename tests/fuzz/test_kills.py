@@ -76,6 +76,9 @@ def test_a_search_that_is_killed(tmp_path, whole, number):
         process = started(tmp_path)
         time.sleep(lasts_s * random.uniform(number, number + 1) / KILLS / (part + 1))
         end(process, how)
+        if how == signal.SIGTERM and process.returncode != -how:  # which it is before our first line
+            assert process.returncode in (0, 128 + how)
+            assert not list(tmp_path.glob(".*unfinished*"))
     with started(tmp_path) as process:
         out, errors = process.communicate()
     assert (process.returncode, errors) == (0, b"")

@@ -248,6 +248,7 @@ AR = [coll(0, "ALL_REDUCE", 11596)]
         ({"ranks": [AR] * 4, "drop": ["preferred-dataset-splits"]}, ["'preferred-dataset-splits' is missing"]),
         ({"ranks": [AR] * 4, "drop": ["all-reduce-implementation"]}, ["no all-reduce-implementation"]),
         ({"ranks": [AR] * 4, "system": {"endpoint-delay": 0}}, ["endpoint-delay 0 aborts"]),
+        ({"ranks": [AR] * 4, "system": {"local-mem-bw": 5e-324}}, ["local-mem-bw", "must be from 1e-09 to 1e+15"]),
         ({"ranks": [AR] * 4, "system": {"model-shared-bus": 1}}, ["model-shared-bus", "set it to 0"]),
         ({"ranks": [AR] * 4, "system": {"all-reduce-implementation-custom": ["x"]}}, ["not supported"]),
         ({"ranks": [AR] * 4, "system": {"roofline-enabled": 1}}, ["peak-perf"]),

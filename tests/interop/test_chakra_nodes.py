@@ -107,6 +107,13 @@ def test_nodes_of_any_form_in_several_files_are_read_as_protobuf_reads_them(form
     assert len(reader.ids) == len({each for each in forms if each})
 
 
+def test_of_types_that_repeat_the_last_counts_and_others_may_be_none(tmp_path):
+    node = chakra.Node(id=1, name="x").SerializeToString()
+    path = tmp_path / "t.0.et"
+    path.write_bytes(HAND_METADATA + frame_of(node + bytes([0x18, 24, 0x18, 4])))
+    assert_reads(new_reader(), path)
+
+
 def test_nodes_that_differ_in_id_dependencies_and_labels_share_their_content(tmp_path):
     reader = new_reader()
     for rank in range(2):

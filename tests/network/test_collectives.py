@@ -25,7 +25,7 @@ from scaleout.network.collectives import (
     schedule,
     transfers,
 )
-from scaleout.network.collectives.rounds import Combined
+from scaleout.network.collectives.rounds import Combined, num_messages
 
 HAND_ROUTED = ["ring", "switch", "fully_connected", "mesh", "fat_tree"]
 """Kinds of dimension whose routes `links_of` spells out anew; tests/cluster/test_kinds.py routes those of the table."""
@@ -208,6 +208,7 @@ def contributions(rounds, placement):
     known = np.eye(placement.num_ranks, dtype=bool)
     for round_ in rounds:
         sources, destinations, _ = transfers(round_, placement)
+        assert len(sources) <= num_messages(round_, placement)
         for _ in range(round_.repeat):
             before = known.copy()
             np.logical_or.at(known, destinations, before[sources])

@@ -7,6 +7,7 @@ construction, a bound holds.
 import itertools
 import json
 import math
+import subprocess
 import sys
 from dataclasses import replace
 from unittest import mock
@@ -472,10 +473,48 @@ def test_too_many_messages_are_refused():
         ConfigError, match="'pairwise' takes 131071 rounds that are not alike in a group of 131072 ranks"
     ):
         cost_of("torus-64x64x32", "all_to_all", "pairwise")
-    with pytest.raises(ConfigError, match="'ring' sends more than 5e\\+07 different messages in a group"):
+    with pytest.raises(ConfigError, match="'ring' sends more than 2e\\+07 different messages in a group"):
         cost_of("torus-64x64x32", "all_reduce", "ring")
     with pytest.raises(ConfigError, match="'ring' takes 131071 rounds that are not alike in a group"):
         cost_of("fat-tree-131072", "all_reduce", "ring")
+
+
+HUGE = {
+    ("all_reduce", "ring", "--network", "alpha_beta", "--break", "0-1"): "'ring' sends more than 2e+07",
+    ("all_reduce", "ring", "--network", "link", "--break", "0-1"): "'ring' sends more than 2e+07",
+    ("all_to_all", "pairwise", "--network", "alpha_beta", "--degrade", "0-1=0.5"): "'pairwise' sends more than 2e+07",
+    ("all_to_all", "direct", "--network", "link", "--break", "0-1"): "'direct' sends more than 2e+07",
+    ("all_to_all", "dimension_wise", "--network", "link", "--break", "0-1"): "'dimension_wise' sends more than 2e+07",
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits memory")
+@pytest.mark.parametrize("asked", HUGE, ids=" ".join)
+def test_a_slow_link_among_many_ranks_is_refused_before_messages_are_listed(asked):
+    """Nothing is alike then: the ring would list half a billion messages, all ranks to all 17 billion."""
+    kind, algorithm, *options = asked
+    script = (
+        "import resource, sys; from scaleout.cli import main\n"
+        "resource.setrlimit(resource.RLIMIT_CPU, (20, 20))\n"
+        "resource.setrlimit(resource.RLIMIT_DATA, (500 << 20, 500 << 20))\n"
+        "sys.argv = ['scaleout', *sys.argv[1:]]; main()"
+    )
+    command = ["collective", kind, "--algorithm", algorithm, "--bytes", "1MiB", "--topology", "torus-64x64x32"]
+    done = subprocess.run([sys.executable, "-c", script, *command, *options], capture_output=True, check=False)
+    assert done.returncode == 2
+    assert HUGE[asked] in done.stderr.decode()
+
+
+@pytest.mark.parametrize("network", ["alpha_beta", "link"])
+def test_what_cannot_be_routed_is_left_out(monkeypatch, scaleout, network):
+    """Of several algorithms; alone it is refused."""
+    monkeypatch.setattr("scaleout.network.collectives.rounds.MOST_MESSAGES", 10_000)
+    command = ("collective", "all_reduce", "--bytes", "1MiB", "--topology", "torus-8x16", "--break", "5-6")
+    code, out, err = scaleout(*command, "--network", network, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert "direct" in found["left_out"]
+    assert "ring" in {row["algorithm"] for row in found["results"]}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from scaleout.cli import scaleout
+from scaleout.cli.verbs import scaleout
 from scaleout.validation.measured.compare import Compared, choices, compare_files
 
 MEASURED = Path(__file__).parents[3] / "shared" / "measurements" / "h200-x4" / "steps.jsonl"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleout.analysis.breakdown import ends_of_ranks
-from scaleout.cli import scaleout
+from scaleout.cli.verbs import scaleout
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import Dimension, Topology, load_topology

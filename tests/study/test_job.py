@@ -118,5 +118,11 @@ def test_wrong_options_are_refused_where_they_are_made(options, message):
 
 
 def test_a_text_is_no_list_of_schedules():
-    with pytest.raises(ConfigError, match=r"schedules is the text 'baseline'; give a list, such as \['baseline'"):
-        compare("dlrm-128", schedules="baseline")
+    with pytest.raises(ConfigError, match=r"^compare\(\): schedules: must be a list, not 'baseline'$"):
+        scaleout.compare("dlrm-128", schedules="baseline")
+
+
+def test_no_schedule_is_nothing_to_compare():
+    program = timed(job(), H200)
+    with pytest.raises(ConfigError, match="no schedules to compare; give at least one"):
+        scaleout.compare_program(program, topology=NODE, device=H200, schedules=[])

@@ -58,6 +58,7 @@ def everything(request):
     searched = families(request.base, request.num_ranks, request.batch, fixed=request.fixed)
     for plan in (plan for family in searched for plan in family.plans):
         estimate = evaluate(request.workload(plan), request.topology, request.device)
+        assert estimate.peak_bytes * request.num_ranks >= request.base.num_parameters * request.base.item_bytes
         if estimate.peak_bytes <= request.memory_bytes:
             found.append(EvaluatedPlan(plan, estimate))
         else:
@@ -297,7 +298,11 @@ def test_the_command_prints_plans_and_draws_them(scaleout, tmp_path):
         (("--ranks", "4"), "--ranks 4: topology 'dgx-h200-1' has 8 ranks; give a topology of 4 ranks"),
         (("--memory", "80"), "--memory 80: give a unit, such as 80GB"),
         (("--memory", "80 parsecs"), "unknown unit 'parsecs' for a size"),
-        (("--memory", "1GB", "--workers", "1"), "more; give more ranks or a smaller batch"),
+        (
+            ("--memory", "1GB"),
+            "'llama-3-8b' take 14.96 GiB, and 8 ranks of 953.7 MiB each do",
+        ),
+        (("--memory", "3GB", "--workers", "1"), "more; give more ranks or a smaller batch"),
         (("--set", "tensor_paralel=8"), "unknown key 'tensor_paralel'; did you mean 'tensor_parallel'?"),
         (("--set", "tensor_parallel=3"), "has tensor_parallel 3; choose degrees whose product divides 8"),
         (("--set", "tensor_parallel=many"), "--set: tensor_parallel: Input should be a valid integer"),

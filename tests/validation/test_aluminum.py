@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from scaleout import cli
+from scaleout.cli import main
+from scaleout.cli.verbs import scaleout
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
@@ -116,7 +117,7 @@ def test_the_best_bucket_is_found_between_latency_and_the_tail():
 def test_what_cannot_be_is_said_in_one_line(command, message, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["scaleout", *command])
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        main()
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
 
@@ -132,16 +133,14 @@ def test_the_commands_write_what_they_say(tmp_path):
         "--policy",
         "nccl_ring+host_transfer",
     ]
-    ran = runner.invoke(
-        cli.scaleout, [*compared, "--bytes", "4:1MiB", "--output", str(tmp_path)], catch_exceptions=False
-    )
+    ran = runner.invoke(scaleout, [*compared, "--bytes", "4:1MiB", "--output", str(tmp_path)], catch_exceptions=False)
     assert ran.exit_code == 0
     assert "host_transfer     64" in ran.stdout
     rows = json.loads((tmp_path / "backends.json").read_text())["results"]
     assert {(row["ranks"], row["bytes"]): row["best"] for row in rows}[64, 4] == "host_transfer"
     assert (tmp_path / "backends-map.png").stat().st_size > 5000
     swept = ["buckets", "resnet-50", "--bytes", "1B,1MiB", "--output", str(tmp_path), "--json"]
-    ran = runner.invoke(cli.scaleout, swept, catch_exceptions=False)
+    ran = runner.invoke(scaleout, swept, catch_exceptions=False)
     summary = json.loads(ran.stdout)
     assert summary["best"]["bucket_bytes"] == 2**20
     assert (tmp_path / "buckets.png").stat().st_size > 5000

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from scaleout.cli import scaleout
+from scaleout.cli.verbs import scaleout
 from scaleout.config.yaml_files import read_yaml, scaled
 from scaleout.errors import ConfigError
 from scaleout.program.operations import kernel

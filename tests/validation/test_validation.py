@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleout.cli import scaleout
+from scaleout.cli.verbs import scaleout
 from scaleout.cluster.device.kernel_times import kernel_time
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import first_ranks

@@ -179,7 +179,7 @@ def _changed(topology: Topology, factors: Iterable[tuple[str, float]]) -> Topolo
     return replace(topology, changes=tuple(found[position] for position in sorted(found)))
 
 
-def load_topology(name_or_file: str) -> Topology:
+def load_topology(name_or_file: str | Path) -> Topology:
     """Read a shipped topology by its name, or the user's by its path: YAML, GraphML or an edge list.
 
     Raises
@@ -191,7 +191,7 @@ def load_topology(name_or_file: str) -> Topology:
     >>> load_topology("torus-8x16").num_ranks
     128
     """
-    path = library.find("topology", name_or_file)
+    path = library.find("topology", str(name_or_file))
     if path.suffix in SUFFIXES:
         source = f"{path}\ndimension 0: bandwidth: {path}; latency: {path}"
         return Topology(path.stem, (graph_dimension(load_fabric(path)),), source=source)

@@ -84,7 +84,7 @@ def _number(minimum: float = 0.0, *, above: bool = False) -> _Reader:
     def read(value: Any) -> float:
         if not _is_number(value) or value < minimum or (above and value == minimum):
             raise ValueError(f"must be a number {'above' if above else 'of at least'} {minimum:g}")
-        if value > LARGEST_NUMBER or (above and value < LEAST_NUMBER):
+        if value > LARGEST_NUMBER or ((above or value > 0) and value < LEAST_NUMBER):
             raise ValueError(f"must be from {LEAST_NUMBER:g} to {LARGEST_NUMBER:g}")
         return float(value)
 

@@ -173,7 +173,7 @@ class NodeReader(Generic[Content]):
         """Split a node into its id, name, dependencies, and the codes of its other fields, which follow these."""
         node_id, name, at, end = 0, b"", 0, len(frame)
         waits: list[int] = []
-        kind: tuple[int, ...] = ()
+        kind = b""  # the last of its types counts, as protobuf merges
         while at < end and (tag := frame[at]) < _START:
             value, stop = frame[at + 1], at + 2
             if value > 0x7F:
@@ -189,15 +189,17 @@ class NodeReader(Generic[Content]):
             elif tag in _DEPENDENCY:
                 waits.append(value)
             elif tag == _TYPE:
-                code = self._codes.get(frame[at:stop])
-                kind = (self._code(frame[at:stop], (node_id, name)) if code is None else code,)
+                kind = frame[at:stop]
             else:
                 raise ValueError
             at = stop
         if at > end:
             raise ValueError
         content, labels = self._rest(frame[at:], (node_id, name))
-        return node_id, name, sorted(set(waits)) if len(waits) > 1 else waits, (kind + content, labels)
+        if kind:
+            code = self._codes.get(kind)
+            content = (self._code(kind, (node_id, name)) if code is None else code, *content)
+        return node_id, name, sorted(set(waits)) if len(waits) > 1 else waits, (content, labels)
 
     def _rest(self, fields: bytes, first: tuple[int, bytes]) -> _Codes:
         """Return the codes of the fields of a node; before and behind the first label they are often known."""

@@ -1,8 +1,8 @@
 """A node of a trace to a row: what it is but for its name, identifier and dependencies, and its labels.
 
 The time of a compute node is the exact time of our own attribute; else `duration_micros`; else a device's, from its
-FLOPs and bytes; else zero, if the trace says that there is nothing to run. Durations of communication are not read: the
-network times it, and measured ones are mostly waiting. Knows no other nodes.
+FLOPs and bytes; else zero, if the trace says that there is nothing to run. Of communication only our own attribute is
+read, which leaves out waiting; otherwise the network times it. Knows no other nodes.
 """
 
 import contextlib
@@ -80,6 +80,10 @@ def _role(node: Node) -> int:
         return vocabulary.parse_role(text)
 
 
+def _stream(node: Node) -> int:
+    return max(0, _integer(vocabulary.STREAM, node, 0))
+
+
 class Label(NamedTuple):
     """An attribute that says nothing of the others: its column, the value of a node without, and what reads it."""
 
@@ -93,6 +97,7 @@ LABELS: Mapping[str, Label] = {
     vocabulary.STAGE: Label("stage", NONE, partial(_integer, vocabulary.STAGE)),
     vocabulary.ROLE: Label("role", 0, _role),
     vocabulary.LAYER: Label("layer", NONE, partial(_integer, vocabulary.LAYER)),
+    vocabulary.STREAM: Label("stream", 0, _stream),
     vocabulary.PHASE: Label("phase", "", _phase),
 }
 """First the one that differs most between nodes."""
@@ -158,6 +163,16 @@ def _compute(node: Node, *, dtype: str) -> Row:
     raise GraphError(f"{node} is a kernel with no time and no FLOPs; give it a duration, or num_ops and tensor_size")
 
 
+def _recorded(node: Node) -> dict[str, Any]:
+    """Return the time of communication, and where it comes from, where our own attributes tell."""
+    if not _states(node, vocabulary.DURATION):
+        return {}
+    row = _timed_by_us(node, Row())
+    if row.time_source not in (TimeSource.RECORDED, TimeSource.SCALED):
+        raise TraceError(f"{node}: {vocabulary.TIME_SOURCE} is not `recorded`; leave {vocabulary.DURATION} out")
+    return {"duration_s": row.duration_s, "time_source": row.time_source, "kernel": row.kernel}
+
+
 def _timed_by_us(node: Node, row: Row) -> Row:
     duration_s = get(node, vocabulary.DURATION, float)
     if not 0 <= duration_s < math.inf:
@@ -194,6 +209,7 @@ def _collective(node: Node) -> Row:
         priority=_integer("comm_priority", node, 0),
         family=_integer(vocabulary.GROUP, node),
         group=get(node, "pg_name", str, default="") or WORLD,
+        **_recorded(node),
     )
 
 
@@ -206,4 +222,5 @@ def _message(node: Node, kind: NodeKind, *, own: str, peer: str) -> Row:
         bytes=_count(node, "comm_size"),
         priority=_integer("comm_priority", node, 0),
         family=_integer(vocabulary.GROUP, node),
+        **_recorded(node),
     )

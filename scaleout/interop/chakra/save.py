@@ -28,7 +28,8 @@ from scaleout.interop.chakra.schema import AttributeProto, GlobalMetadata, Node,
 from scaleout.interop.chakra.tables import NodeType
 from scaleout.interop.chakra.trace_set import prefixes, rank_file
 from scaleout.interop.chakra.vocabulary import COMM_TYPES, OWN_KINDS, StatedFamily
-from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
+from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind, NodeRole
+from scaleout.program.operations import TimeSource
 from scaleout.program.program import Program
 
 VERSION = "0.0.4"
@@ -95,7 +96,8 @@ def _check_graph(graph: ExecutionGraph) -> None:
     if untimed.size:
         node = int(untimed[0])
         raise GraphError(f"node {node} ({graph.names[node]!r}) has no time; time the program with a device first")
-    scheduled = (graph.stream != 0) | (graph.slices != 1)
+    recorded = (graph.time_source == TimeSource.RECORDED).any()  # its streams are no schedule of ours
+    scheduled = ((graph.stream != 0) & ~recorded) | (graph.slices != 1)
     kernels = graph.kernel != NONE
     for column in ("flops", "bytes"):
         whole = np.array([getattr(kernel, column) for kernel in graph.kernels], np.int64)
@@ -244,6 +246,19 @@ def _encode(graph: ExecutionGraph, families: Sequence[StatedFamily]) -> _Role:
     return role
 
 
+def _recorded(graph: ExecutionGraph, node: int) -> dict[str, Any]:
+    """Return the attributes of communication that takes the time that was recorded."""
+    if np.isnan(graph.duration_s[node]):
+        return {}
+    return {
+        vocabulary.DURATION: float(graph.duration_s[node]),
+        vocabulary.TIME_SOURCE: source_names()[int(graph.time_source[node])],
+        vocabulary.KERNEL: vocabulary.kernel_text(graph.kernels[graph.kernel[node]])
+        if graph.kernel[node] != NONE
+        else None,
+    }
+
+
 def _whole_micros(duration_s: float) -> int:
     """Nearest whole microseconds, but not 0 for a kernel that takes time: ASTRA-sim knows no shorter one."""
     return max(round(duration_s * 1e6), 1) if duration_s > 0 else 0
@@ -284,8 +299,10 @@ def _values(graph: ExecutionGraph, node: int, *, grouped: bool) -> dict[str, Any
         vocabulary.LAYER: graph.layer,
     }
     return {
-        "is_cpu_op": False,
+        "is_cpu_op": bool(graph.role[node] & NodeRole.HOST),
         **values,
+        **(_recorded(graph, node) if kind != NodeKind.COMPUTE else {}),
+        vocabulary.STREAM: int(graph.stream[node]) or None,
         vocabulary.PHASE: graph.phases[graph.phase[node]] or None,
         **{name: int(column[node]) if column[node] != NONE else None for name, column in model_part.items()},
         vocabulary.ROLE: vocabulary.role_text(int(graph.role[node])) or None,

@@ -13,7 +13,7 @@ from scaleout.config.documents import whole
 from scaleout.errors import TraceError
 from scaleout.interop.chakra.tables import CollectiveCommType
 from scaleout.program.graph import COLLECTIVES, NodeRole
-from scaleout.program.operations import CUSTOM, Kernel, custom, kernel
+from scaleout.program.operations import CUSTOM, RECORDED, RECORDED_SIZES, Kernel, custom, kernel, recorded
 
 DURATION = "scaleout_duration_s"
 TIME_SOURCE = "scaleout_time_source"
@@ -25,6 +25,7 @@ STAGE = "scaleout_stage"
 ROLE = "scaleout_role"
 LAYER = "scaleout_layer"
 GROUP = "scaleout_group"
+STREAM = "stream"
 GROUPS = "scaleout_groups"
 
 OWN_KINDS: Mapping[str, str] = MappingProxyType(
@@ -87,11 +88,13 @@ def kernel_text(call: Kernel) -> str:
     >>> kernel_text(kernel("gemm", dtype="bf16", M=1024, N=4096, K=512))
     'gemm bf16 M=1024 N=4096 K=512'
     """
-    return " ".join([call.op, call.dtype, *(f"{name}={size}" for name, size in call.shape)])
+    tokens = [f"{_TOKENS}{call.tokens}"] if call.tokens else []
+    return " ".join([call.op, call.dtype, *(f"{name}={size}" for name, size in call.shape), *tokens])
 
 
 def parse_kernel(text: str, *, flops: int, size_bytes: int) -> Kernel:
     """Read back what `kernel_text` wrote; the counts are those of the trace, in whatever way its writer counted."""
+    text, _, tokens = text.partition(f" {_TOKENS}")
     op, _, rest = text.partition(" ")
     dtype, *sizes = rest.split(" ")
     if op == CUSTOM:
@@ -101,8 +104,13 @@ def parse_kernel(text: str, *, flops: int, size_bytes: int) -> Kernel:
     shape = {name: number for name, number in numbers.items() if number is not None}
     if len(shape) < len(pairs):
         raise TraceError(f"{KERNEL} is {text!r}; write it as operation, dtype and sizes, like 'gemm bf16 M=8 N=8 K=8'")
+    if op.startswith(RECORDED):
+        return recorded(op.removeprefix(RECORDED), dtype=dtype, **{name: shape.get(name, 0) for name in RECORDED_SIZES})
     call = kernel(op, dtype=dtype, **shape)
-    return replace(call, flops=flops, bytes=size_bytes)
+    return replace(call, flops=flops, bytes=size_bytes, tokens=tokens)
+
+
+_TOKENS = "tokens="
 
 
 _AXIS = "axis="

@@ -21,7 +21,7 @@ from scaleout.cluster.topology.placement import Placement, place_isolated
 from scaleout.cluster.topology.topology import Topology
 from scaleout.errors import ConfigError
 from scaleout.network import collectives
-from scaleout.network.alpha_beta.load import Load, is_quick, load_of
+from scaleout.network.alpha_beta.load import Load, check_routable, is_quick, load_of
 from scaleout.network.collectives.rounds import Ring, Round
 from scaleout.program.fastest import fastest
 
@@ -84,8 +84,9 @@ def collective_cost(
     Raises
     ------
     ConfigError
-        If kind or algorithm are unknown, the algorithm cannot do it on this group, or the size is negative; if there
-        are no chunks.
+        If kind or algorithm are unknown, the algorithm cannot do it on this group, the size is negative, next to
+        nothing or beyond 2**63, or there are no chunks. `TooManyMessagesError` where links are slow or broken, and more
+        messages than can be routed.
 
     >>> from scaleout.cluster.topology.placement import place
     >>> from scaleout.cluster.topology.topology import load_topology
@@ -94,11 +95,26 @@ def collective_cost(
     >>> round(cost.time_s * 1e6, 3)  # 2 * 127 * (0.7 us + 1 MB / 25 GB/s)
     10337.8
     """
-    if not (math.isfinite(size_bytes) and size_bytes >= 0):
-        raise ConfigError(f"a collective of {size_bytes} bytes; give a size of zero or more")
+    collectives.check_size(size_bytes)
     if num_chunks is not None and num_chunks < 1:
         raise ConfigError(f"a buffer of {num_chunks} chunks; give one or more")
     return _collective_cost(kind, float(size_bytes), placement, algorithm, num_chunks)
+
+
+def collective_costs(
+    kind: str, size_bytes: float, placement: Placement, *, num_chunks: int | None = None
+) -> dict[str, CollectiveCost]:
+    """Cost of one collective with each algorithm that can do it but those with more messages than can be routed.
+
+    Raises
+    ------
+    ConfigError
+        If there is no other, and as `collective_cost`.
+    """
+    return collectives.possible(
+        [algorithm.name for algorithm in collectives.candidates(kind, placement)],
+        lambda name: collective_cost(kind, size_bytes, placement, name, num_chunks=num_chunks),
+    )
 
 
 def send_cost(size_bytes: float, topology: Topology, *, source: int, destination: int) -> CollectiveCost:
@@ -201,11 +217,18 @@ def _selected(
 @lru_cache(maxsize=4096)
 def _candidates(kind: str, placement: Placement, algorithm: str) -> tuple[_Candidate, ...]:
     """What there is to choose from, for messages of any size."""
-    auto = algorithm == "auto"
-    names = [found.name for found in collectives.candidates(kind, placement)] if auto else [algorithm]
-    if auto and placement.topology is not None:
+    if algorithm != "auto":
+        return _with_protocols(kind, placement, algorithm)
+    names = [found.name for found in collectives.candidates(kind, placement)]
+    if placement.topology is not None:
         names = [name for name in names if is_quick(collectives.schedule(kind, placement, algorithm=name), placement)]
         names = names or ["direct"]
+    found = collectives.possible(names, functools.partial(_with_protocols, kind, placement))
+    return tuple(candidate for each in found.values() for candidate in each)
+
+
+def _with_protocols(kind: str, placement: Placement, name: str) -> tuple[_Candidate, ...]:
+    """Return an algorithm with each protocol of the library."""
     return tuple(
         _Candidate(
             name,
@@ -214,7 +237,6 @@ def _candidates(kind: str, placement: Placement, algorithm: str) -> tuple[_Candi
             _profile(kind, placement, name, protocol.actual),
             _profile(kind, placement, name, BARE_LINKS, bare=True),
         )
-        for name in names
         for protocol in (placement.library.protocols_for(kind, name) if placement.library else (BARE,))
     )
 
@@ -233,6 +255,7 @@ def _on_terms(
 @lru_cache(maxsize=16384)
 def _profile(kind: str, placement: Placement, algorithm: str, terms: Terms, *, bare: bool = False) -> _Profile:
     schedule = collectives.schedule(kind, placement, algorithm=algorithm)
+    check_routable(schedule, placement, kind=kind, algorithm=algorithm)
     load_on = load_of if bare else functools.partial(_load_on, terms=terms)
     chains = [[(round_.repeat, load_on(round_, placement)) for round_ in chain] for chain in schedule.chains]
     latency_s = max((fsum(repeat * load.latency_s for repeat, load in chain) for chain in chains), default=0.0)

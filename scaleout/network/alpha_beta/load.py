@@ -29,11 +29,13 @@ from scaleout.network.collectives.rounds import (
     Round,
     Schedule,
     Shift,
+    check_number,
+    num_messages,
     transfers,
     uncombined,
 )
 from scaleout.network.routes.links import Floats, Ints, Links, Routes, links_of
-from scaleout.network.routes.symmetry import group_of_rank, links_of_orbits, symmetry
+from scaleout.network.routes.symmetry import Symmetry, group_of_rank, links_of_orbits, symmetry
 
 
 def through_switches(pattern: Combined, extents: tuple[Extent, ...]) -> list[tuple[Floats, int]]:
@@ -163,16 +165,33 @@ def is_quick(schedule: Schedule, placement: Placement) -> bool:
     """Whether the rounds of a schedule are few enough, and of few enough messages, to be routed in seconds."""
     patterns = {(uncombined(round_.pattern), round_.dimensions) for round_ in schedule.rounds}
     everyone = any(isinstance(pattern, Everyone) for pattern, _ in patterns)
-    return len(patterns) <= _QUICK_ROUNDS and not (everyone and placement.num_ranks**2 > _QUICK_MESSAGES)
+    most = max((num_messages(round_, placement) for round_ in schedule.rounds), default=0)
+    return len(patterns) <= _QUICK_ROUNDS and max(most, everyone * placement.num_ranks**2) <= _QUICK_MESSAGES
+
+
+def check_routable(schedule: Schedule, placement: Placement, *, kind: str, algorithm: str) -> None:
+    """Refuse an algorithm with more messages than can be routed, before any is (`TooManyMessagesError`).
+
+    Those of rounds in which everyone sends to everyone are counted up to symmetry.
+    """
+    if placement.topology is None:
+        return
+    distinct = {(round_.pattern, round_.dimensions): round_ for round_ in schedule.rounds}.values()
+    everyone = [isinstance(round_.pattern, Everyone) and round_.dimensions is None for round_ in distinct]
+    number = sum(num_messages(each, placement) for each, to_all in zip(distinct, everyone, strict=True) if not to_all)
+    number *= len(_groups(placement)) if placement.regular else 1
+    if any(everyone):
+        _, members = _representatives(links_of(placement.topology), _groups(placement))
+        number += sum(map(len, members)) * placement.num_ranks
+    remedy = "a topology without links that are slow or broken"
+    check_number(number, algorithm=algorithm, kind=kind, num_ranks=placement.num_ranks, remedy=remedy)
 
 
 def _over_links(round_: Round, placement: Placement) -> Load:
     """Route the messages of a group and its siblings over the links; count those links that the group itself uses."""
     assert placement.topology is not None
     links = links_of(placement.topology)
-    groups: tuple[tuple[int, ...], ...] = (placement.ranks,)
-    if placement.regular:
-        groups = tuple(sorted(siblings(placement.topology, placement.ranks)))
+    groups = _groups(placement)
     if isinstance(round_.pattern, Everyone) and round_.dimensions is None:
         latency_s, carried = _everyone_over_links(links, groups)
         mine = np.flatnonzero(carried)
@@ -192,47 +211,71 @@ def _over_links(round_: Round, placement: Placement) -> Load:
     return Load(latency_s, {extent: seconds for extent, seconds in by_extent.items() if seconds.any()})
 
 
+def _groups(placement: Placement) -> tuple[tuple[int, ...], ...]:
+    """Return the groups that are active at the same time."""
+    assert placement.topology is not None
+    return tuple(sorted(siblings(placement.topology, placement.ranks))) if placement.regular else (placement.ranks,)
+
+
 def _routes(
     links: Links, placement: Placement, groups: tuple[tuple[int, ...], ...], round_: Round
-) -> tuple[Routes, Floats]:
-    """Routes of a round of some groups, and the weight of each message."""
+) -> Iterator[tuple[Routes, Floats]]:
+    """Yield routes of a round of some groups, and the weight of each message, some at a time; combined ones at once."""
     sources, destinations, weights = transfers(round_, placement)
     ranks = np.array(groups)
     ends = ranks[:, sources].ravel(), ranks[:, destinations].ravel()
-    routes = combined(round_.pattern, links.routes(*ends), ends, np.repeat(np.arange(len(groups)), len(sources)))
-    return routes, np.tile(weights, len(groups))
+    weights = np.tile(weights, len(groups))
+    if isinstance(round_.pattern, Combined):
+        numbers = np.repeat(np.arange(len(groups)), len(sources))
+        yield combined(round_.pattern, links.routes(*ends), ends, numbers), weights
+        return
+    for first in range(0, len(weights), _AT_ONCE):
+        some = slice(first, first + _AT_ONCE)
+        yield links.routes(ends[0][some], ends[1][some]), weights[some]
 
 
 @lru_cache(maxsize=256)
 def _of_group(links: Links, placement: Placement, round_: Round) -> tuple[float, npt.NDArray[np.int64]]:
     """Latency of the farthest message of a group, and the links that its messages use."""
-    routes, _ = _routes(links, placement, (placement.ranks,), round_)
-    return float(routes.latency_s.max(initial=0.0)), np.unique(routes.links)
+    latency_s, used = 0.0, np.zeros(len(links), bool)
+    for routes, _ in _routes(links, placement, (placement.ranks,), round_):
+        latency_s = max(latency_s, float(routes.latency_s.max(initial=0.0)))
+        used[routes.links] = True
+    return latency_s, np.flatnonzero(used)
 
 
 @lru_cache(maxsize=256)
 def _of_siblings(links: Links, placement: Placement, groups: tuple[tuple[int, ...], ...], round_: Round) -> Floats:
     """(L,) bytes on each link of a round of all groups, for each byte of the collective."""
-    routes, weights = _routes(links, placement, groups, round_)
-    return np.bincount(routes.links, routes.shares * weights[routes.messages], minlength=len(links)).astype(np.float64)
+    carried = np.zeros(len(links))
+    for routes, weights in _routes(links, placement, groups, round_):
+        carried += np.bincount(routes.links, routes.shares * weights[routes.messages], minlength=len(links))
+    return carried
 
 
 @lru_cache(maxsize=64)
 def _everyone_over_links(links: Links, groups: tuple[tuple[int, ...], ...]) -> tuple[float, Floats]:
     """Latency of the farthest, and (L,) messages on each link, where everyone sends to everyone; by orbits."""
     topology = links.topology
-    found = symmetry(topology, [group_of_rank(groups, topology.num_ranks)])
+    found, of_groups = _representatives(links, groups)
     representative = found.representatives(np.arange(topology.num_ranks))
     carried, latency_s = np.zeros(len(links)), 0.0
-    for group in groups:
+    for group, senders in zip(groups, of_groups, strict=True):
         members = np.array(group)
-        senders = members[representative[members] == members]
         for some in np.array_split(senders, math.ceil(len(senders) * len(members) / _AT_ONCE)) if len(senders) else ():
             routes = links.routes(np.repeat(some, len(members)), np.tile(members, len(some)))
             carried += np.bincount(*links_of_orbits(links, found, routes), minlength=len(links))
             latency_s = max(latency_s, float(routes.latency_s.max(initial=0.0)))
     every_link = np.arange(len(links.ports))[:, None] * topology.num_ranks + representative
     return latency_s, carried[every_link.ravel()]
+
+
+@lru_cache(maxsize=64)
+def _representatives(links: Links, groups: tuple[tuple[int, ...], ...]) -> tuple[Symmetry, list[Ints]]:
+    """Return the symmetry of a topology with some groups, and the members of each that stand for their orbits."""
+    found = symmetry(links.topology, [group_of_rank(groups, links.topology.num_ranks)])
+    members = [np.array(group) for group in groups]
+    return found, [each[found.representatives(each) == each] for each in members]
 
 
 _ClosedForm = Callable[[Any, tuple[Extent, ...]], Iterable[tuple[Any, int] | None]]

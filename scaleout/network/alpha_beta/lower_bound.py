@@ -18,8 +18,7 @@ import numpy as np
 from scaleout.cluster.topology.dimension import Edges, edges_of, num_nodes
 from scaleout.cluster.topology.kinds.kind import Floats, Ints
 from scaleout.cluster.topology.placement import Extent, Placement
-from scaleout.errors import ConfigError
-from scaleout.network.collectives import BUS_FACTORS, check_kind
+from scaleout.network.collectives import BUS_FACTORS, check_kind, check_size
 from scaleout.network.routes.links import links_of
 
 _ALIKE = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
@@ -57,7 +56,7 @@ def lower_bound_s(kind: str, size_bytes: float, placement: Placement) -> float:
     Raises
     ------
     ConfigError
-        If the kind is unknown or the size is negative.
+        If the kind is unknown, or the size is negative, next to nothing or beyond 2**63.
 
     >>> from scaleout.cluster.topology.placement import place
     >>> from scaleout.cluster.topology.topology import load_topology
@@ -66,8 +65,7 @@ def lower_bound_s(kind: str, size_bytes: float, placement: Placement) -> float:
     True
     """
     check_kind(kind)
-    if not (math.isfinite(size_bytes) and size_bytes >= 0):
-        raise ConfigError(f"a collective of {size_bytes} bytes; give a size of zero or more")
+    check_size(size_bytes)
     p = placement.num_ranks
     if p == 1:
         return 0.0

@@ -3,6 +3,9 @@
 Knows nothing of time: `network` costs the rounds. A file for each kind of algorithm, all of them in `ALGORITHMS`.
 """
 
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
 from scaleout.cluster.topology.placement import Placement
 from scaleout.config import validated
 from scaleout.errors import ConfigError
@@ -25,8 +28,11 @@ from scaleout.network.collectives.algorithm import (
     algorithm_bandwidth,
     bus_bandwidth,
     check_kind,
+    check_size,
 )
-from scaleout.network.collectives.rounds import Messages, Round, Schedule, transfers
+from scaleout.network.collectives.rounds import Messages, Round, Schedule, TooManyMessagesError, transfers
+
+Cost = TypeVar("Cost")
 
 ALGORITHMS: dict[str, Algorithm] = {
     algorithm.name: algorithm
@@ -66,6 +72,8 @@ __all__ = [
     "bus_bandwidth",
     "candidates",
     "check_kind",
+    "check_size",
+    "possible",
     "schedule",
     "transfers",
 ]
@@ -95,6 +103,26 @@ def candidates(kind: str, placement: Placement) -> tuple[Algorithm, ...]:
                 f"{validated.nearest(name, list(ALGORITHMS))}"
             )
     return tuple(algorithm for algorithm in found if algorithm.name in chosen) or found
+
+
+def possible(names: Iterable[str], cost_of: Callable[[str], Cost]) -> dict[str, Cost]:
+    """Return the cost of each algorithm of some names, but of those with more messages than can be routed.
+
+    Raises
+    ------
+    TooManyMessagesError
+        If that is all of them.
+    """
+    costs: dict[str, Cost] = {}
+    refused: TooManyMessagesError | None = None
+    for name in names:
+        try:
+            costs[name] = cost_of(name)
+        except TooManyMessagesError as error:
+            refused = error
+    if refused is not None and not costs:
+        raise refused
+    return costs
 
 
 def schedule(kind: str, placement: Placement, *, algorithm: str) -> Schedule:

@@ -27,6 +27,8 @@ from dataclasses import dataclass, replace
 
 from scaleout.cluster.topology.placement import Placement
 from scaleout.config import validated
+from scaleout.config.documents import LARGEST_INTEGER
+from scaleout.config.units import BYTES
 from scaleout.errors import ConfigError
 from scaleout.network.collectives.rounds import Round, Schedule
 
@@ -139,3 +141,9 @@ def check_kind(kind: str) -> None:
     """Refuse a kind that is not in `KINDS`, naming the nearest."""
     if kind not in KINDS:
         raise ConfigError(f"unknown collective {kind!r}; {validated.nearest(kind, KINDS)}")
+
+
+def check_size(size_bytes: float) -> None:
+    """Refuse a size that is negative, next to nothing, infinite or beyond what a graph can hold."""
+    if size_bytes and not BYTES.smallest <= size_bytes <= LARGEST_INTEGER:
+        raise ConfigError(f"a collective of {size_bytes} bytes; give zero, or from {BYTES.smallest:g} to 2**63 bytes")

@@ -18,8 +18,16 @@ import numpy.typing as npt
 
 from scaleout.cluster.topology.placement import Extent, Placement
 from scaleout.cluster.topology.topology import Dimension
+from scaleout.errors import ConfigError
 
 Indices = npt.NDArray[np.int64]
+
+MOST_MESSAGES = 2 * 10**7
+"""Different messages of one group that are spelled out at the most: gigabytes of memory."""
+
+
+class TooManyMessagesError(ConfigError):
+    """An algorithm whose messages cannot be spelled out in a machine's memory."""
 
 
 class Messages(NamedTuple):
@@ -215,6 +223,30 @@ def transfers(round_: Round, placement: Placement) -> Messages:
     sources = (rest[:, None] + within[local.sources]).ravel()
     destinations = (rest[:, None] + within[local.destinations]).ravel()
     return Messages(sources, destinations, np.tile(local.weights, len(rest)) * round_.fraction)
+
+
+def num_messages(round_: Round, placement: Placement) -> int:
+    """Return how many messages `transfers` lists, at the most, without listing them."""
+    pattern, p = uncombined(round_.pattern), placement.num_ranks
+    sizes = [p]
+    if placement.regular:
+        along = range(len(placement.shape)) if round_.dimensions is None else round_.dimensions
+        sizes = [placement.shape[number] for number in along]
+    if isinstance(pattern, Everyone):
+        return p * math.prod(sizes)
+    if isinstance(pattern, Ring):
+        return p * math.prod(sizes[:-1]) * (2 if pattern.both_ways else 1)
+    return len(pattern.sources) * p // math.prod(sizes) if isinstance(pattern, Edges) else p
+
+
+def check_number(number: int, *, algorithm: str, kind: str, num_ranks: int, remedy: str) -> None:
+    """Refuse an algorithm of more than `MOST_MESSAGES` messages (`TooManyMessagesError`)."""
+    if number > MOST_MESSAGES:
+        raise TooManyMessagesError(
+            f"algorithm {algorithm!r} sends more than {MOST_MESSAGES:.0e} different messages in a group of "
+            f"{num_ranks} ranks, too many to route one by one; choose another algorithm for {kind} (--algorithm), "
+            f"a smaller group, or {remedy}"
+        )
 
 
 def among(round_: Round, placement: Placement, indices: Indices) -> Indices:

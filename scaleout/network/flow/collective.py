@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from scaleout.cluster.topology.placement import place, siblings
-from scaleout.errors import ConfigError
 from scaleout.network import collectives
 from scaleout.network.alpha_beta import cost as alpha_beta
 from scaleout.network.collectives import schedule
-from scaleout.network.flow.demand import TooManyMessagesError, check_rounds, demand_of, messages_of
+from scaleout.network.flow.demand import check_rounds, demand_of, messages_of
 from scaleout.network.flow.flows import Demand
 from scaleout.network.flow.instances import whole_transfer
 from scaleout.network.flow.link_traffic import LinkTraffic, LinkUse
@@ -108,18 +107,10 @@ def collective_costs(
     ConfigError
         If there is no other, and as `collective_cost`.
     """
-    costs: dict[str, LinkCost] = {}
-    refused: ConfigError | None = None
-    for algorithm in collectives.candidates(kind, place(links.topology, ranks)):
-        try:
-            costs[algorithm.name] = collective_cost(
-                kind, size_bytes, links, ranks, algorithm.name, num_chunks=num_chunks
-            )
-        except TooManyMessagesError as error:
-            refused = error
-    if refused is not None and not costs:
-        raise refused
-    return costs
+    names = [algorithm.name for algorithm in collectives.candidates(kind, place(links.topology, ranks))]
+    return collectives.possible(
+        names, lambda name: collective_cost(kind, size_bytes, links, ranks, name, num_chunks=num_chunks)
+    )
 
 
 @lru_cache(maxsize=16)

@@ -17,10 +17,19 @@ import numpy as np
 
 from scaleout.cluster.topology.placement import Placement, arrange, congruent_members, place
 from scaleout.cluster.topology.topology import Topology
-from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta.load import combined
 from scaleout.network.collectives import ROOTED, Round, Schedule, schedule, transfers
-from scaleout.network.collectives.rounds import Combined, Edges, Everyone, Pattern, Ring, Shift, among, uncombined
+from scaleout.network.collectives.rounds import (
+    Combined,
+    Everyone,
+    Pattern,
+    Shift,
+    TooManyMessagesError,
+    among,
+    check_number,
+    num_messages,
+    uncombined,
+)
 from scaleout.network.flow.flows import Demand, Flows
 from scaleout.network.routes.crossing import Crossing
 from scaleout.network.routes.links import Ints, Links, Routes
@@ -32,9 +41,6 @@ _GRAIN = 2.0**40
 
 _ROUTED_AT_ONCE = 2**14
 """About how many messages of rounds that follow each other are routed at once: what fits a cache."""
-
-MOST_MESSAGES = 5 * 10**7
-"""Different messages of one group that are spelled out at the most: gigabytes of memory."""
 
 MOST_ROUNDS = 50_000
 """Rounds that are followed one by one at the most: seconds of time. Of more than that, those that are done again and
@@ -72,10 +78,6 @@ class _Plan(NamedTuple):
     def distinct(self) -> dict[_Key, Round]:
         """One of the rounds that send the same messages, in the order of the first of them."""
         return {_key(round_): round_ for round_ in self.rounds}
-
-
-class TooManyMessagesError(ConfigError):
-    """An algorithm whose messages cannot be spelled out in a machine's memory."""
 
 
 def messages_of(topology: Topology, groups: Sequence[Group], kind: str, algorithm: str) -> list[Pairs]:
@@ -229,28 +231,21 @@ def _check_everyone(num_senders: int, plan: _Plan) -> None:
             _check_number(num_senders * among(round_, plan.placement, np.zeros(1, np.int64)).size, plan)
 
 
-def _check_number(num_messages: int, plan: _Plan) -> None:
-    if num_messages > MOST_MESSAGES:
-        raise TooManyMessagesError(
-            f"algorithm {plan.algorithm!r} sends more than {MOST_MESSAGES:.0e} different messages in a group of "
-            f"{plan.placement.num_ranks} ranks, too many to route one by one; choose another algorithm for {plan.kind} "
-            f"(--algorithm), a smaller group, or the network model alpha_beta"
-        )
+def _check_number(number: int, plan: _Plan) -> None:
+    check_number(
+        number,
+        algorithm=plan.algorithm,
+        kind=plan.kind,
+        num_ranks=plan.placement.num_ranks,
+        remedy="the network model alpha_beta",
+    )
 
 
 def _size(round_: Round, placement: Placement) -> int:
     """Messages of a round that have to be listed whatever the symmetry, at the most."""
-    pattern = uncombined(round_.pattern)
-    if isinstance(pattern, Shift) and round_.dimensions is None:
+    if isinstance(uncombined(round_.pattern), Shift) and round_.dimensions is None:
         return 0
-    if isinstance(round_.pattern, Combined) and isinstance(pattern, Everyone):
-        return placement.num_ranks * among(round_, placement, np.zeros(1, np.int64)).size
-    if isinstance(pattern, Ring) and placement.regular:
-        along = range(len(placement.shape)) if round_.dimensions is None else round_.dimensions
-        return placement.num_ranks * math.prod(placement.shape[number] for number in along[:-1])
-    if isinstance(pattern, Edges):
-        return len(pattern.sources)
-    return placement.num_ranks
+    return placement.num_ranks if isinstance(round_.pattern, Everyone) else num_messages(round_, placement)
 
 
 def _spelled(plans: Sequence[_Plan], index: int) -> Pairs:

@@ -18,6 +18,7 @@ from scaleout.cluster.topology.dimension import edges_of, ports_of, switches_of
 from scaleout.cluster.topology.faults import LinkChange, name_link
 from scaleout.cluster.topology.kinds.kind import Ends, Floats, Ints, LineRoutes, Port
 from scaleout.cluster.topology.topology import Topology
+from scaleout.config.units import BYTES_PER_S
 from scaleout.errors import ConfigError
 from scaleout.network.routes.crossing import Crossing, Part, route_table
 from scaleout.network.routes.routing import router
@@ -241,8 +242,11 @@ def links_of(topology: Topology, *, injection_bytes_per_s: float | None = None) 
         for port in ports_of(dimension)
     ]
     if injection_bytes_per_s is not None:
-        if not injection_bytes_per_s > 0:
-            raise ConfigError(f"a rank sends {injection_bytes_per_s} B/s at most; give a limit above zero")
+        if not BYTES_PER_S.smallest <= injection_bytes_per_s <= BYTES_PER_S.largest:
+            raise ConfigError(
+                f"a rank sends {injection_bytes_per_s} B/s at most; give a limit above zero, from "
+                f"{BYTES_PER_S.smallest:g} to {BYTES_PER_S.largest:g} B/s"
+            )
         ports.append(Port(len(topology.dimensions), "injection", injection_bytes_per_s))
     return Links(topology, tuple(ports))
 

@@ -11,7 +11,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_complet
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle, groupby, islice
-from multiprocessing import connection, parent_process
+from multiprocessing import Pipe, connection, parent_process
 from typing import Any, TypeVar
 
 from scaleout.study.search.best import Best, Choice, EvaluatedPlan
@@ -40,22 +40,38 @@ def done(value: Any) -> Future[Any]:
 
 @contextmanager
 def pools_of(workers: int) -> Iterator[list[Executor]]:
-    """Yield what runs functions: other processes, or this one if it is to be the only one."""
+    """Yield what runs functions: other processes, or this one if it is to be the only one.
+
+    Where an exception ends it, such as an interrupt, the processes end at once, whatever they are about.
+    """
+    if workers == 1:
+        yield [_Here()]
+        return
     with ExitStack() as stack:
-        new = (ProcessPoolExecutor(1, initializer=_begin_worker) if workers > 1 else _Here() for _ in range(workers))
-        yield [stack.enter_context(pool) for pool in new]
+        pools: list[Executor] = []
+        ends = [Pipe(duplex=False) for _ in range(workers)]
+        for end, _ in ends:
+            pools.append(stack.enter_context(ProcessPoolExecutor(1, initializer=_begin_worker, initargs=(end,))))
+        try:
+            yield pools
+        except BaseException:
+            for _, order in ends:
+                order.send(None)
+            raise
 
 
-def _begin_worker() -> None:
-    """Leave Ctrl-C to the process that started this one, and end with it, however it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+def _begin_worker(end: connection.Connection) -> None:
+    """Leave signals to the process that started this one, and end with it, or when it says so."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, args=(end,), daemon=True).start()
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(end: connection.Connection) -> None:
     parent = parent_process()
     assert parent is not None
-    connection.wait([parent.sentinel])
+    connection.wait([parent.sentinel, end])
     os._exit(1)
 
 

@@ -9,6 +9,7 @@ from pydantic import create_model
 from scaleout.cluster.device.host import check_host
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.topology import Topology
+from scaleout.config.units import format_bytes
 from scaleout.config.validated import Config, nearest, validate, with_new_names
 from scaleout.errors import ConfigError
 from scaleout.schedule import passes_of
@@ -114,6 +115,7 @@ def request_of(
     chosen.setdefault("memory_bytes", device.memory_bytes)
     chosen["schedules"] = tuple(each for each in dict.fromkeys(chosen.get("schedules", ())) if each != BASELINE)
     request = SearchRequest(base, topology, device, fixed=_checked(base, fixed), **chosen)
+    _check_room(request)
     for schedule in request.schedules:
         passes_of(schedule)
     if request.schedules and topology.library is not None and topology.library.blocks_host:
@@ -123,6 +125,17 @@ def request_of(
         )
     _check_options(request.options, device)
     return request if request.options.contention else replace(request, topology=undisturbed(topology))
+
+
+def _check_room(request: SearchRequest) -> None:
+    """Refuse a memory that cannot hold the parameters, wherever they lie, before plans are looked at."""
+    needed_bytes = request.base.num_parameters * request.base.item_bytes
+    if needed_bytes > request.memory_bytes * request.num_ranks:
+        raise ConfigError(
+            f"no plan fits: the parameters of workload {request.base.name!r} take {format_bytes(needed_bytes)}, and "
+            f"{request.num_ranks} ranks of {format_bytes(request.memory_bytes)} each do not hold them; give more ranks "
+            f"or more --memory"
+        )
 
 
 def _check_options(options: SimulationOptions, device: Device) -> None:

@@ -65,17 +65,21 @@ def _driver() -> Mapping[str, str]:
 
 
 def launch(job: Job) -> Iterator[None]:
-    """Start the processes of a job and wait for them, yielding regularly; `MeasurementError` if one ends early."""
+    """Start the processes of a job and wait for them, yielding regularly; `MeasurementError` if one ends early.
+
+    The processes end with the wait, such as by an interrupt.
+    """
     _clear(job)
     context = torch.multiprocessing.spawn(work, (job,), job.gpus, join=False)
-    while True:
-        try:
-            if context.join(timeout=0.5):
-                _clear(job)
-                return
-        except (torch.multiprocessing.ProcessRaisedException, torch.multiprocessing.ProcessExitedException) as error:
-            raise MeasurementError(str(error).strip().splitlines()[-1]) from None
-        yield
+    try:
+        while not context.join(timeout=0.5):
+            yield
+    except (torch.multiprocessing.ProcessRaisedException, torch.multiprocessing.ProcessExitedException) as error:
+        raise MeasurementError(str(error).strip().splitlines()[-1]) from None
+    finally:
+        for process in context.processes:
+            process.kill()
+    _clear(job)
 
 
 def _clear(job: Job) -> None:

@@ -43,12 +43,12 @@ RANKS = "{ranks}"
 """In the name of a workload's topology: the number of its ranks."""
 
 
-def load_workload(name_or_file: str, changes: Mapping[str, Any] | None = None) -> ModelFamily:
+def load_workload(name_or_file: str | Path, changes: Mapping[str, Any] | None = None) -> ModelFamily:
     """Read a workload by name or file, with some of its keys changed.
 
     Parameters
     ----------
-    name_or_file : str
+    name_or_file : str or Path
         A name that `scaleout list workloads` prints, or a path.
     changes : mapping, optional
         Keys of the file and the values to put in their place.
@@ -58,7 +58,7 @@ def load_workload(name_or_file: str, changes: Mapping[str, Any] | None = None) -
     ConfigError
         If there is no such workload, a key is unknown, or sizes do not divide.
     """
-    path = find("workload", name_or_file)
+    path = find("workload", str(name_or_file))
     values = {"name": path.stem} | _read(path) | _with_new_names("--set", changes or {})
     kind = values.get("kind")
     if kind is None:

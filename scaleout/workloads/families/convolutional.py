@@ -179,6 +179,11 @@ class Convolutional(WholeModel):
         """Parameters of the model."""
         return sum(self.buffers)
 
+    @property
+    def parameters_per_rank(self) -> int:
+        """Parameters of a rank: all."""
+        return self.num_parameters
+
     def program(self) -> Program:
         """Write the graph that every rank runs, in one role."""
         graph = GraphBuilder()

@@ -79,8 +79,16 @@ class Dlrm(WholeModel):
     @property
     def num_parameters(self) -> int:
         """Parameters of the job: all tables, and the weights of both MLPs (biases left out)."""
-        tables = self.tables_per_rank * self.data_parallel * self.rows_per_table * self.embedding_dim
-        return tables + sum(inputs * outputs for mlp in self.layer_widths() for inputs, outputs in mlp)
+        return (self.data_parallel - 1) * self._table_parameters + self.parameters_per_rank
+
+    @property
+    def parameters_per_rank(self) -> int:
+        """Parameters of a rank: its tables, and the weights of both MLPs."""
+        return self._table_parameters + sum(inputs * outputs for mlp in self.layer_widths() for inputs, outputs in mlp)
+
+    @property
+    def _table_parameters(self) -> int:
+        return self.tables_per_rank * self.rows_per_table * self.embedding_dim
 
     @property
     def interaction_width(self) -> int:

@@ -67,7 +67,8 @@ class ModelFamily(Config):
     def _orders_all_axes(self) -> "ModelFamily":
         if sorted(self.rank_order) != sorted(RANK_ORDER):
             raise ValueError(
-                f"rank_order {', '.join(self.rank_order)} does not name each axis once; order {', '.join(RANK_ORDER)}"
+                f"rank_order {', '.join(self.rank_order) or '[]'} does not name each axis once; "
+                f"order {', '.join(RANK_ORDER)}"
             )
         return self
 
@@ -106,6 +107,11 @@ class ModelFamily(Config):
 
 class WholeModel(ModelFamily):
     """A family whose step is written as a whole: it has no layers that pipelines cut, ZeRO shards or memory counts."""
+
+    @property
+    @abstractmethod
+    def parameters_per_rank(self) -> int:
+        """Parameters that a rank holds: the least that its memory must."""
 
     @abstractmethod
     def program(self) -> Program:

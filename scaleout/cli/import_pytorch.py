@@ -1,0 +1,72 @@
+"""`scaleout import pytorch`: recordings of PyTorch as Chakra traces."""
+
+from pathlib import Path
+
+import click
+
+from scaleout.cli.options import Folder, json_option
+from scaleout.cli.printing import say, say_json
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
+@click.option("--output", required=True, type=Folder(), help="Directory for the traces, one file a rank.")
+@click.option("--step", type=click.IntRange(min=0), metavar="N", help="Read ProfilerStep#N alone; by default all.")
+@click.option(
+    "--allow-partial",
+    is_flag=True,
+    help="Go on where ranks are missing or a collective was seen by some of its ranks only.",
+)
+@json_option
+def pytorch(paths: tuple[Path, ...], output: Path, step: int | None, allow_partial: bool, as_json: bool) -> None:
+    """Read recordings of torch.profiler, and write them as Chakra traces.
+
+    PATH is a file, a folder or an archive of the files of all ranks (plain or gzip), or the beginning of their names:
+    what `prof.export_chrome_trace` wrote, and beside it what an ExecutionTraceObserver did. The traces are replayed by
+    `scaleout run --trace DIRECTORY` and read by ASTRA-sim.
+    """
+    from scaleout.config.writing import check_writable
+    from scaleout.interop.chakra.save import save_program
+    from scaleout.interop.pytorch.load import load_recording
+
+    check_writable(output)
+    program, facts, report = load_recording(paths, step=step, allow_partial=allow_partial)
+    files = save_program(program, output, name=report.name, facts=facts)
+    if as_json:
+        say_json(report.summary())
+        return
+    from scaleout.cli.console import print_table
+    from scaleout.config.units import format_bytes, format_seconds
+
+    if report.by_group:
+        print_table(
+            "collectives",
+            ("collective", "ranks", "bytes", "calls", "transfer", "waiting"),
+            [
+                [
+                    row["kind"],
+                    str(row["ranks"]),
+                    "unknown" if row["bytes"] is None else format_bytes(row["bytes"]),
+                    str(row["calls"]),
+                    format_seconds(row["transfer_s"] / row["calls"]),
+                    format_seconds(row["waiting_s"] / row["calls"]),
+                ]
+                for row in report.by_group
+            ],
+        )
+    print_table(
+        f"{report.name}: {report.ranks} ranks ({report.recorded_ranks} recorded) on {report.device}",
+        ("step", "recorded"),
+        [[str(each.step), format_seconds(each.recorded_s)] for each in report.steps],
+    )
+    say(
+        f"{report.kernels_kept:,} of {report.kernels:,} kernels kept, {report.kernels_linked:,} linked to their launch; "
+        f"{report.copies:,} copies and memsets"
+    )
+    say(
+        f"{report.collectives:,} calls of collectives and messages, {report.collectives_sized:,} of known size; waits "
+        f"between streams: {report.waits_linked:,} recorded, {report.waits_inferred:,} inferred"
+    )
+    for note in report.notes:
+        say(f"note: {note}")
+    say(f"{len(files)} files in {output}; replay them: scaleout run --trace {output}")

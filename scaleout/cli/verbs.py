@@ -1,0 +1,121 @@
+"""The verbs of the command line, one file a verb.
+
+What a verb needs is imported when it runs, so that `scaleout --help` answers at once.
+"""
+
+import atexit
+import gc
+import io
+import os
+import sys
+import warnings
+from importlib import import_module
+from io import StringIO
+
+gc.set_threshold(50_000, 20, 20)  # graphs, and what imports make, are tuples without cycles, and stay: look less often
+import click  # noqa: E402
+
+VERBS = {
+    "run": ("run:run", "Simulate a step of WORKLOAD, and print where the time goes."),
+    "search": ("search:search", "Find the fastest parallelisation plans that fit the memory."),
+    "collective": ("collective:collective", "Print the time and bandwidths of a collective on a topology."),
+    "buckets": ("buckets:buckets", "Find the best size of DDP's gradient buckets for WORKLOAD."),
+    "operator": ("operator:operator", "Simulate a fused compute + collective kernel by work-group."),
+    "trace": ("trace:trace", "Write WORKLOAD as Chakra execution traces."),
+    "import": ("importing:import_from", "Read jobs and models of other tools."),
+    "astra": ("astra:astra", "Simulate ASTRA-sim's own inputs as ASTRA-sim 2.0 does."),
+    "list": ("list:list_names", "List the names that other verbs take; by default of all kinds."),
+    "show": ("show:show", "Describe a workload, topology, device or Chakra trace (.et, or a directory)."),
+    "validate": ("validate:validate", "Predict measured runs, and print the errors."),
+    "measure": ("measure:measure", "Measure kernels, collectives and steps on this machine's GPUs."),
+    "reproduce": ("reproduce:reproduce", "Simulate the experiments of four papers, and compare."),
+    "track": ("track:track", "Simulate T3's track-and-trigger of a GEMM and its collective."),
+    "strategies": ("strategies:strategies", "Compare strategies of training frameworks on one WORKLOAD."),
+}
+"""Verb to its file under `scaleout.cli` with the command in it, and the first line of that command's help."""
+
+
+class Verbs(click.Group):
+    """A group whose commands are imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the verbs in alphabetical order."""
+        return sorted(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a verb's command; None if there is no such verb."""
+        if cmd_name not in VERBS:
+            return None
+        module, _, name = VERBS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(f"scaleout.cli.{module}"), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a line a verb, without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, VERBS[verb][1]) for verb in self.list_commands(ctx)])
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="scaleout")
+def scaleout() -> None:
+    """Predict how long a training or inference step takes on a cluster, where the time goes, and what would change it.
+
+    Start with: scaleout run dlrm-128
+    """
+
+
+def run_verb() -> None:
+    """Run the verb that the process's arguments name, and turn the user's errors into one message and exit code 2.
+
+    Raises
+    ------
+    KeyboardInterrupt, MemoryError, OSError
+        Where the process is interrupted, or there is no memory left; `scaleout.cli.main` says so.
+    """
+    from scaleout.cli import wants_memory
+    from scaleout.cli.printing import say
+    from scaleout.errors import ScaleoutError
+
+    _open_streams()
+    warnings.showwarning = _say  # what users are told of old names, as one line
+    os.environ["MPLBACKEND"] = "agg"  # pictures are files, whatever a notebook that started this process shows
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # to look for any would read all that is installed
+    atexit.register(gc.freeze)  # as the process ends, nothing that is left needs to be looked at
+    try:
+        scaleout.main(standalone_mode=False)
+        sys.stdout.flush()
+    except ScaleoutError as error:
+        say(f"error: {error}", err=True)
+        sys.exit(2)
+    except click.ClickException as error:
+        words = StringIO()
+        error.show(words)
+        say(words.getvalue().rstrip(), err=True)
+        sys.exit(error.exit_code)
+    except click.Abort:  # what click makes of an interrupt
+        raise KeyboardInterrupt from None
+    except (BrokenPipeError, SystemExit):  # click makes the second of the first: the reader, such as `head`, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor may the interpreter's last flush fail
+        sys.exit(0)
+    except OSError as error:
+        if wants_memory(error):
+            raise
+        what = f"{error.filename}: cannot be read or written" if error.filename else "cannot write the output"
+        say(f"error: {ScaleoutError(f'{what} ({error.strerror or error})')}", err=True)
+        sys.exit(2)
+
+
+def _open_streams() -> None:
+    """See that there is somewhere to print to, and that no name is beyond what a terminal can show."""
+    for name in ("stdin", "stdout", "stderr"):  # in this order, so that a closed one gets its own number back
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _say(message: Warning | str, *_: object, **__: object) -> None:
+    from scaleout.cli.printing import say
+
+    say(f"warning: {message}", err=True)

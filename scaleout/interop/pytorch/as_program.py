@@ -1,0 +1,485 @@
+"""Timelines of a job's ranks to its program: kernels with their recorded times, collectives matched between ranks.
+
+A collective starts when its last rank is there, so what it takes is the shortest of its ranks' kernels: the others hold
+waiting too. The k-th collective of a rank on a group is that of the group's other ranks. Ranks that were not recorded
+are cloned where groups tell how.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from scaleout.errors import TraceError
+from scaleout.interop.pytorch.communication import (
+    RECEIVE,
+    SEND,
+    Communication,
+    communications_of,
+    is_communication,
+)
+from scaleout.interop.pytorch.kernels import describe, describe_communication, parameter_shapes
+from scaleout.interop.pytorch.kineto import NONE, Recording, Work, WorkKind, ancestors
+from scaleout.interop.pytorch.timeline import Moment, Timeline
+from scaleout.program.cut import BEFORE
+from scaleout.program.graph import (
+    COLLECTIVES,
+    ExecutionGraph,
+    GraphBuilder,
+    NodeKind,
+    NodeRole,
+    compress,
+    lowest_first,
+    users_in,
+)
+from scaleout.program.operations import Kernel, TimeSource
+from scaleout.program.program import GroupFamily, Program
+
+_AXES = {"tp": "tensor", "tensor": "tensor", "dp": "data", "data": "data", "fsdp": "data", "ep": "expert",
+         "expert": "expert", "cp": "context", "context": "context", "pp": "pipeline", "pipeline": "pipeline"}  # fmt: skip
+_LAYER = re.compile(r"(?:layers?|blocks?|h)\.(\d+)|(?:Layer|Block)_(\d+)")
+
+Key = tuple[tuple[int, ...], str, int, int]
+"""What ranks agree on: the group, the kind of what they do (`send` for messages, with both ends), and its turn."""
+
+
+@dataclass
+class _Rank:
+    """A recorded rank."""
+
+    number: int
+    timeline: Timeline
+    calls: dict[int, tuple[Communication, ...]]  # work to what it communicates
+    keys: dict[int, list[Key]] = field(default_factory=dict)  # moment to what others must match
+    order: list[int] = field(default_factory=list)  # moments in the order of the program
+    offset_us: float = 0.0  # what its clock must be set back by
+
+
+@dataclass
+class Imported:
+    """A job's program and what the report says of it."""
+
+    program: Program
+    steps_s: list[float]  # recorded time of each step
+    collectives: int = 0
+    collectives_sized: int = 0
+    cloned: int = 0  # ranks that were not recorded
+    notes: list[str] = field(default_factory=list)
+    by_group: list[dict[str, Any]] = field(default_factory=list)  # collectives by kind, group and size
+
+
+def program_of(timelines: Mapping[int, Timeline], *, name: str, num_ranks: int, allow_partial: bool) -> Imported:
+    """Build the program of a job from the timelines of its recorded ranks.
+
+    Parameters
+    ----------
+    timelines : mapping of int to Timeline
+        Rank to what it did, of the same steps.
+    num_ranks : int
+        Ranks of the job, recorded or not.
+    allow_partial : bool
+        Go on where ranks are missing or a collective was seen by some of its ranks only: what is known is kept.
+
+    Raises
+    ------
+    TraceError
+        If ranks are missing that cannot be cloned, or ranks do not agree on a collective.
+    """
+    ranks = [_Rank(number, timeline, _communications(timeline)) for number, timeline in sorted(timelines.items())]
+    notes: list[str] = []
+    everyone = tuple(range(num_ranks))
+    for rank in ranks:
+        rank.order = _in_order(rank.timeline)
+        rank.keys = _keys(rank, everyone)
+    _set_clocks(ranks, notes)
+    if len(ranks) < num_ranks and allow_partial:
+        notes.append(f"{num_ranks - len(ranks)} of {num_ranks} ranks were not recorded and are left out")
+        everyone = tuple(rank.number for rank in ranks)
+    elif len(ranks) < num_ranks and len(ranks) > 1:
+        _check_cloned(ranks, num_ranks)
+    lasts = _lengths(ranks, notes, allow_partial=allow_partial, num_ranks=num_ranks)
+    families = _families(ranks, everyone)
+    index_of = {rank: index for index, rank in enumerate(everyone)}
+    graphs = [_graph(rank, lasts, families, ranks) for rank in ranks]
+    role = {rank.number: number for number, rank in enumerate(ranks)}
+    role_of_rank = np.array([role.get(rank, rank % len(ranks) if len(ranks) > 1 else 0) for rank in everyone], np.int64)
+    groups = tuple(
+        GroupFamily(
+            family.name, tuple(tuple(index_of[rank] for rank in group) for group in family.members), family.axis
+        )
+        for family in families
+    )
+    cloned = len(everyone) - len(ranks)
+    if cloned:
+        notes.append(f"{cloned} of {num_ranks} ranks were not recorded and are clones of those that were")
+    imported = Imported(Program(name, tuple(graphs), role_of_rank, groups), _steps_s(ranks), cloned=cloned, notes=notes)
+    _count(imported, ranks, lasts)
+    return imported
+
+
+def _communications(timeline: Timeline) -> dict[int, tuple[Communication, ...]]:
+    works = timeline.recording.works
+    mine = [moment.work for moment in timeline.moments if moment.work != NONE and is_communication(works[moment.work])]
+    return communications_of(timeline.recording, mine)
+
+
+def _keys(rank: _Rank, everyone: tuple[int, ...]) -> dict[int, list[Key]]:
+    """Number the collectives of each group, and the messages of each pair of ranks."""
+    turns: Counter[tuple[tuple[int, ...], str, int]] = Counter()
+    found: dict[int, list[Key]] = {}
+    for number in rank.order:
+        moment = rank.timeline.moments[number]
+        for call in rank.calls.get(moment.work, ()) if moment.work != NONE else ():
+            group = call.group or everyone
+            if call.kind in (SEND, RECEIVE) and call.peer is not None:
+                ends = (rank.number, call.peer) if call.kind == SEND else (call.peer, rank.number)
+                group, kind = ends, SEND
+            else:
+                kind = "collective"
+            turn = turns[group, kind, 0]
+            turns[group, kind, 0] += 1
+            found.setdefault(number, []).append((group, kind, 0, turn))
+    return found
+
+
+def _set_clocks(ranks: Sequence[_Rank], notes: list[str]) -> None:
+    """Find how far clocks differ: a collective ends on all its ranks at the same moment."""
+    ends: dict[Key, dict[int, float]] = defaultdict(dict)
+    for rank in ranks:
+        origin = rank.timeline.recording.start_us
+        for number, keys in rank.keys.items():
+            for key in keys:
+                if key[1] == "collective":
+                    ends[key][rank.number] = origin + rank.timeline.moments[number].end_us
+    first = ranks[0].number
+    worst = 0.0
+    for rank in ranks[1:]:
+        apart = [seen[rank.number] - seen[first] for seen in ends.values() if {first, rank.number} <= seen.keys()]
+        if apart:
+            rank.offset_us = median(apart)
+            worst = max(worst, abs(rank.offset_us))
+        else:  # nothing tells: both begin together
+            rank.offset_us = (
+                rank.timeline.recording.start_us + rank.timeline.begin_us
+                - ranks[0].timeline.recording.start_us - ranks[0].timeline.begin_us
+            )  # fmt: skip
+    if worst > 1000:
+        notes.append(f"clocks of ranks differ by up to {worst / 1e3:.1f} ms; they were set by the ends of collectives")
+
+
+def _begin_us(rank: _Rank) -> float:
+    return rank.timeline.recording.start_us + rank.timeline.begin_us - rank.offset_us
+
+
+def _steps_s(ranks: Sequence[_Rank]) -> list[float]:
+    """Return the recorded time of each step: from the first rank's begin, or the step before, to the last one's end."""
+    reached = min(_begin_us(rank) for rank in ranks)
+    found = []
+    for step in range(len(ranks[0].timeline.ends_us)):
+        ends = [rank.timeline.recording.start_us + rank.timeline.ends_us[step] - rank.offset_us for rank in ranks]
+        found.append((max(ends) - reached) / 1e6)
+        reached = max(ends)
+    return found
+
+
+def _check_cloned(ranks: Sequence[_Rank], num_ranks: int) -> None:
+    """Refuse to clone some of several ranks: which of them a missing one is like is not recorded."""
+    missing = sorted(set(range(num_ranks)) - {rank.number for rank in ranks})
+    raise TraceError(
+        f"ranks {', '.join(map(str, missing[:8]))}{' and more' if len(missing) > 8 else ''} of {num_ranks} are missing; "
+        f"give the recordings of all ranks, of one rank that all others are like, or --allow-partial"
+    )
+
+
+@dataclass(frozen=True)
+class _Length:
+    """What a collective or message takes once all are there, and how many of its ranks were seen."""
+
+    us: float
+    seen: int
+    kind: str
+    size_bytes: int | None
+
+
+def _lengths(ranks: Sequence[_Rank], notes: list[str], *, allow_partial: bool, num_ranks: int) -> dict[Key, _Length]:
+    """Return what each collective takes: the shortest of its ranks' kernels, which came last and waited for none."""
+    seen: dict[Key, list[tuple[float, Communication, _Rank]]] = defaultdict(list)
+    for rank in ranks:
+        for number, keys in rank.keys.items():
+            moment = rank.timeline.moments[number]
+            for key, call in zip(keys, rank.calls[moment.work], strict=True):
+                seen[key].append((moment.lasts_us - _apart_us(moment), call, rank))
+    found, lonely = {}, 0
+    recorded = {rank.number for rank in ranks}
+    for key, calls in seen.items():
+        expected = recorded & set(key[0])
+        kinds = {call.kind for _, call, _ in calls} if key[1] == "collective" else {SEND}
+        if len(kinds) > 1:
+            raise TraceError(
+                f"collective {key[3]} of ranks {_listed(key[0])} is {' and '.join(sorted(kinds))} on different ranks; "
+                f"give recordings of the same steps"
+            )
+        if len(calls) < len(expected):
+            lonely += 1
+            if not allow_partial:
+                there = {rank.number for _, _, rank in calls}
+                raise TraceError(
+                    f"collective {key[3]} ({min(kinds)}) of ranks {_listed(key[0])} was recorded by ranks "
+                    f"{_listed(sorted(there))} only; give recordings of the same steps, or --allow-partial"
+                )
+        sizes = [call.size_bytes for _, call, _ in calls if call.size_bytes is not None]
+        found[key] = _Length(min(us for us, _, _ in calls), len(calls), min(kinds), max(sizes) if sizes else None)
+    if lonely:
+        notes.append(f"{lonely} collectives were recorded by some of their ranks only; they are kept as kernels")
+    return found
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+
+
+def _families(ranks: Sequence[_Rank], everyone: tuple[int, ...]) -> list[GroupFamily]:
+    """Put groups of the same name and size that share no rank into one family; of cloned ranks those that follow."""
+    names: dict[tuple[int, ...], str] = {}
+    for rank in ranks:
+        for number, keys in rank.keys.items():
+            for key, call in zip(keys, rank.calls[rank.timeline.moments[number].work], strict=True):
+                group = tuple(sorted(key[0])) if key[1] == SEND else key[0]
+                group = tuple(member for member in group if member in set(everyone))
+                if len(group) > 1 or key[1] != SEND:
+                    names.setdefault(group, call.group_name)
+    if len(ranks) < len(everyone):
+        names = {group: name for known, name in names.items() for group in _tiled(known, len(everyone))}
+    families: list[tuple[str, list[tuple[int, ...]]]] = []
+    for group, name in sorted(names.items(), key=lambda item: (item[1], item[0])):
+        home = next(
+            (
+                members
+                for _, members in families
+                if len(members[0]) == len(group) and not any(set(group) & set(other) for other in members)
+            ),
+            None,
+        )
+        if home is None:
+            families.append((name, [group]))
+        else:
+            home.append(group)
+    return [
+        GroupFamily(
+            f"group {number}" if len(members[0]) < len(everyone) else _name(number),
+            tuple(members),
+            _axis(name, members, everyone),
+        )
+        for number, (name, members) in enumerate(families)
+    ]
+
+
+def _name(number: int) -> str:
+    return "world" if number == 0 else f"world {number}"
+
+
+def _axis(name: str, members: Sequence[tuple[int, ...]], everyone: tuple[int, ...]) -> str:
+    words = re.split(r"[^a-z]+", name.lower())
+    named = next((_AXES[word] for word in words if word in _AXES), "")
+    return named or ("world" if len(members[0]) == len(everyone) else "")
+
+
+def _tiled(group: tuple[int, ...], num_ranks: int) -> list[tuple[int, ...]]:
+    """Return the groups of all ranks that are like one with equal steps between its ranks."""
+    steps = {later - earlier for earlier, later in zip(group, group[1:], strict=False)}
+    if len(group) < 2:
+        return [(rank,) for rank in range(num_ranks)]
+    stride = steps.pop()
+    block = stride * len(group)
+    if steps or stride < 1 or num_ranks % block:
+        raise TraceError(
+            f"the groups of ranks that were not recorded cannot be told from ranks {_listed(group)}; give the "
+            f"recordings of all ranks, or --allow-partial"
+        )
+    return [
+        tuple(range(first + offset, first + offset + block, stride))
+        for first in range(0, num_ranks, block)
+        for offset in range(stride)
+    ]
+
+
+def _graph(
+    rank: _Rank, lasts: Mapping[Key, _Length], families: Sequence[GroupFamily], ranks: Sequence[_Rank]
+) -> ExecutionGraph:
+    """Build the graph of a rank."""
+    timeline, builder = rank.timeline, GraphBuilder()
+    recording = timeline.recording
+    works = [moment.work for moment in timeline.moments if moment.work != NONE]
+    described, shapes = describe(recording, works), parameter_shapes(recording)
+    streams = _streams(timeline)
+    host = max(streams.values(), default=0) + 1
+    ends: dict[int, tuple[int, ...]] = {}  # moment to its nodes
+    recorded = {each.number for each in ranks}
+    first = min(_begin_us(each) for each in ranks)
+    late_us = _begin_us(rank) - first
+    root: tuple[int, ...] = _before(builder, rank, streams)
+    if late_us > 1:
+        root = (_wait(builder, root, late_us, host, "rank begins"),)
+    for number in rank.order:
+        moment = timeline.moments[number]
+        after = tuple(node for each in moment.follows for node in ends[each]) or root
+        if moment.work == NONE:
+            ends[number] = (_wait(builder, after, moment.lasts_us, host, "host"),)
+            continue
+        work = recording.works[moment.work]
+        where = _where(recording, work)
+        columns: dict[str, Any] = {
+            "name": work.name, "stream": streams[work.stream], "time_source": TimeSource.RECORDED, **where,
+        }  # fmt: skip
+        calls = rank.calls.get(moment.work, ())
+        matched = [
+            (key, call)
+            for key, call in zip(rank.keys.get(number, ()), calls, strict=True)
+            if lasts[key].seen >= len(recorded & set(key[0])) and (len(key[0]) > 1)
+        ]
+        waits_us = _apart_us(moment)
+        if waits_us:
+            after = (_wait(builder, after, waits_us, host, "untold wait"),)
+        if not matched or any(call.kind in (SEND, RECEIVE) and key[1] != SEND for key, call in matched):
+            columns |= _work(builder, described.get(moment.work))
+            ends[number] = (builder.add(after, duration_s=(moment.lasts_us - waits_us) / 1e6, **columns),)
+            continue
+        sent = []
+        for key, call in matched:
+            carried = describe_communication(recording, moment.work, call, lasts[key].size_bytes or 0, shapes)
+            own = _communication(rank, key, call, lasts[key], families)
+            sent.append(builder.add(after, **columns, **own, kernel=builder.kernel_index(carried)))
+        ends[number] = tuple(sent)
+    return builder.build()
+
+
+def _in_order(timeline: Timeline) -> list[int]:
+    """Order moments as the host called for them, and after what they follow: the order of the job's program."""
+    recording, moments = timeline.recording, timeline.moments
+    keys = []
+    for moment in moments:
+        call = recording.works[moment.work].call if moment.work != NONE else NONE
+        keys.append(recording.calls[call].start_us if call != NONE else moment.start_us)
+    users = users_in(*compress([moment.follows for moment in moments]))
+    return lowest_first([len(moment.follows) for moment in moments], users, keys)
+
+
+def _work(builder: GraphBuilder, call: Kernel | None) -> dict[str, Any]:
+    """Return the columns that say what a kernel did, where that is known."""
+    if call is None:
+        return {}
+    return {"kernel": builder.kernel_index(call), "flops": call.flops, "bytes": call.bytes}
+
+
+def _before(builder: GraphBuilder, rank: _Rank, streams: Mapping[tuple[int, int], int]) -> tuple[int, ...]:
+    """Add what the GPU still had to do as the recording began, which no replay counts; return its last nodes."""
+    last: dict[tuple[int, int], int] = {}
+    for work in rank.timeline.before:
+        after = (last[work.stream],) if work.stream in last else ()
+        columns = {"stream": streams.get(work.stream, 0), "phase": BEFORE, "time_source": TimeSource.RECORDED}
+        last[work.stream] = builder.add(
+            after, name=work.name, duration_s=(work.end_us - work.start_us) / 1e6, **columns
+        )
+    return tuple(last.values())
+
+
+_APART_US = 20.0
+"""A longer wait of a kernel that nothing recorded explains is a node of its own."""
+
+
+def _apart_us(moment: Moment) -> float:
+    """Return the wait of a work that is a node of its own."""
+    return moment.waits_us if moment.waits_us > _APART_US else 0.0
+
+
+def _wait(builder: GraphBuilder, after: tuple[int, ...], lasts_us: float, stream: int, name: str) -> int:
+    columns = {"role": NodeRole.HOST, "stream": stream, "phase": "host", "time_source": TimeSource.RECORDED}
+    return builder.add(after, name=name, duration_s=lasts_us / 1e6, **columns)
+
+
+def _communication(
+    rank: _Rank, key: Key, call: Communication, length: _Length, families: Sequence[GroupFamily]
+) -> dict[str, Any]:
+    """Return the columns of a collective, or of one end of a message."""
+    group = tuple(sorted(key[0])) if key[1] == SEND else key[0]
+    number = next(
+        index
+        for index, family in enumerate(families)
+        if any(set(members) == set(group) & set(members) and rank.number in members for members in family.members)
+        and family.group_of_rank.get(rank.number) is not None
+        and set(family.of(rank.number)) <= set(group)
+    )
+    columns: dict[str, Any] = {
+        "bytes": length.size_bytes or 0, "group": number, "duration_s": length.us / 1e6,
+    }  # fmt: skip
+    if key[1] != SEND:
+        return columns | {"kind": NodeKind.COLLECTIVE, "collective": COLLECTIVES.index(call.kind)}
+    kind = NodeKind.SEND if call.kind == SEND else NodeKind.RECV
+    return columns | {"kind": kind, "peer": 1}
+
+
+def _streams(timeline: Timeline) -> dict[tuple[int, int], int]:
+    """Number the streams: 0 is the one that is longest busy with kernels that do not communicate."""
+    busy: Counter[tuple[int, int]] = Counter()
+    works = timeline.recording.works
+    for moment in timeline.moments:
+        if moment.work != NONE:
+            work = works[moment.work]
+            busy[work.stream] += 0 if is_communication(work) else int((work.end_us - work.start_us) * 1000)
+    return {stream: number for number, (stream, _) in enumerate(busy.most_common())}
+
+
+_PHASES = ((NodeRole.OPTIMIZER, "optimizer"), (NodeRole.BACKWARD, "backward"), (NodeRole.FORWARD, "forward"))
+
+
+def _where(recording: Recording, work: Work) -> dict[str, Any]:
+    """Return the pass and the layer of a work, as far as the names of what called it tell."""
+    role, layer = NodeRole.FORWARD, NONE
+    for operator in ancestors(recording.operators, work.operator):
+        name = operator.name
+        if name.startswith("Optimizer.step"):
+            role = NodeRole.OPTIMIZER
+        elif "Backward" in name or "autograd::engine" in name or "backward" in name.lower():
+            role = role if role == NodeRole.OPTIMIZER else NodeRole.BACKWARD
+        found = _LAYER.search(name)
+        if found and layer == NONE:
+            layer = int(found[1] or found[2])
+    if work.operator == NONE:
+        return {"phase": "unlinked"}
+    columns: dict[str, Any] = {"role": role, "phase": dict(_PHASES)[role]}
+    return columns | ({"layer": layer} if layer != NONE else {})
+
+
+def _count(imported: Imported, ranks: Sequence[_Rank], lasts: Mapping[Key, _Length]) -> None:
+    """Count the collectives for the report, those of equal kind, group and size together, and how long they waited."""
+    rows: dict[tuple[str, int, int | None], list[float]] = {}
+    for rank in ranks:
+        for number, keys in rank.keys.items():
+            moment: Moment = rank.timeline.moments[number]
+            for key, call in zip(keys, rank.calls[moment.work], strict=True):
+                imported.collectives += 1
+                imported.collectives_sized += lasts[key].size_bytes is not None
+                row = rows.setdefault((call.kind, len(key[0]), lasts[key].size_bytes), [0, 0.0, 0.0])
+                row[0] += 1
+                row[1] += lasts[key].us / 1e6
+                row[2] += (moment.lasts_us - lasts[key].us) / 1e6
+    imported.by_group = [
+        {
+            "kind": kind,
+            "ranks": size,
+            "bytes": size_bytes,
+            "calls": int(row[0]),
+            "transfer_s": row[1],
+            "waiting_s": row[2],
+        }
+        for (kind, size, size_bytes), row in sorted(rows.items(), key=lambda item: -item[1][1])
+    ]
+
+
+def is_copy(work: Work) -> bool:
+    """Whether a work moves memory without a kernel."""
+    return work.kind is not WorkKind.KERNEL

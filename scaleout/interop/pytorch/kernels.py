@@ -1,0 +1,184 @@
+"""What recorded kernels did: GEMMs and attention with their sizes, all others with the bytes of their tensors.
+
+What counts a batch's tokens is told apart from what depends on parameters, so that a kernel can be scaled to another
+batch, sequence or model: sizes of GEMMs and attention by name, bytes of others by whether their operator works on
+activations. Of forward and backward all do, but for operators whose tensors have the shapes of parameters: casts of
+weights, gathered shards, gradients that are added up. Optimizers touch parameters alone.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from scaleout.interop.pytorch.communication import Communication, item_bytes
+from scaleout.interop.pytorch.kineto import NONE, Operator, Recording, ancestors
+from scaleout.program.operations import Kernel, kernel, recorded
+
+_DTYPES = {"c10::bfloat16": "bf16", "bfloat16": "bf16", "c10::half": "fp16", "half": "fp16", "float": "fp32",
+           "double": "fp64", "c10::float8_e4m3fn": "fp8_e4m3", "c10::float8_e5m2": "fp8_e5m2"}  # fmt: skip
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm")
+_LOOKUPS = ("embedding", "_embedding_bag", "_embedding_bag_forward_only", "index_select", "gather")
+_TABLES = ("embedding_dense_backward", "_embedding_bag_dense_backward")
+_GRADIENT = "torch::autograd::AccumulateGrad"
+_PARAMETERS = ("FSDP::all_gather", "FSDP::post_backward", "fsdp::", "Optimizer.step", "Optimizer.zero_grad", "Reducer",
+               "aten::flatten_dense_tensors", "aten::unflatten_dense_tensors")  # fmt: skip
+"""What operators that work on parameters or their gradients are called by."""
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    shape: Shape
+    num_bytes: int
+    dtype: str
+
+
+def parameters_of(recording: Recording) -> Counter[Shape]:
+    """Count the parameters of each shape whose gradients a recording adds up, over all its steps."""
+    found: Counter[Shape] = Counter()
+    for operator in recording.operators:
+        if operator.name == _GRADIENT:
+            found.update(tensor.shape for tensor in _tensors(operator))
+    return found
+
+
+def describe(recording: Recording, works: Sequence[int]) -> dict[int, Kernel]:
+    """Describe the kernels among some works, as far as the operators that launched them tell."""
+    shapes = {each for each in parameter_shapes(recording) if len(each) > 1}
+    known: dict[int, Kernel | None] = {}
+    found = {}
+    for number in works:
+        operator = _sized(recording, recording.works[number].operator)
+        if operator == NONE:
+            continue
+        if operator not in known:
+            known[operator] = _kernel(recording, operator, shapes)
+        call = known[operator]
+        if call is not None:
+            found[number] = call
+    return found
+
+
+def parameter_shapes(recording: Recording) -> set[Shape]:
+    """Return the shapes of parameters, either way round."""
+    return {each for shape in parameters_of(recording) for each in _either_way(shape)}
+
+
+def describe_communication(
+    recording: Recording, work: int, call: Communication, size_bytes: int, shapes: set[Shape]
+) -> Kernel:
+    """Describe what a collective or message carries: activations, or parameters and their gradients.
+
+    Exchanges and messages carry activations. Of the others, buckets and shards of parameters are flat.
+    """
+    carries = call.kind in ("all_to_all", "send", "receive")
+    if not carries:
+        for operator in ancestors(recording.operators, recording.works[work].operator):
+            if operator.name.startswith("c10d::"):
+                tensors = _tensors(operator)
+                carries = any(len(tensor.shape) > 1 and tensor.shape not in shapes for tensor in tensors)
+                break
+    tokens = size_bytes if carries else 0
+    dtype = {8: "fp64", 4: "fp32", 1: "int8"}.get(call.item_bytes or 0, "bf16")
+    return recorded(call.kind, dtype=dtype, token_bytes=tokens, other_bytes=size_bytes - tokens)
+
+
+def _either_way(shape: Shape) -> set[Shape]:
+    return {shape, shape[:-2] + (shape[-1], shape[-2])} if len(shape) > 1 else {shape}
+
+
+def _sized(recording: Recording, operator: int) -> int:
+    """Return the innermost operator around a launch that says the sizes of tensors; `NONE` if none does."""
+    while operator != NONE:
+        each = recording.operators[operator]
+        if any(each.dims) and not each.name.startswith(("nccl:", "record_param", "autograd::")):
+            return operator
+        operator = each.parent
+    return NONE
+
+
+def _tensors(operator: Operator) -> list[_Tensor]:
+    found = []
+    for dims, dtype in zip(operator.dims, operator.dtypes, strict=False):
+        if not isinstance(dims, list) or not dims:
+            continue
+        listed = dims if isinstance(dims[0], list) else [dims]
+        size = item_bytes(dtype) or 4  # types of lists are not told
+        for shape in listed:
+            if isinstance(shape, list) and shape and all(isinstance(each, int) for each in shape):
+                found.append(_Tensor(tuple(shape), prod(shape) * size, dtype))
+    return found
+
+
+def _kernel(recording: Recording, number: int, shapes: set[Shape]) -> Kernel | None:
+    operator = recording.operators[number]
+    name, tensors = operator.name.rpartition("::")[2], _tensors(operator)
+    if not tensors:
+        return None
+    dtype = _DTYPES.get(tensors[-1].dtype.lower().replace(" ", ""), "fp32")
+    of_parameters = any(
+        each.name.startswith(_PARAMETERS) or each.name == _GRADIENT for each in ancestors(recording.operators, number)
+    )
+    if name in _PRODUCTS and not of_parameters:
+        call = _gemm(dtype, [tensor.shape for tensor in tensors if len(tensor.shape) > 1], shapes)
+        if call is not None:
+            return call
+    if "attention" in name:
+        call = _attention(dtype, name, operator, [tensor.shape for tensor in tensors])
+        if call is not None:
+            return call
+    total = sum(tensor.num_bytes for tensor in tensors)
+    if name in _LOOKUPS:  # of a table only the rows that are looked up are read
+        total = sum(tensor.num_bytes for tensor in tensors[1:])
+    if name in _TABLES:
+        return recorded(operator.name, dtype=dtype, token_bytes=tensors[0].num_bytes, other_bytes=0)
+    matrices = [tensor for tensor in tensors if len(tensor.shape) > 1]
+    of_parameters |= bool(matrices) and all(tensor.shape in shapes for tensor in matrices) and _copies(name)
+    tokens = 0 if of_parameters else total
+    return recorded(operator.name, dtype=dtype, token_bytes=tokens, other_bytes=total - tokens)
+
+
+def _copies(name: str) -> bool:
+    """Whether an operator may move weights or add up gradients; arithmetic of the model works on activations."""
+    return name.startswith(
+        ("copy_", "add_", "cat", "zero_", "fill_", "clone", "div_", "mul_", "to", "_to_copy", "flat")
+    )
+
+
+def _gemm(dtype: str, factors: Sequence[Shape], shapes: set[Shape]) -> Kernel | None:
+    """Describe a product, and which of its sizes counts tokens: rows, columns, or what is summed over."""
+    if len(factors) < 2 or 0 in (*factors[-2], *factors[-1]):
+        return None
+    left, right = factors[-2:]
+    sizes = {"M": left[-2], "N": right[-1], "K": left[-1]}
+    groups = left[:-2]
+    tokens = "M"
+    if right not in shapes:
+        if left in shapes:
+            tokens = "N"
+        elif (*groups, sizes["M"], sizes["N"]) in shapes:
+            tokens = "K"
+    if prod(groups) > 1:
+        return kernel("grouped_gemm", dtype=dtype, groups=prod(groups), **sizes).counting(tokens)
+    return kernel("gemm", dtype=dtype, **sizes).counting(tokens)
+
+
+def _attention(dtype: str, name: str, operator: Operator, tensors: Sequence[Shape]) -> Kernel | None:
+    """Describe attention; queries are (batch, heads, sequence, size of a head)."""
+    wide = [shape for shape in tensors if len(shape) == 4]
+    backward = "backward" in name
+    if len(wide) < (4 if backward else 3) or any(0 in shape for shape in wide):
+        return None
+    queries, keys = wide[1:3] if backward else wide[:2]
+    batch, heads, seq, head_dim = queries
+    concrete: Any = operator.args.get("Concrete Inputs")
+    causal = "True" in [str(each) for each in concrete] if isinstance(concrete, list) else True
+    sizes = {"batch": batch, "heads": heads, "seq": seq, "head_dim": head_dim, "causal": int(causal)}
+    suffix = "bwd" if backward else "fwd"
+    if keys[1] != heads:
+        sizes["kv_heads"] = keys[1]
+        return kernel(f"attention_gqa_{suffix}", dtype=dtype, **sizes).counting("batch*seq")
+    return kernel(f"attention_{suffix}", dtype=dtype, **sizes).counting("batch*seq")

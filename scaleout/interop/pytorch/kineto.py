@@ -1,0 +1,344 @@
+"""A Kineto trace, what `torch.profiler` exports for one rank, to its GPU work, host calls and operators.
+
+Versions differ: categories were called `Kernel` and `Runtime` before 2021, AMD's calls begin with `hip`, times are whole
+or broken microseconds, and metadata of collectives stands on kernels, on `record_param_comms`, or nowhere. What follows
+knows one form. Times are microseconds since the earliest event of the file.
+"""
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from scaleout.errors import TraceError, shown
+
+NONE = -1
+"""In an index, for what has no such thing."""
+
+
+class WorkKind(StrEnum):
+    """What the GPU does."""
+
+    KERNEL = "kernel"
+    COPY = "copy"
+    SET = "set"
+
+
+class CallKind(StrEnum):
+    """What a call of the host into CUDA or HIP does, as far as it orders work."""
+
+    LAUNCH = "launch"  # gives the GPU something to do
+    RECORD = "record"  # an event on a stream
+    WAIT = "wait"  # a stream waits for an event
+    SYNC = "sync"  # the host waits for the GPU
+
+
+@dataclass
+class Work:
+    """A kernel, copy or memset on the GPU."""
+
+    name: str
+    kind: WorkKind
+    stream: tuple[int, int]  # device and stream
+    start_us: float
+    end_us: float
+    correlation: int
+    args: Mapping[str, Any]
+    call: int = NONE  # index of the call that launched it
+    operator: int = NONE  # index of the operator that it is of
+    step: int = NONE  # index of the step that launched it; `NONE` before the first
+
+
+@dataclass
+class Call:
+    """A call of the host."""
+
+    kind: CallKind
+    name: str
+    thread: tuple[Any, Any]
+    start_us: float
+    end_us: float
+    correlation: int
+    external: int
+    operator: int = NONE
+
+
+@dataclass
+class Operator:
+    """An operator or annotation of the host: a name, its inputs, and the one that called it."""
+
+    name: str
+    thread: tuple[Any, Any]
+    start_us: float
+    end_us: float
+    args: Mapping[str, Any]
+    parent: int = NONE
+
+    @property
+    def dims(self) -> list[Any]:
+        """Sizes of each input: of a tensor a list, of a list of tensors a list of lists, of others nothing."""
+        found = self.args.get("Input Dims") or self.args.get("Input dims") or []
+        return found if isinstance(found, list) else []
+
+    @property
+    def dtypes(self) -> list[str]:
+        """Type of each input, as PyTorch writes it."""
+        found = self.args.get("Input type") or []
+        return [str(each) for each in found] if isinstance(found, list) else []
+
+
+@dataclass(frozen=True)
+class Span:
+    """A step as the host marks it."""
+
+    name: str
+    start_us: float
+    end_us: float
+
+
+@dataclass
+class Recording:
+    """What one rank did."""
+
+    path: Path
+    rank: int | None  # None where the file does not say
+    world_size: int | None
+    device: str
+    groups: dict[str, tuple[int, ...]]  # ranks of the process groups that the file lists, by name
+    works: list[Work]  # by start
+    calls: list[Call]  # by start
+    operators: list[Operator]
+    steps: list[Span]
+    syncs: dict[int, Mapping[str, Any]]  # what a synchronisation waits for, by correlation, where recorded
+    start_us: float  # of the earliest event, on the clock of the rank's host
+    notes: dict[str, int] = field(default_factory=dict)  # what could not be read, and how often
+
+    def note(self, text: str, count: int = 1) -> None:
+        """Count something that the reader of the report must know."""
+        if count:
+            self.notes[text] = self.notes.get(text, 0) + count
+
+
+_WORK = {"kernel": WorkKind.KERNEL, "gpu_memcpy": WorkKind.COPY, "memcpy": WorkKind.COPY, "gpu_memset": WorkKind.SET,
+         "memset": WorkKind.SET, "concurrent_kernel": WorkKind.KERNEL}  # fmt: skip
+_CALLS = {"cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "privateuse1_runtime"}
+_OPERATORS = {"cpu_op", "operator", "user_annotation"}
+_STEP = re.compile(r"ProfilerStep#\d+")
+
+_LAUNCHES = re.compile(r"Launch|Memcpy|Memset|hipMemcpyWithStream", re.IGNORECASE)
+_SYNCS = re.compile(r"^(cuda|cu|hip)(Device|Stream|Event|Ctx)Synchronize")
+_RECORDS = re.compile(r"^(cuda|cu|hip)EventRecord")
+_WAITS = re.compile(r"^(cuda|cu|hip)StreamWaitEvent")
+
+
+def call_kind(name: str) -> CallKind | None:
+    """Return what a call of CUDA or HIP does; None if it orders no work.
+
+    >>> call_kind("cudaLaunchKernelExC"), call_kind("hipStreamWaitEvent"), call_kind("cudaGetDevice")
+    (<CallKind.LAUNCH: 'launch'>, <CallKind.WAIT: 'wait'>, None)
+    """
+    for pattern, kind in (
+        (_SYNCS, CallKind.SYNC), (_RECORDS, CallKind.RECORD), (_WAITS, CallKind.WAIT), (_LAUNCHES, CallKind.LAUNCH),
+    ):  # fmt: skip
+        if pattern.search(name):
+            return kind
+    return None
+
+
+def read_kineto(content: Any, path: Path) -> Recording:
+    """Read a Kineto trace from the JSON value that it is.
+
+    Parameters
+    ----------
+    content : object
+        A mapping with `traceEvents`, or the list of events alone.
+    path : Path
+        Of the file, for messages.
+
+    Raises
+    ------
+    TraceError
+        If it holds no list of events, an event lacks its time, or times are no numbers.
+    """
+    facts: Mapping[str, Any] = content if isinstance(content, dict) else {}
+    events = facts.get("traceEvents") if facts else content
+    if not isinstance(events, list):
+        raise TraceError(f"{path}: has no list of traceEvents; give what torch.profiler exported")
+    spans = [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
+    times = [_number(event, "ts", path) for event in spans]
+    origin = min(times, default=0.0)
+    info = facts.get("distributedInfo")
+    info = info if isinstance(info, dict) else {}
+    recording = Recording(
+        path, _rank(info.get("rank")), _rank(info.get("world_size")), _device(facts), _listed_groups(info), [], [], [],
+        [], {}, origin,
+    )  # fmt: skip
+    externals: dict[int, int] = {}
+    for event, time in zip(spans, times, strict=True):
+        _take(recording, event, time - origin, externals)
+    recording.works.sort(key=lambda work: (work.start_us, work.end_us))
+    recording.calls.sort(key=lambda call: call.start_us)
+    recording.steps.sort(key=lambda step: step.start_us)
+    _nest(recording.operators)
+    _link(recording, externals)
+    return recording
+
+
+def _take(recording: Recording, event: Mapping[str, Any], start_us: float, externals: dict[int, int]) -> None:
+    """Add one event with a duration to what was read."""
+    category, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
+    args = event.get("args")
+    args = args if isinstance(args, dict) else {}
+    if category not in _WORK and category not in _CALLS and category not in _OPERATORS and category != "cuda_sync":
+        return
+    end_us = start_us + max(_number(event, "dur", recording.path, default=0.0), 0.0)
+    thread = (event.get("pid"), event.get("tid"))
+    if category in _WORK:
+        stream = (_int(args.get("device", event.get("pid"))), _int(args.get("stream", event.get("tid"))))
+        work = Work(name, _WORK[category], stream, start_us, end_us, _int(args.get("correlation")), args)
+        recording.works.append(work)
+    elif category in _CALLS:
+        kind = call_kind(name)
+        if kind is not None:
+            external = _int(args.get("External id", args.get("external id")))
+            call = Call(kind, name, thread, start_us, end_us, _int(args.get("correlation")), external)
+            recording.calls.append(call)
+    elif category == "cuda_sync":
+        recording.syncs[_int(args.get("correlation"))] = args
+    elif _STEP.fullmatch(name):
+        recording.steps.append(Span(name, start_us, end_us))
+    else:
+        external = _int(args.get("External id", args.get("external id")))
+        if external > 0:
+            externals.setdefault(external, len(recording.operators))
+        recording.operators.append(Operator(name, thread, start_us, end_us, args))
+
+
+def _number(event: Mapping[str, Any], key: str, path: Path, *, default: float | None = None) -> float:
+    value = event.get(key, default)
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            value = None
+    if not isinstance(value, int | float) or isinstance(value, bool) or value != value:
+        name = shown(event.get("name"))
+        raise TraceError(f"{path}: event {name} has {key} {shown(event.get(key))}, which is no number; mend the file")
+    return float(value)
+
+
+def _int(value: object) -> int:
+    """Return a whole number; `NONE` for what is none."""
+    if isinstance(value, str) and value.lstrip("-").isdigit() and len(value) < 20:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else NONE
+
+
+def _rank(value: object) -> int | None:
+    found = _int(value)
+    return found if found >= 0 else None
+
+
+def _device(facts: Mapping[str, Any]) -> str:
+    listed = facts.get("deviceProperties")
+    names = [str(each.get("name", "")) for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    return next((name for name in names if name), "")
+
+
+def _listed_groups(info: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return the process groups that a file lists with their ranks."""
+    listed = info.get("pg_config")
+    groups = {}
+    for each in listed if isinstance(listed, list) else []:
+        if isinstance(each, dict) and isinstance(each.get("ranks"), list):
+            ranks = tuple(_int(rank) for rank in each["ranks"])
+            size = _int(each.get("pg_size"))
+            if ranks and NONE not in ranks and size in (NONE, len(ranks)):
+                groups[str(each.get("pg_name"))] = ranks
+    return groups
+
+
+def _nest(operators: Sequence[Operator]) -> None:
+    """Find the operator that called each: of those of its thread that run when it begins, the last to begin."""
+    by_thread: dict[tuple[Any, Any], list[int]] = defaultdict(list)
+    for number, operator in enumerate(operators):
+        by_thread[operator.thread].append(number)
+    for numbers in by_thread.values():
+        numbers.sort(key=lambda number: (operators[number].start_us, -operators[number].end_us))
+        running: list[int] = []
+        for number in numbers:
+            while running and operators[running[-1]].end_us <= operators[number].start_us:
+                running.pop()
+            operators[number].parent = running[-1] if running else NONE
+            running.append(number)
+
+
+def _link(recording: Recording, externals: Mapping[int, int]) -> None:
+    """Link work to the calls that launched it, calls to operators, and both to steps."""
+    launches: dict[int, int] = {}
+    innermost = _Innermost(recording.operators)
+    for number, call in enumerate(recording.calls):
+        if call.kind is CallKind.LAUNCH and call.correlation != NONE:
+            launches.setdefault(call.correlation, number)
+        found = innermost.at(call.thread, call.start_us)
+        call.operator = found if found != NONE else externals.get(call.external, NONE)
+    for work in recording.works:
+        work.call = launches.get(work.correlation, NONE) if work.correlation != NONE else NONE
+        external = _int(work.args.get("External id", work.args.get("external id")))
+        work.operator = recording.calls[work.call].operator if work.call != NONE else NONE
+        if work.operator == NONE and external > 0 and work.call == NONE:
+            work.operator = externals.get(external, NONE)
+    _place_in_steps(recording)
+
+
+def _place_in_steps(recording: Recording) -> None:
+    """Say of each work which step launched it; what has no launch goes with what ran then."""
+    if not recording.steps:
+        for work in recording.works:
+            work.step = 0
+        return
+    starts = [step.start_us for step in recording.steps]
+    begun: dict[int, float] = {}  # step to when the GPU began it
+    for work in recording.works:
+        if work.call != NONE:
+            work.step = bisect_right(starts, recording.calls[work.call].start_us) - 1
+            begun.setdefault(work.step, work.start_us)
+    steps = sorted(step for step in begun if step != NONE)
+    for work in recording.works:
+        if work.call == NONE:
+            work.step = max((step for step in steps if begun[step] <= work.start_us), default=NONE)
+
+
+class _Innermost:
+    """Which operator of a thread is the innermost at a moment."""
+
+    def __init__(self, operators: Sequence[Operator]) -> None:
+        self._operators = operators
+        self._numbers: dict[tuple[Any, Any], list[int]] = defaultdict(list)
+        for number, operator in enumerate(operators):
+            self._numbers[operator.thread].append(number)
+        self._starts = {}
+        for thread, numbers in self._numbers.items():
+            numbers.sort(key=lambda number: (operators[number].start_us, -operators[number].end_us))
+            self._starts[thread] = [operators[number].start_us for number in numbers]
+
+    def at(self, thread: tuple[Any, Any], moment_us: float) -> int:
+        """Return its index, or `NONE`."""
+        if thread not in self._starts:
+            return NONE
+        at = bisect_right(self._starts[thread], moment_us) - 1
+        number = self._numbers[thread][at] if at >= 0 else NONE
+        while number != NONE and self._operators[number].end_us < moment_us:
+            number = self._operators[number].parent
+        return number
+
+
+def ancestors(operators: Sequence[Operator], number: int) -> Iterable[Operator]:
+    """Yield an operator and those that called it, innermost first."""
+    while number != NONE:
+        yield operators[number]
+        number = operators[number].parent

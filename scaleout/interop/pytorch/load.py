@@ -1,0 +1,254 @@
+"""`scaleout import pytorch`: the recordings of a job's ranks to its program, and a report of what was kept."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from scaleout.config import library
+from scaleout.errors import TraceError
+from scaleout.interop.pytorch.as_program import Imported, program_of
+from scaleout.interop.pytorch.files import Found, job_name, recorded_files
+from scaleout.interop.pytorch.kernels import parameters_of
+from scaleout.interop.pytorch.kineto import NONE, Recording, WorkKind, read_kineto
+from scaleout.interop.pytorch.timeline import Timeline, timeline_of
+from scaleout.program.cut import BEFORE
+from scaleout.program.program import Program
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a recording, by the number that the profiler gave it."""
+
+    step: int
+    recorded_s: float
+
+
+@dataclass
+class Report:
+    """What an import kept; kernels are counted without copies and memsets."""
+
+    name: str
+    device: str  # as the library calls it, or else as the recording does
+    ranks: int
+    recorded_ranks: int
+    steps: list[Step]
+    kernels: int = 0  # in the files
+    kernels_kept: int = 0
+    kernels_linked: int = 0  # of those kept, to the host's call that launched them
+    copies: int = 0  # copies and memsets that were kept
+    collectives: int = 0  # calls of ranks, as are those with a size
+    collectives_sized: int = 0
+    waits_linked: int = 0  # between streams, as recorded
+    waits_inferred: int = 0  # from launches and times
+    by_group: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def summary(self) -> dict[str, Any]:
+        """Return plain values, as ``--json`` prints them."""
+        return asdict(self)
+
+
+def load_recording(
+    paths: Sequence[Path], *, step: int | None = None, allow_partial: bool = False
+) -> tuple[Program, dict[str, str], Report]:
+    """Read the recordings of a job.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Files, folders, archives or beginnings of names, of all ranks.
+    step : int, optional
+        Number of the profiler's step to read alone; all steps that the host marked, if left out.
+    allow_partial : bool
+        Go on without ranks or collectives that are missing, and say so.
+
+    Returns
+    -------
+    program : Program
+        One graph a rank, its times as recorded.
+    facts : mapping
+        For the metadata of the traces: workload, device, recorded steps and their time.
+    report : Report
+
+    Raises
+    ------
+    TraceError
+        If a file is damaged or foreign, ranks are missing, twice there, or of different steps or devices, or a
+        collective was not seen by all its ranks; the message says what to do.
+    """
+    found = list(recorded_files(paths))
+    recordings = _recordings(found)
+    if not recordings:
+        raise TraceError(f"{paths[0]}: holds no recording of a GPU; give the trace that torch.profiler exported")
+    _check_devices(recordings, allow_partial=allow_partial)
+    numbers = _steps(recordings, step)
+    timelines = {rank: timeline_of(recording, _indices(recording, numbers)) for rank, recording in recordings.items()}
+    idle = sorted(rank for rank, timeline in timelines.items() if not timeline.moments)
+    if idle:
+        raise TraceError(
+            f"{recordings[idle[0]].path}: nothing ran on the GPU{'' if step is None else f' in step {step}'}; record "
+            f"with ProfilerActivity.CUDA"
+        )
+    sizes = [recording.world_size or 0 for recording in recordings.values()]
+    num_ranks = max(*sizes, max(recordings) + 1, 1)
+    name = job_name(found)
+    imported = program_of(timelines, name=name, num_ranks=num_ranks, allow_partial=allow_partial)
+    report = _report(name, timelines, numbers, imported)
+    host_bound = max(
+        timeline.host_bound_us / max(timeline.ends_us[-1] - timeline.begin_us, 1e-9) for timeline in timelines.values()
+    )
+    facts = {
+        "workload": name,
+        "device": report.device,
+        "recorded": f"steps {', '.join(map(str, numbers))}" if numbers else "one step",
+        "recorded_s": repr(sum(imported.steps_s)),
+        "recorded_steps": str(len(imported.steps_s)),
+        "host_bound": f"{host_bound:.4f}",
+        "parameters": _parameters(timelines),
+    }
+    return imported.program, facts, report
+
+
+def _parameters(timelines: Mapping[int, Timeline]) -> str:
+    """Write how many parameters of each number of elements a step of the first rank has: ``131072000x2 4096x17``."""
+    recording = next(iter(timelines.values())).recording
+    marked = max(1, len(recording.steps))
+    counts: Counter[int] = Counter()
+    for shape, count in parameters_of(recording).items():
+        counts[prod(shape)] += max(1, count // marked)
+    return " ".join(f"{size}x{count}" for size, count in sorted(counts.items(), reverse=True))
+
+
+def _is_kineto(found: Found) -> bool:
+    return not (isinstance(found.content, dict) and "nodes" in found.content)
+
+
+def _recordings(found: Sequence[Found]) -> dict[int, Recording]:
+    """Read the Kineto traces, by rank."""
+    recordings: dict[int, Recording] = {}
+    kineto = [each for each in found if _is_kineto(each)]
+    for each in kineto:
+        recording = read_kineto(each.content, each.path)
+        told = recording.rank if recording.rank is not None else each.rank
+        if told is None and len(kineto) > 1:
+            raise TraceError(f"{each.path}: neither file nor name tells its rank; call it like name.rank0.json")
+        rank = told or 0
+        if rank in recordings:
+            raise TraceError(
+                f"{recordings[rank].path} and {each.path}: both are of rank {rank}; give the files of one job, or the "
+                f"beginning of their names, such as {each.path.parent / each.job}"
+            )
+        recording.rank = rank
+        recordings[rank] = recording
+    return dict(sorted(recordings.items()))
+
+
+def _check_devices(recordings: Mapping[int, Recording], *, allow_partial: bool) -> None:
+    """Refuse recordings on different GPUs, which are of different jobs."""
+    devices = {recording.device: rank for rank, recording in recordings.items() if recording.device}
+    if len(devices) > 1 and not allow_partial:
+        told = " and ".join(f"{device} (rank {rank})" for device, rank in sorted(devices.items()))
+        raise TraceError(f"ranks were recorded on {told}; give recordings of one job, or --allow-partial")
+
+
+def _number(name: str) -> int:
+    return int(name.partition("#")[2])
+
+
+def _steps(recordings: Mapping[int, Recording], step: int | None) -> list[int]:
+    """Return the numbers of the steps that all ranks have; none where no rank marks steps."""
+    marked = {rank: [_number(each.name) for each in recording.steps] for rank, recording in recordings.items()}
+    common = set.intersection(*map(set, marked.values()))
+    if any(marked.values()) and not common:
+        told = "; ".join(f"rank {rank}: {', '.join(map(str, steps)) or 'none'}" for rank, steps in marked.items())
+        raise TraceError(f"ranks have no step in common ({told}); give recordings of the same steps")
+    if step is not None and step not in common:
+        known = ", ".join(map(str, sorted(common))) or "none"
+        raise TraceError(f"--step {step}: the recording marks {known}; give one of them, or leave it out")
+    chosen = sorted(common) if step is None else [step]
+    # what was launched in a step ran in it, so a step without work of its own is none
+    return [number for number in chosen if step is not None or _ran(recordings, number)]
+
+
+def _ran(recordings: Mapping[int, Recording], number: int) -> bool:
+    return any(
+        work.step != NONE and recording.steps and _number(recording.steps[work.step].name) == number
+        for recording in recordings.values()
+        for work in recording.works
+    )
+
+
+def _indices(recording: Recording, numbers: Sequence[int]) -> tuple[int, ...]:
+    if not numbers:
+        return (0,)
+    index_of = {_number(step.name): index for index, step in enumerate(recording.steps)}
+    return tuple(index_of[number] for number in numbers)
+
+
+def device_named(product: str) -> str:
+    """Return the library's name of a device by that of the product; the product's own where none is meant.
+
+    >>> device_named("NVIDIA H200"), device_named("NVIDIA H100 80GB HBM3"), device_named("NVIDIA L4")
+    ('h200', 'h100', 'NVIDIA L4')
+    """
+    words = re.split(r"[^a-z0-9]+", product.lower())
+    fitting = [name for name in library.names("device") if all(part in words for part in name.split("-"))]
+    memory = next((word.removesuffix("b") for word in words if re.fullmatch(r"\d+gb", word)), "")
+    fitting += [
+        name
+        for name in library.names("device")
+        if (parts := name.split("-"))[0] in words and memory and parts[1:] == [memory]
+    ]
+    return max(fitting, key=len, default=product or "as recorded")
+
+
+def _report(name: str, timelines: Mapping[int, Timeline], numbers: Sequence[int], imported: Imported) -> Report:
+    first = next(iter(timelines.values())).recording
+    report = Report(
+        name,
+        device_named(first.device),
+        imported.program.num_ranks,
+        len(timelines),
+        [Step(number, seconds) for number, seconds in zip(numbers or [0], imported.steps_s, strict=True)],
+        collectives=imported.collectives,
+        collectives_sized=imported.collectives_sized,
+        by_group=imported.by_group,
+    )
+    before = unlinked = untold = 0.0
+    others = 0
+    for timeline in timelines.values():
+        recording = timeline.recording
+        works = [recording.works[moment.work] for moment in timeline.moments if moment.work != NONE]
+        report.kernels += sum(work.kind is WorkKind.KERNEL for work in recording.works)
+        works += timeline.before
+        kept = [work for work in works if work.kind is WorkKind.KERNEL]
+        report.kernels_kept += len(kept)
+        report.kernels_linked += sum(work.call != NONE for work in kept)
+        report.copies += len(works) - len(kept)
+        unlinked += sum(work.call == NONE and work.step != NONE for work in kept)
+        before += sum(work.kind is WorkKind.KERNEL for work in timeline.before)
+        there = {*timeline.steps, *([NONE] if timeline.before else [])}
+        others += sum(work.kind is WorkKind.KERNEL and work.step not in there for work in recording.works)
+        report.waits_linked += timeline.linked_waits
+        report.waits_inferred += timeline.found_waits + timeline.timed_waits
+        untold = max(untold, timeline.untold_us)
+    if before:
+        report.notes.append(
+            f'{int(before):,} kernels were launched before the recording began; they are kept, as phase "{BEFORE}", and no '
+            f"replay counts them"
+        )
+    if others:
+        report.notes.append(f"{others:,} kernels are of other steps and are left out")
+    if unlinked:
+        report.notes.append(f"{int(unlinked):,} kernels have no call that launched them; they follow their stream")
+    if untold > 1000:
+        report.notes.append(
+            f"kernels of a rank waited up to {untold / 1e3:.1f} ms for what the recording does not tell; these waits "
+            f"are kept as they were"
+        )
+    report.notes += imported.notes
+    return report

@@ -1,0 +1,380 @@
+"""What a recorded rank's host and GPU waited for: a recording's work and calls to moments, each with what it follows.
+
+A work follows the one before it on its stream, the call that launched it, and the works of other streams that its
+stream had been told to wait for. CUDA's calls say that a stream waits for an event, but seldom which: then it is the
+last work launched on another stream before the wait, if that had ended when the waiting stream went on. The host is one
+thread of calls: between two of them it computes for as long as it was seen to, less the time that a full launch queue
+blocked it. See docs/models/recordings.md.
+"""
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import median
+
+from scaleout.interop.pytorch.communication import is_communication
+from scaleout.interop.pytorch.kineto import NONE, Call, CallKind, Recording, Work, WorkKind
+
+CLOCK_US = 1.0
+"""Times of works and calls that differ by less are equal: GPU and host clocks are matched to about that."""
+_TYPICAL = 3.0
+"""A launch into a full queue that takes longer than so many median ones was blocked."""
+_FULL_QUEUE = 900
+"""Works that were launched and have not begun when a launch can be blocked; seen on H200 with CUDA 13: 1023."""
+_TOGETHER_US = 25.0
+"""A work that begins so soon after one of another stream has ended waited for it: kernels seen on H200 take up to 15."""
+_UNTOLD_US = 20.0
+"""A wait that nothing recorded explains is kept apart from the kernel where it is longer."""
+
+
+@dataclass
+class Moment:
+    """A call of the host or a work of the GPU, and what it waits for.
+
+    `lasts_us` is how long it takes from when all it follows has ended, `waits_us` the part of it before a work began.
+    """
+
+    work: int  # index of the work; `NONE` for the host
+    start_us: float
+    end_us: float
+    follows: list[int] = field(default_factory=list)  # earlier moments
+    lasts_us: float = 0.0
+    waits_us: float = 0.0
+
+
+@dataclass
+class Timeline:
+    """The moments of the steps of a rank, in order of time, and how its dependencies were found."""
+
+    recording: Recording
+    steps: tuple[int, ...]
+    begin_us: float  # when the GPU could begin the first step
+    ends_us: list[float]  # of each step
+    moments: list[Moment]
+    before: list[Work] = field(default_factory=list)  # what was launched before the recording began
+    linked_waits: int = 0  # waits between streams that the recording tells
+    found_waits: int = 0  # that were found by what was launched last
+    timed_waits: int = 0  # that were found by a work that began as another ended
+    untold_us: float = 0.0  # time that works waited for nothing that was recorded
+    host_bound_us: float = 0.0  # time that the GPU's busiest stream waited for the host
+
+
+def timeline_of(recording: Recording, steps: tuple[int, ...]) -> Timeline:
+    """Return the timeline of some steps of a recording, which follow each other.
+
+    Without marked steps, step 0 is the whole recording.
+    """
+    chosen = set(steps)
+    works = [number for number, work in enumerate(recording.works) if work.step in chosen]
+    begin_us, ends_us = _bounds(recording, steps)
+    calls = _calls(recording, steps, works)
+    timeline = Timeline(recording, steps, begin_us, ends_us, [])
+    if len(steps) == max(1, len(recording.steps)):
+        timeline.before = [work for work in recording.works if work.step == NONE]
+    waits = _waits(timeline, calls, set(works))
+    return _lay_out(timeline, works, calls, waits)
+
+
+def _bounds(recording: Recording, steps: tuple[int, ...]) -> tuple[float, list[float]]:
+    """Return when the first step could begin on the GPU, and when each ended."""
+    ends: dict[int, float] = defaultdict(float)
+    for work in recording.works:
+        ends[work.step] = max(ends[work.step], work.end_us)
+    if not recording.steps:
+        starts = [each.start_us for each in (*recording.works[:1], *recording.calls[:1])]
+        synced = [call.end_us for call in recording.calls if call.kind is CallKind.SYNC]
+        return min(starts, default=0.0), [max([ends[0], *synced])]
+    before = max((end for step, end in ends.items() if step < steps[0]), default=0.0)
+    first_us = min((work.start_us for work in recording.works if work.step == steps[0]), default=before)
+    begin_us = max(min(before, first_us), recording.steps[steps[0]].start_us)
+    found = []
+    for step in steps:
+        begun = found[-1] if found else begin_us
+        found.append(max(ends[step], recording.steps[step].end_us, begun))
+    return begin_us, found
+
+
+@dataclass
+class _HostCall:
+    call: Call
+    works: list[int]  # that it launched
+    resumes_us: float  # when the host goes on, if it waited
+    blocked_us: float = 0.0  # by a full queue
+
+
+def _calls(recording: Recording, steps: tuple[int, ...], works: list[int]) -> list[_HostCall]:
+    """Return the calls of some steps that launch works or wait, in order."""
+    launched: dict[int, list[int]] = defaultdict(list)
+    for number in works:
+        if recording.works[number].call != NONE:
+            launched[recording.works[number].call].append(number)
+    first_us, last_us = 0.0, float("inf")
+    if recording.steps:
+        first_us = recording.steps[steps[0]].start_us
+        last_us = recording.steps[steps[-1]].end_us
+    lengths = [recording.calls[number].end_us - recording.calls[number].start_us for number in launched]
+    most_us = _TYPICAL * median(lengths) if lengths else 0.0
+    begun = sorted(work.start_us for work in recording.works)
+    launches = sorted(recording.calls[work.call].start_us if work.call != NONE else 0.0 for work in recording.works)
+    found = []
+    for number, call in enumerate(recording.calls):
+        own = launched.get(number, [])
+        syncs = call.kind is CallKind.SYNC and first_us <= call.start_us < last_us
+        if not own and not syncs:
+            continue
+        # a copy to or from pageable memory blocks the host until it is done
+        blocking = any(
+            recording.works[work].kind is WorkKind.COPY and call.end_us >= recording.works[work].end_us - CLOCK_US
+            for work in own
+        )
+        each = _HostCall(call, own, call.end_us if syncs or blocking else call.start_us)
+        waiting = bisect_right(launches, call.start_us) - bisect_right(begun, call.start_us)
+        if not syncs and not blocking and waiting >= _FULL_QUEUE:
+            each.blocked_us = max(0.0, call.end_us - call.start_us - most_us)
+        found.append(each)
+    return found
+
+
+def _waits(timeline: Timeline, calls: list[_HostCall], works: set[int]) -> dict[int, list[int]]:
+    """Find which works of other streams a work's stream had been told to wait for."""
+    recording = timeline.recording
+    works_of = {id(each.call): each.works for each in calls}
+    next_launch = _next_launches(recording, works_of)
+    launched: dict[tuple[int, int], list[int]] = defaultdict(list)  # works of each stream, in order of launch
+    order: dict[int, int] = {}  # work to how many were launched before it
+    last_launch: dict[object, int] = {}  # thread to the last work that it launched
+    recorded: dict[object, int] = {}  # thread to the last work that it had launched when it last recorded an event
+    marked: dict[int, dict[tuple[int, int], int]] = {}  # call that records an event to the last work of each stream
+    known: dict[tuple[tuple[int, int], tuple[int, int]], int] = {}
+    found: dict[int, list[int]] = defaultdict(list)
+    for number, call in enumerate(recording.calls):
+        if call.kind is CallKind.LAUNCH:
+            for work in works_of.get(id(call), ()):
+                order[work] = len(order)
+                launched[recording.works[work].stream].append(work)
+                last_launch[call.thread] = work
+        elif call.kind is CallKind.RECORD:
+            if call.thread in last_launch:
+                recorded[call.thread] = last_launch[call.thread]
+            marked[call.correlation] = {stream: some[-1] for stream, some in launched.items()}
+        elif call.kind is CallKind.WAIT:
+            told = recording.syncs.get(call.correlation)
+            if told is not None and _told(told, recording, marked, works_of, number, found):
+                timeline.linked_waits += 1
+                continue
+            user = next_launch[number]
+            if user == NONE:
+                continue
+            source = _source(recording.works, user, launched, order, known, recorded.get(call.thread, NONE))
+            if source != NONE:
+                found[user].append(source)
+                known[recording.works[user].stream, recording.works[source].stream] = order[source]
+                timeline.found_waits += 1
+    return {user: [source for source in sources if source in works] for user, sources in found.items()}
+
+
+def _next_launches(recording: Recording, works_of: dict[int, list[int]]) -> list[int]:
+    """For each call the first work that its thread launches after it."""
+    found = [NONE] * len(recording.calls)
+    following: dict[object, int] = {}
+    for number in range(len(recording.calls) - 1, -1, -1):
+        call = recording.calls[number]
+        found[number] = following.get(call.thread, NONE)
+        if works_of.get(id(call)):
+            following[call.thread] = works_of[id(call)][0]
+    return found
+
+
+def _told(
+    told: object,
+    recording: Recording,
+    marked: dict[int, dict[tuple[int, int], int]],
+    works_of: dict[int, list[int]],
+    number: int,
+    found: dict[int, list[int]],
+) -> bool:
+    """Add a wait of which the recording says the stream, and the call that recorded its event."""
+    assert isinstance(told, dict)
+    streams = marked.get(told.get("wait_on_cuda_event_record_corr_id", NONE), {})
+    source = next((work for (_, s), work in streams.items() if s == told.get("wait_on_stream")), NONE)
+    if source == NONE:
+        return False
+    for call in recording.calls[number + 1 :]:
+        user = next((w for w in works_of.get(id(call), ()) if recording.works[w].stream[1] == told.get("stream")), NONE)
+        if user != NONE:
+            found[user].append(source)
+            return True
+    return False
+
+
+def _source(
+    works: list[Work],
+    user: int,
+    launched: dict[tuple[int, int], list[int]],
+    order: dict[int, int],
+    known: dict[tuple[tuple[int, int], tuple[int, int]], int],
+    recorded: int,
+) -> int:
+    """Return the work that a wait is for, as far as it can be told: the last launched that had ended by then."""
+    mine, start_us = works[user].stream, works[user].start_us + CLOCK_US
+    candidates = []
+    for stream, some in launched.items():
+        if stream == mine:
+            continue
+        last = next((work for work in reversed(some[-8:]) if works[work].end_us <= start_us), NONE)
+        if last != NONE and order[last] > known.get((mine, stream), NONE):
+            candidates.append(last)
+    if recorded != NONE and works[recorded].stream != mine:
+        preferred = [work for work in candidates if works[work].stream == works[recorded].stream]
+        candidates = preferred or candidates
+    return max(candidates, key=lambda work: order[work], default=NONE)
+
+
+def _lay_out(timeline: Timeline, works: list[int], calls: list[_HostCall], waits: dict[int, list[int]]) -> Timeline:
+    """Put the moments of host and GPU in order, with what each follows and how long it takes after that."""
+    recording, moments = timeline.recording, timeline.moments
+    events: list[tuple[float, int, int]] = [(each.call.start_us, 0, number) for number, each in enumerate(calls)]
+    events += [(recording.works[number].start_us, 1, number) for number in works]
+    host = _Host(timeline, calls)
+    of_work: dict[int, int] = {}
+    last_of: dict[tuple[int, int], int] = {}
+    ended = _Ended()
+    last_end_us = timeline.begin_us  # of the busiest stream
+    busy: Counter[tuple[int, int]] = Counter()
+    for number in works:
+        work = recording.works[number]
+        busy[work.stream] += int((work.end_us - work.start_us) * 1000)
+    busiest = busy.most_common(1)[0][0] if busy else (NONE, NONE)
+    launch_of = {work: number for number, each in enumerate(calls) for work in each.works}
+    pending: list[int] = []  # calls that wait and have not resumed
+    for start_us, is_work, number in sorted(events):
+        while pending and calls[pending[0]].resumes_us <= start_us:
+            host.resume(pending.pop(0), of_work, last_of)
+        if not is_work:
+            host.reach(number)
+            if calls[number].resumes_us > calls[number].call.start_us:
+                pending.append(number)
+            continue
+        work = recording.works[number]
+        follows = [last_of[work.stream]] if work.stream in last_of else []
+        launch = host.moment_of.get(launch_of.get(number, NONE), NONE)
+        follows += [launch] if launch != NONE else []
+        follows += [of_work[source] for source in waits.get(number, ()) if source in of_work]
+        ready_us = max((moments[each].end_us for each in follows), default=timeline.begin_us)
+        if work.stream == busiest and launch != NONE and moments[launch].end_us == ready_us:
+            reached_us = max(last_end_us, timeline.begin_us)
+            timeline.host_bound_us += max(0.0, work.start_us - reached_us)
+        if work.stream == busiest:
+            last_end_us = work.end_us
+        if work.start_us - ready_us > _TOGETHER_US:
+            other = ended.before(work.start_us)
+            if other != NONE and moments[other].end_us > ready_us and _waited(timeline, moments[other], work, busiest):
+                follows.append(other)
+                ready_us = moments[other].end_us
+                timeline.timed_waits += 1
+        moment = Moment(number, work.start_us, work.end_us, sorted(set(follows)))
+        moment.waits_us = max(0.0, work.start_us - max(ready_us, timeline.begin_us))
+        moment.lasts_us = work.end_us - work.start_us + moment.waits_us
+        if moment.waits_us > _UNTOLD_US:
+            timeline.untold_us += moment.waits_us
+        of_work[number] = last_of[work.stream] = len(moments)
+        moments.append(moment)
+        ended.add(work.end_us, len(moments) - 1)
+    for number in pending:
+        host.resume(number, of_work, last_of)
+    if recording.steps:
+        host.finish(recording.steps[timeline.steps[-1]].end_us)
+    return timeline
+
+
+def _waited(timeline: Timeline, other: Moment, work: Work, busiest: tuple[int, int]) -> bool:
+    """Whether a work waited for another that ended last before it.
+
+    The busiest stream waits for communication; kernels beside it hold up its own for their blocks alone. A side stream
+    waits for what ended at once before, or for blocks beside a kernel of the busiest.
+    """
+    tight, before = work.start_us - other.end_us <= _TOGETHER_US, timeline.recording.works[other.work]
+    if work.stream == busiest:
+        return tight and is_communication(before)
+    return tight or before.stream == busiest
+
+
+class _Ended:
+    """Which moment of the GPU ended last before another began.
+
+    Within `_TOGETHER_US` the one waited for the other: for an event, or for its blocks on the GPU. Later it waited for
+    blocks of a kernel that still ran, and that began then.
+    """
+
+    def __init__(self) -> None:
+        self._ends: list[float] = []
+        self._moments: list[int] = []
+
+    def add(self, end_us: float, moment: int) -> None:
+        at = bisect_right(self._ends, end_us)
+        self._ends.insert(at, end_us)
+        self._moments.insert(at, moment)
+
+    def before(self, start_us: float) -> int:
+        """Return the moment that ended last before another begins, or `NONE`."""
+        at = bisect_right(self._ends, start_us + CLOCK_US) - 1
+        return self._moments[at] if at >= 0 else NONE
+
+
+class _Host:
+    """The host's moments: one for each call that launches or waits, after the one before it."""
+
+    def __init__(self, timeline: Timeline, calls: list[_HostCall]) -> None:
+        self._timeline, self._calls = timeline, calls
+        self.moment_of: dict[int, int] = {}  # call to its moment
+        self._last = NONE  # moment
+        recording = timeline.recording
+        begun_us = recording.steps[timeline.steps[0]].start_us if recording.steps else timeline.begin_us
+        self._since_us = begun_us  # when the host last went on
+        self._ahead_us = max(0.0, timeline.begin_us - begun_us)  # by how much the host is ahead of the GPU at first
+
+    def reach(self, number: int) -> None:
+        """Add the moment at which the host makes a call."""
+        each = self._calls[number]
+        spent_us = max(0.0, each.call.start_us - self._since_us)
+        lasts_us = max(0.0, spent_us - self._ahead_us)
+        self._ahead_us = max(0.0, self._ahead_us - spent_us)
+        self._since_us = max(self._since_us, each.call.start_us + each.blocked_us)
+        self._add(number, each.call.start_us, lasts_us, [])
+
+    def resume(self, number: int, of_work: dict[int, int], last_of: dict[tuple[int, int], int]) -> None:
+        """Add the moment at which the host goes on after it waited for the GPU."""
+        each, moments = self._calls[number], self._timeline.moments
+        if each.works:
+            follows = [of_work[work] for work in each.works if work in of_work]
+        else:
+            done = [moment for moment in last_of.values() if moments[moment].end_us <= each.resumes_us + CLOCK_US]
+            whole = "Stream" not in each.call.name and "Event" not in each.call.name
+            follows = done if whole else [max(done, key=lambda moment: moments[moment].end_us)] if done else []
+        ready_us = max((moments[moment].end_us for moment in follows), default=each.call.start_us)
+        ready_us = max(ready_us, each.call.start_us, self._timeline.begin_us)
+        self._since_us = max(self._since_us, each.resumes_us)
+        self._ahead_us = max(0.0, self._timeline.begin_us - each.resumes_us)
+        self._add(number, each.resumes_us, max(0.0, each.resumes_us - ready_us), follows)
+
+    def finish(self, end_us: float) -> None:
+        """Add what the host still does after its last call."""
+        if end_us > self._since_us:
+            self._add(NONE, end_us, max(0.0, end_us - self._since_us - self._ahead_us), [])
+
+    def _add(self, number: int, at_us: float, lasts_us: float, follows: Iterable[int]) -> None:
+        moments = self._timeline.moments
+        after = sorted({*follows, *([self._last] if self._last != NONE else [])})
+        self._last = self.moment_of[number] = len(moments)
+        moments.append(Moment(NONE, at_us, at_us, after, lasts_us))
+
+
+def idle_us(timeline: Timeline) -> float:
+    """Return how long the GPU ran nothing between the first step's begin and the last one's end."""
+    works = sorted((moment.start_us, moment.end_us) for moment in timeline.moments if moment.work != NONE)
+    idle, reached = 0.0, timeline.begin_us
+    for start_us, end_us in works:
+        idle += max(0.0, start_us - reached)
+        reached = max(reached, end_us)
+    return idle

@@ -1,0 +1,96 @@
+"""A recorded job as it is simulated: replayed as it ran, or its kernels on another network.
+
+A replay takes the recorded time of every kernel, and of every collective once its ranks are there; what ran at the same
+time has slowed each other down already, so nothing contends anew.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from scaleout.cluster.device.spec import Device
+from scaleout.cluster.topology.dimension import Dimension
+from scaleout.cluster.topology.topology import Topology
+from scaleout.config.documents import number, whole
+from scaleout.errors import ConfigError
+from scaleout.program.cut import BEFORE, without_phase
+from scaleout.program.graph import ExecutionGraph, NodeKind
+from scaleout.program.operations import TimeSource
+from scaleout.program.program import Program
+from scaleout.simulation.options import SimulationOptions
+from scaleout.simulation.result import Result
+from scaleout.study.comparison import Comparison
+from scaleout.study.edits import Recorded
+
+
+def described(program: Program, facts: Mapping[str, str], device: Device | str) -> Recorded:
+    """Return the steps of a recording, and what its metadata tells."""
+    counts = [pair.partition("x") for pair in facts.get("parameters", "").split()]
+    parameters = tuple((whole(size) or 0, whole(count) or 0) for size, _, count in counts)
+    host_bound = number(facts.get("host_bound", "0")) or 0.0
+    steps = program.map_graphs(without_phase(BEFORE))
+    return Recorded(steps, device if isinstance(device, Device) else None, host_bound, parameters)
+
+
+def replayed(program: Program, options: SimulationOptions) -> tuple[Topology, SimulationOptions]:
+    """Return a network that takes no part in a replay, and options without contention.
+
+    `ConfigError` if the options are about the network.
+    """
+    plain = SimulationOptions()
+    named = {"network": "--network", "algorithms": "--algorithm", "injection_bytes_per_s": "--injection",
+             "placement": "--placement"}  # fmt: skip
+    for name, option in named.items():
+        if getattr(options, name) != getattr(plain, name):
+            raise ConfigError(f"{option}: a replay takes the recorded times of collectives; give --topology as well")
+    nowhere = Topology("recorded network", (Dimension("switch", program.num_ranks, 1.0, 0.0),))
+    return nowhere, replace(options, contention=False)
+
+
+def on_network(program: Program) -> Program:
+    """Return a recording's program with collectives and messages that a network times.
+
+    `ConfigError` if the size of one is not known.
+    """
+    found = program.map_graphs(_untimed)
+    unsized = {
+        name
+        for graph in found.graphs
+        for name in np.array(graph.names)[(graph.kind != NodeKind.COMPUTE) & (graph.bytes == 0)].tolist()
+    }
+    if unsized:
+        raise ConfigError(
+            f"the recording does not tell the size of {len(unsized)} kinds of collective, such as {min(unsized)[:60]}; "
+            f"replay it without --topology, or record it with record_shapes=True"
+        )
+    return found
+
+
+def _untimed(graph: ExecutionGraph) -> ExecutionGraph:
+    communicates = graph.kind != NodeKind.COMPUTE
+    return graph.with_columns(
+        duration_s=np.where(communicates, np.nan, graph.duration_s),
+        time_source=np.where(communicates, int(TimeSource.UNKNOWN), graph.time_source),
+    )
+
+
+def with_shares(compared: Comparison, facts: Mapping[str, str], notes: tuple[str, ...]) -> Comparison:
+    """Say of a comparison what was recorded, and of each outcome how much of its time was recorded or scaled."""
+    outcomes = tuple(replace(each, shares=_shares(each.result)) for each in compared.outcomes)
+    recorded_s, steps = number(facts.get("recorded_s", "")), whole(facts.get("recorded_steps", ""))
+    return replace(compared, outcomes=outcomes, recorded_s=recorded_s, steps=steps, notes=notes)
+
+
+def _shares(result: Result) -> dict[str, float]:
+    """Return how much of the time of kernels and collectives was recorded, scaled and modelled; the sum is 1."""
+    seconds = dict.fromkeys(("recorded", "scaled", "modelled"), 0.0)
+    for line in result.timelines:
+        works = line.is_kernel | line.is_communication
+        for source, name in ((TimeSource.RECORDED, "recorded"), (TimeSource.SCALED, "scaled")):
+            chosen = works & (line.graph.time_source == source)
+            seconds[name] += len(line.ranks) * float(line.duration_s[chosen].sum())
+        rest = works & ~np.isin(line.graph.time_source, (TimeSource.RECORDED, TimeSource.SCALED))
+        seconds["modelled"] += len(line.ranks) * float(line.duration_s[rest].sum())
+    total = sum(seconds.values())
+    return {f"{name}_share": value / total if total else 0.0 for name, value in seconds.items()}
