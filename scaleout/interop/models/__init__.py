@@ -65,7 +65,7 @@ def import_model(path: Path, *, ranks: int | None = None, changes: Mapping[str, 
     chosen = {key: value for key, value in _chosen(source, keys, ranks).items() if key not in {**keys, **given}}
     if chosen:
         told = ", ".join(f"{key} {value}" for key, value in chosen.items())
-        notes.append(f"chosen, as {source.what} says nothing of it: {told}; change it with --set")
+        notes.append(f"chosen, of which the {source.what} says nothing: {told}; --set changes it")
     keys |= {"description": f"{source.what} of {file.absolute().parent.name}", "source": str(file), **chosen, **given}
     keys |= _capacity(keys, notes)
     keys = {key: keys[key] for key in (*_FIRST, *keys) if key in keys}

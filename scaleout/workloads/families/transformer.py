@@ -142,7 +142,9 @@ class Transformer(LayeredModel):
         if self.latent is not None and plain:
             raise ValueError(f"{plain[0]} is of plain heads, and latent attention has none; leave one of them out")
         if self.post_norms and self.halves != "one_after_the_other":
-            raise ValueError(f"post_norms normalises each half of a layer, which halves {self.halves} adds up before")
+            raise ValueError(
+                f"post_norms normalises each half of a layer, which halves {self.halves} adds up; leave one of them out"
+            )
         return self
 
     def refusal(self, cut: Degrees) -> str | None:
