@@ -64,6 +64,10 @@ def _yaml_scalar(value):
     return json.dumps(value)
 
 
+_MOST_SLOTS = 20_000
+"""Of a tree that is changed further."""
+
+
 def as_json(value):
     """Write a tree as JSON, on one line."""
     if isinstance(value, Literal):
@@ -92,7 +96,10 @@ class Grammar:
         """Return a seed after a few changes, seldom none or many."""
         value = [copy.deepcopy(random.choice(self.seeds))]
         for _ in range(random.choice((0, 1, 1, 1, 1, 1, 2, 2, 3, 5, 8))):
-            container, slot = random.choice(_slots(value))
+            slots = _slots(value)
+            if len(slots) > _MOST_SLOTS:  # copies of copies would take all memory
+                break
+            container, slot = random.choice(slots)
             self._change(random, container, slot)
             value = value or [None]
         return value[0]
