@@ -4,17 +4,20 @@ All numbers of a breakdown are means over ranks, so that compute, exposed commun
 makespan. Exposed communication is time in which a rank communicates and does not compute.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from math import fsum
+from typing import TypeVar
 
 import numpy as np
 
 from scaleout.cluster.device.kernel_times import source_names
 from scaleout.network.flow.max_min import SAME
-from scaleout.program.graph import NONE, Bools, ExecutionGraph, Floats, Ints, NodeKind
+from scaleout.program.graph import NONE, Bools, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
 from scaleout.program.program import GroupFamily
 from scaleout.simulation.result import Result, Timeline
+
+Label = TypeVar("Label", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -160,12 +163,51 @@ class Row:
 
 def by_phase(result: Result) -> list[Row]:
     """Busy time of kernels and of communication in each phase, in program order."""
-    return _rows(result, lambda graph: graph.phase, lambda graph, node: graph.phases[graph.phase[node]])
+    return _rows(result, lambda line: line.graph.phase, lambda graph, node: graph.phases[graph.phase[node]])
 
 
 def by_operation(result: Result) -> list[Row]:
     """Busy time of each kind of kernel and of collective, the largest first."""
-    return sorted(_rows(result, _operations, ExecutionGraph.operation), key=lambda row: -row.busy_s)
+    rows = _rows(result, lambda line: _operations(line.graph), ExecutionGraph.operation)
+    return sorted(rows, key=lambda row: -row.busy_s)
+
+
+@dataclass(frozen=True)
+class Busy:
+    """Mean time of a rank's nodes that do the same in one phase, and how many there are.
+
+    `kind` is ``compute``, ``communication`` or, for time of the host between its calls, ``host``. Of communication,
+    `bytes` is the payload and `group_size` the number of ranks of its group; 0 if not known, and for all else.
+    """
+
+    phase: str
+    operation: str
+    kind: str
+    bytes: int
+    group_size: int
+    count: float
+    busy_s: float
+
+
+def busy_times(result: Result) -> list[Busy]:
+    """Busy time by phase, operation and, of communication, size and group: finer than phases and operations alone."""
+
+    def numbers(line: Timeline) -> Ints:
+        graph, communicates = line.graph, line.is_communication
+        columns = [graph.phase, _operations(graph), graph.has_role(NodeRole.HOST)]
+        columns += [np.where(communicates, column, 0) for column in (graph.bytes, graph.group)]
+        return np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+
+    def label(line: Timeline, node: int) -> tuple[str, str, str, int, int]:
+        graph = line.graph
+        phase, operation = graph.phases[graph.phase[node]], graph.operation(node)
+        if not line.is_communication[node]:
+            return phase, operation, "host" if graph.role[node] & NodeRole.HOST else "compute", 0, 0
+        group = int(graph.group[node])
+        size = 0 if group == NONE else len(result.program.groups[group].of(line.ranks[0]))
+        return phase, operation, "communication", int(graph.bytes[node]), size
+
+    return [Busy(*key, count, busy_s) for key, count, busy_s in _added(result, numbers, label)]
 
 
 def _operations(graph: ExecutionGraph) -> Ints:
@@ -175,26 +217,36 @@ def _operations(graph: ExecutionGraph) -> Ints:
 
 
 def _rows(
-    result: Result, numbers_of: Callable[[ExecutionGraph], Ints], label: Callable[[ExecutionGraph, int], str]
+    result: Result, numbers_of: Callable[[Timeline], Ints], name_of: Callable[[ExecutionGraph, int], str]
 ) -> list[Row]:
-    """Add up nodes of one label, which nodes of one number have, in the order of their first nodes."""
-    found: dict[tuple[str, bool], int] = {}
+    """Add up kernels and communication of one name, which nodes of one number have."""
+    found = _added(
+        result,
+        lambda line: 2 * numbers_of(line) + line.is_communication,
+        lambda line, node: (name_of(line.graph, node), bool(line.is_communication[node])),
+    )
+    return [Row(*key, count, busy_s) for key, count, busy_s in found]
+
+
+def _added(
+    result: Result, numbers_of: Callable[[Timeline], Ints], label: Callable[[Timeline, int], Label]
+) -> list[tuple[Label, float, float]]:
+    """Count nodes of one label, which nodes of one number have, and add up their time, in order of first nodes."""
+    found: dict[Label, int] = {}
     count, busy_s = np.zeros(0), np.zeros(0)
     for line in result.timelines:
         share = len(line.ranks) / result.program.num_ranks
-        numbers = 2 * numbers_of(line.graph) + line.is_communication
+        numbers = numbers_of(line)
         first = np.full(numbers.max(initial=-1) + 1, len(numbers))
         first[numbers[::-1]] = np.arange(len(numbers))[::-1]
         entry_of = np.zeros(len(first), np.int64)
         for node in np.sort(first[first < len(numbers)]).tolist():
-            key = (label(line.graph, node), bool(line.is_communication[node]))
-            entry_of[numbers[node]] = found.setdefault(key, len(found))
+            entry_of[numbers[node]] = found.setdefault(label(line, node), len(found))
         entries = entry_of[numbers]
         count, busy_s = (np.pad(known, (0, len(found) - len(known))) for known in (count, busy_s))
         np.add.at(count, entries, share)
         np.add.at(busy_s, entries, share * line.duration_s)
-    rows = zip(found, count.tolist(), busy_s.tolist(), strict=True)
-    return [Row(name, communicates, number, seconds) for (name, communicates), number, seconds in rows]
+    return list(zip(found, count.tolist(), busy_s.tolist(), strict=True))
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ VERBS = {
     "run": ("run:run", "Simulate a step of WORKLOAD, and print where the time goes."),
     "search": ("search:search", "Find the fastest parallelisation plans that fit the memory."),
     "collective": ("collective:collective", "Print the time and bandwidths of a collective on a topology."),
+    "diff": ("diff:diff", "Compare two results or recordings: what takes longer in B than in A."),
     "buckets": ("buckets:buckets", "Find the best size of DDP's gradient buckets for WORKLOAD."),
     "operator": ("operator:operator", "Simulate a fused compute + collective kernel by work-group."),
     "trace": ("trace:trace", "Write WORKLOAD as Chakra execution traces."),

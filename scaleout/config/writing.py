@@ -6,12 +6,14 @@ touched. A set of results is recorded, so that the next one can take its place w
 """
 
 import contextlib
+import csv
 import errno
+import io
 import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -66,6 +68,15 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: object, *, indent: int | None = 2) -> None:
     """Write plain values as JSON, whole; see `to_json`."""
     write_text(path, to_json(value, indent=indent) + "\n")
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    """Write rows as a table of comma-separated values, whole; the keys of the first row are the columns."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [])
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
 
 
 @contextmanager

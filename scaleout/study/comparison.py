@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from scaleout.analysis.breakdown import ends_of_ranks
+from scaleout.analysis.breakdown import busy_times, ends_of_ranks
 from scaleout.analysis.efficiency import Fit, fit, lacking
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.topology import Topology, load_topology
@@ -65,6 +65,7 @@ class Comparison:
                     **({} if outcome.fit in (None, self.fit) else {"memory": outcome.fit.summary()}),
                     **({"ranks": list(map(asdict, ends_of_ranks(outcome.result)))} if outcome.result.has_puts else {}),
                     **_links(outcome.result),
+                    "busy": list(map(asdict, busy_times(outcome.result))),
                 }
                 for outcome in self.outcomes
             ],

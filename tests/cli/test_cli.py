@@ -23,6 +23,7 @@ RESULT_KEYS = {
     "idle_s",
     "speedup",
     "kernel_time_sources",
+    "busy",
 }
 
 

@@ -6,8 +6,6 @@ The load of a dimension is that of its busiest link by collectives; without cont
 A message loads the links of the first dimension in which its ends differ, where its time is counted too.
 """
 
-import csv
-import io
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +19,7 @@ import numpy as np
 from scaleout.analysis.breakdown import covered
 from scaleout.cluster.topology.placement import Placement, place, place_isolated
 from scaleout.cluster.topology.topology import Topology
-from scaleout.config.writing import write_text
+from scaleout.config.writing import write_csv
 from scaleout.interop.astra import Outcome as AstraOutcome
 from scaleout.interop.astra.algorithms import NOBODY, TREE, Named, Pattern, Tree
 from scaleout.interop.astra.as_program import counterpart, result_of
@@ -187,11 +185,7 @@ def write_tables(astra: AstraOutcome, compared: SideBySide, folder: Path) -> Non
     ]
     tables = [list(_rank_rows(compared.comparison)), transfers, [asdict(load) for load in dimension_loads(astra)]]
     for name, rows in zip(FILES, tables, strict=True):
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, list(rows[0]) if rows else [])
-        writer.writeheader()
-        writer.writerows(rows)
-        write_text(folder / name, text.getvalue())
+        write_csv(folder / name, rows)
 
 
 def _rank_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,113 @@
+"""`scaleout diff`: what takes longer in one result or recording than in another."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from scaleout.cli.options import NamedJob, Output, output_options
+from scaleout.cli.printing import say
+from scaleout.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scaleout.analysis.difference import Change, Difference
+    from scaleout.report.difference import Side
+
+_ROWS = 12
+
+
+@click.command()
+@click.argument("a")
+@click.argument("b")
+@click.option(
+    "--schedule",
+    "schedules",
+    multiple=True,
+    metavar="NAME",
+    help="Which schedule of a result to take, or to simulate a trace under; given twice, that of A, then of B. By "
+    "default the first, and a recording as it ran.",
+)
+@click.option("--topology", metavar="NAME|FILE", help="Network to simulate traces on; by default their own.")
+@output_options("Write tables and a timeline of both here.")
+def diff(a: str, b: str, schedules: tuple[str, ...], topology: str | None, output: Output) -> None:
+    """Compare two results or recordings: what takes longer in B than in A.
+
+    A and B are each a folder of `scaleout run --output`, a file of `scaleout run --json`, or a folder of Chakra traces
+    (`scaleout trace`, `scaleout import pytorch`), which are simulated first as `scaleout run --trace` does. Times are
+    means over ranks; a difference above zero says that B takes longer.
+
+    Example: scaleout diff results/before results/after --output results/difference.
+    """
+    from scaleout.analysis.difference import difference
+    from scaleout.report.difference import is_result, summary_of, write
+
+    if len(schedules) > 2:
+        raise ConfigError(f"--schedule is given {len(schedules)} times; give it once, or once for A and once for B")
+    if topology is not None and all(is_result(Path(path)) for path in (a, b)):
+        raise ConfigError("--topology is for traces, and neither A nor B is a folder of them; leave it out")
+    of_a, of_b = (schedules * 2)[:2] if schedules else (None, None)
+    timeline = output.folder is not None
+    sides = [_side(path, of, topology, timeline=timeline) for path, of in ((a, of_a), (b, of_b))]
+    found = difference(sides[0].profile, sides[1].profile)
+    output.give(summary_of(found), partial(_print, found), partial(write, found, sides))
+    without = [path for path, side in zip((a, b), sides, strict=True) if side.events is None]
+    if timeline and without and not output.as_json:
+        say(f"no timeline.json: {without[0]} is a summary without one; give folders of `scaleout run --output`")
+
+
+def _side(path: str, schedule: str | None, topology: str | None, *, timeline: bool) -> "Side":
+    from scaleout.report.difference import is_result, read_side, side_of
+    from scaleout.report.files import trace_events
+
+    if is_result(Path(path)):
+        return read_side(Path(path), schedule, timeline=timeline)
+    if Path(path).is_dir() and not any(Path(path).glob("*.et")):
+        raise ConfigError(
+            f"{path}: is neither a result of `scaleout run` (summary.json) nor holds traces (<prefix>.<rank>.et); give one"
+        )
+    from scaleout.cli.traced import compare_trace
+    from scaleout.simulation.options import SimulationOptions
+
+    job = NamedJob(None, topology, None, {})
+    chosen = () if schedule is None else (schedule,)
+    compared = compare_trace(path, job, chosen, SimulationOptions(), only_one=True)
+    return side_of(compared.summary(), None, trace_events(compared) if timeline else None, where=path)
+
+
+def _print(found: "Difference") -> None:
+    from scaleout.cli.console import console, print_table
+
+    tables = {"phase": found.phases, "operation": found.operations, "collective": found.collectives}
+    for what, rows in tables.items():
+        sized = what == "collective"
+        columns = (what, *(("size", "ranks") if sized else ("",)), "A", "B", "difference", "of A", "")
+        if rows:
+            cells = [_cells(row, sized=sized) for row in rows[:_ROWS]]
+            left = "" if len(rows) <= _ROWS else f", the {_ROWS} largest of {len(rows)}"
+            print_table(f"busy time by {what}{left}", columns, cells, left=1 if sized else 2)
+    whole: Sequence[Change] = (*found.step, found.makespan)
+    cells = [[row.name, *_times(row)] for row in whole] + [[f"busy: {row.kind}", *_times(row)] for row in found.busy]
+    print_table("step", ("", "A", "B", "difference", "of A", ""), cells, left=1)
+    console().print(f"A: {found.a}", soft_wrap=True)
+    console().print(f"B: {found.b}", soft_wrap=True)
+
+
+def _cells(row: "Change", *, sized: bool) -> list[str]:
+    from scaleout.config.units import format_bytes
+
+    if not sized:
+        return [row.name, row.kind, *_times(row)]
+    return [row.name, format_bytes(row.bytes) if row.bytes else "-", str(row.group_size or "-"), *_times(row)]
+
+
+def _times(row: "Change") -> list[str]:
+    from scaleout.config.units import format_seconds
+
+    change = row.difference_s
+    sign = "+" if change > 0 else "-" if change < 0 else ""
+    share = f"{change / row.a_s:+.1%}" if row.a_s and change else ""
+    a, b = ("-" if row.only_in == other else format_seconds(at) for other, at in (("B", row.a_s), ("A", row.b_s)))
+    return [a, b, f"{sign}{format_seconds(abs(change))}", share, f"only in {row.only_in}" if row.only_in else ""]

@@ -1,0 +1,168 @@
+"""Results that `scaleout run` wrote or printed to profiles and timelines, and the difference of two to files.
+
+A result is a folder of `scaleout run --output`, or the summary that `scaleout run --json` prints.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from scaleout.analysis.breakdown import Busy
+from scaleout.analysis.difference import Difference, Profile
+from scaleout.config.documents import is_file, parse_json, read_json, read_text
+from scaleout.config.reading import nearest
+from scaleout.config.writing import write_csv, write_json
+from scaleout.errors import ConfigError, shown
+
+_MOST_TIMELINE_BYTES = 2**30
+_TABLES = ("busy", "phases", "operations", "collectives")
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One of two results that are compared; `events` are those of its schedule's timeline, None if there is none."""
+
+    profile: Profile
+    schedule: str
+    events: tuple[Mapping[str, Any], ...] | None
+
+
+def is_result(path: Path) -> bool:
+    """Whether a path is a folder of `scaleout run --output` or a file, rather than a folder of traces."""
+    return is_file(path / "summary.json") or is_file(path)
+
+
+def read_side(path: Path, schedule: str | None, *, timeline: bool) -> Side:
+    """Read a folder or summary of `scaleout run`; of several schedules one by name, or the first.
+
+    With `timeline` also the folder's timeline. `ConfigError` if it is no result, an older one without busy times, or
+    of other schedules.
+    """
+    if is_file(path):
+        return side_of(read_json(path), schedule, None, where=str(path))
+    summary, file = read_json(path / "summary.json"), path / "timeline.json"
+    trace = None
+    if timeline and is_file(file):
+        trace = parse_json(read_text(file, most_bytes=_MOST_TIMELINE_BYTES), where=str(file))
+        if not isinstance(trace, dict) or not _are_events(trace.get("traceEvents")):
+            raise ConfigError(f"{file}: is no timeline of `scaleout run --output`; run it again")
+    return side_of(summary, schedule, trace, where=str(path))
+
+
+def side_of(summary: Any, schedule: str | None, trace: Mapping[str, Any] | None, *, where: str) -> Side:
+    """Return a schedule of a `Comparison.summary`, with its part of `files.trace_events` where there is one.
+
+    `where` is what messages call it. `ConfigError` as `read_side`.
+    """
+    rows = summary.get("results") if isinstance(summary, dict) else None
+    results = [row for row in rows if _is_result(row)] if isinstance(rows, list) else []
+    if not results or len(results) != len(rows or ()) or not isinstance(summary.get("workload"), str):
+        raise ConfigError(f"{where}: is no result of `scaleout run` (--output DIR or --json); give one")
+    row = _chosen({each["schedule"]: each for each in results}, schedule, where=where)
+    if "busy" not in row:
+        raise ConfigError(f"{where}: says nothing of phases and operations, as results of older releases; run it again")
+    name = f"{summary['workload']}, {row['schedule']}, on {summary.get('topology', '?')}"
+    profile = Profile(name=name, busy=_busy(row["busy"], where=where), **{key: float(row[key]) for key in _SECONDS})
+    events = None if trace is None else _of_schedule(trace["traceEvents"], row["schedule"])
+    return Side(profile, row["schedule"], events)
+
+
+_SECONDS = tuple(each.name for each in fields(Profile) if each.name.endswith("_s"))
+
+
+def _is_result(row: Any) -> bool:
+    return (
+        isinstance(row, dict)
+        and isinstance(row.get("schedule"), str)
+        and all(_is(row.get(key), float) for key in _SECONDS)
+    )
+
+
+def _is(value: Any, kind: type) -> bool:
+    """Whether a value of JSON is of a field's type; times, counts and sizes are not negative."""
+    if kind is str:
+        return isinstance(value, str)
+    return isinstance(value, int if kind is int else int | float) and not isinstance(value, bool) and value >= 0
+
+
+def _busy(rows: Any, *, where: str) -> tuple[Busy, ...]:
+    if not isinstance(rows, list):
+        raise ConfigError(f"{where}: `busy` is no list; run it again")
+    kinds = get_type_hints(Busy)
+    for number, row in enumerate(rows):
+        wrong = [key for key, kind in kinds.items() if not (isinstance(row, dict) and _is(row.get(key), kind))]
+        if wrong:
+            raise ConfigError(f"{where}: `busy`, row {number}: {wrong[0]} is missing or wrong; run it again")
+    return tuple(Busy(**{key: row[key] for key in kinds}) for row in rows)
+
+
+def _chosen(results: Mapping[str, dict[str, Any]], schedule: str | None, *, where: str) -> dict[str, Any]:
+    if schedule is None:
+        return next(iter(results.values()))
+    if schedule not in results:
+        raise ConfigError(f"{where}: has no schedule {shown(schedule)}; {nearest(schedule, results)}")
+    return results[schedule]
+
+
+def _are_events(events: Any) -> bool:
+    return isinstance(events, list) and all(
+        isinstance(each, dict) and isinstance(each.get("pid"), int) for each in events
+    )
+
+
+def _label(event: Mapping[str, Any]) -> str | None:
+    """Return the name of the process that an event names; None if it names none."""
+    arguments = event.get("args")
+    if event.get("name") != "process_name" or not isinstance(arguments, dict):
+        return None
+    return str(arguments.get("name"))
+
+
+def _of_schedule(events: Sequence[Mapping[str, Any]], schedule: str) -> tuple[Mapping[str, Any], ...]:
+    mine = {event["pid"] for event in events if (_label(event) or "").startswith(f"{schedule}: ")}
+    return tuple(event for event in events if event["pid"] in mine)
+
+
+def side_by_side(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return two timelines as one: the processes of each under names that begin with ``A`` or ``B``."""
+    joined: list[dict[str, Any]] = []
+    first = 0
+    for letter, events in (("A", a), ("B", b)):
+        number = {pid: first + index for index, pid in enumerate(sorted({event["pid"] for event in events}))}
+        for event in events:
+            label = _label(event)
+            renamed = {} if label is None else {"args": {"name": f"{letter} {label}"}}
+            joined.append({**event, "pid": number[event["pid"]], **renamed})
+        first += len(number)
+    return {"displayTimeUnit": "ms", "traceEvents": joined}
+
+
+def summary_of(found: Difference) -> dict[str, Any]:
+    """Return a difference as plain values, as `scaleout diff --json` prints them."""
+    return asdict(found)
+
+
+FILES = {
+    "summary.json": "the numbers of the tables",
+    "differences.csv": "every row of every table",
+    "timeline.json": "both side by side; open in https://ui.perfetto.dev or chrome://tracing",
+}
+"""Files that `write` makes, and what they are; the timeline only where both results have one."""
+
+
+def write(found: Difference, sides: Sequence[Side], folder: Path) -> dict[str, str]:
+    """Write all files of a difference into a folder; return their names, and what they are."""
+    write_json(folder / "summary.json", summary_of(found))
+    tables = {"makespan": (found.makespan,), "step": found.step, **{name: getattr(found, name) for name in _TABLES}}
+    write_csv(
+        folder / "differences.csv",
+        [{"table": name, **asdict(row)} for name, rows in tables.items() for row in rows],
+    )
+    files = dict(FILES)
+    a, b = (side.events for side in sides)
+    if a is None or b is None:
+        del files["timeline.json"]
+    else:
+        write_json(folder / "timeline.json", side_by_side(a, b), indent=None)
+    return files

@@ -1,0 +1,111 @@
+"""Differences: none of a result with itself, the sign turns with the order, and rows add up to the whole."""
+
+from dataclasses import asdict, replace
+from math import fsum
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import jobs, pipelines
+
+from scaleout.analysis.breakdown import Busy, breakdown, busy_times, by_operation, by_phase
+from scaleout.analysis.difference import Profile, difference
+from scaleout.schedule import apply_schedule
+from scaleout.simulation.run import simulate
+
+results = st.one_of(
+    st.builds(
+        lambda job, name: simulate(apply_schedule(job[0], name), job[1]), jobs(), st.sampled_from(["baseline", "fused"])
+    ),
+    st.builds(lambda job: simulate(*job), pipelines()),
+)
+
+
+def profile_of(result):
+    parts = asdict(breakdown(result))
+    del parts["kernel_time_sources"]
+    return Profile(name="x", busy=tuple(busy_times(result)), **parts)
+
+
+profiles = results.map(profile_of)
+
+
+def all_rows(found):
+    return [found.makespan, *found.step, *found.busy, *found.phases, *found.operations, *found.collectives]
+
+
+@given(result=results)
+def test_busy_times_add_up_to_phases_and_operations(result):
+    found = busy_times(result)
+    for rows, key in ((by_phase(result), "phase"), (by_operation(result), "operation")):
+        for row in rows:
+            mine = [
+                each
+                for each in found
+                if getattr(each, key) == row.name and (each.kind == "communication") == row.communication
+            ]
+            assert fsum(each.busy_s for each in mine) == pytest.approx(row.busy_s, rel=1e-9, abs=1e-15)
+            assert fsum(each.count for each in mine) == pytest.approx(row.count)
+
+
+@given(a=profiles)
+def test_a_result_does_not_differ_from_itself(a):
+    assert all(row.difference_s == 0 and not row.only_in for row in all_rows(difference(a, a)))
+
+
+@given(a=profiles, b=profiles)
+def test_the_order_turns_the_sign(a, b):
+    other = {"A": "B", "B": "A", "": ""}
+    turned = [
+        replace(
+            row,
+            a_s=row.b_s,
+            b_s=row.a_s,
+            a_count=row.b_count,
+            b_count=row.a_count,
+            difference_s=-row.difference_s,
+            only_in=other[row.only_in],
+        )
+        for row in all_rows(difference(b, a))
+    ]
+    assert all_rows(difference(a, b)) == turned
+
+
+@given(a=profiles, b=profiles)
+def test_rows_add_up_to_the_whole(a, b):
+    found = difference(a, b)
+    largest = max(row.a_s + row.b_s for row in (found.makespan, *found.busy))
+
+    def total(rows):
+        return fsum(row.difference_s for row in rows)
+
+    def near(seconds):
+        return pytest.approx(seconds, rel=1e-9, abs=1e-9 * largest)
+
+    assert total(found.step) == near(found.makespan.difference_s)
+    assert total(found.phases) == total(found.operations) == near(total(found.busy))
+    assert total(found.collectives) == near(total(row for row in found.busy if row.kind == "communication"))
+
+
+def test_by_hand():
+    def profile(name, *busy):
+        return Profile(name, 10.0, 4.0, 5.0, 1.0, 6.0, tuple(busy))
+
+    kernel = Busy("forward", "gemm", "compute", 0, 0, 2.0, 4.0)
+    reduce = Busy("backward", "all_reduce", "communication", 100, 8, 1.0, 6.0)
+    a = profile("a", kernel, reduce)
+    b = profile("b", replace(kernel, busy_s=5.0), replace(reduce, bytes=200, busy_s=8.0), replace(kernel, phase="more"))
+    found = difference(a, b)
+    assert [(row.name, row.difference_s, row.only_in) for row in found.phases] == [
+        ("more", 4.0, "B"),
+        ("backward", 2.0, ""),
+        ("forward", 1.0, ""),
+    ]
+    assert [(row.name, row.a_s, row.b_s, row.a_count, row.b_count) for row in found.operations] == [
+        ("gemm", 4.0, 9.0, 2.0, 4.0),
+        ("all_reduce", 6.0, 8.0, 1.0, 1.0),
+    ]
+    assert [(row.bytes, row.group_size, row.difference_s, row.only_in) for row in found.collectives] == [
+        (200, 8, 8.0, "B"),
+        (100, 8, -6.0, "A"),
+    ]
