@@ -9,6 +9,7 @@ edits.jsonl that `--edit` can express the measured ratio of its step to that of 
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean
 
@@ -16,7 +17,7 @@ from scaleout.cluster.device.spec import load_device
 from scaleout.config.writing import write_text
 from scaleout.interop.pytorch.load import load_recording
 from scaleout.simulation.options import SimulationOptions
-from scaleout.study.edits import edited
+from scaleout.study.edits import Recorded, edited
 from scaleout.study.job import Job, run
 from scaleout.study.recording import described, replayed
 
@@ -28,7 +29,7 @@ JOBS = {
     "moe": "8 experts over 2 GPUs, 4 layers, 4 sequences of 2048",
     "dlrm": "DLRM, 32 tables a GPU, batch 2048",
 }
-EDITS = {
+EDITS: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("fsdp", "mbs1"): {"batch": "3->1"},
     ("fsdp", "mbs6"): {"batch": "3->6"},
     ("fsdp", "seq8192"): {"sequence": "4096->8192", "batch": "3->2"},
@@ -61,14 +62,15 @@ EDITS = {
 """Part and variant of a measured row to the edits that make the base's recording of it."""
 
 
-def step_s(recording, edits):
+def step_s(recording: Recorded, edits: Mapping[str, str]) -> float:
     """Return the makespan of an edited recording."""
+    assert recording.device is not None
     program = edited(recording, edits).program
     topology, options = replayed(program, SimulationOptions())
     return run(Job(program, recording.device, topology, "recorded", options, traced=True)).makespan_s
 
 
-def main():
+def main() -> None:
     """Write the tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--output", type=Path, default=Path("figures"))
