@@ -66,7 +66,8 @@ def _side(path: str, schedule: str | None, topology: str | None, *, timeline: bo
         return read_side(Path(path), schedule, timeline=timeline)
     if Path(path).is_dir() and not any(Path(path).glob("*.et")):
         raise ConfigError(
-            f"{path}: is neither a result of `scaleout run` (summary.json) nor holds traces (<prefix>.<rank>.et); give one"
+            f"{path}: is neither a result of `scaleout run` (summary.json) nor holds traces (<prefix>.<rank>.et); give "
+            f"one of them"
         )
     from scaleout.cli.traced import compare_trace
     from scaleout.simulation.options import SimulationOptions
