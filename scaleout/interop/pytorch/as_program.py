@@ -350,7 +350,7 @@ def _graph(
         ]
         waits_us = _apart_us(moment)
         if waits_us:
-            after = (_wait(builder, after, waits_us, host, "untold wait"),)
+            after = (_wait(builder, after, waits_us, streams[work.stream], "untold wait"),)
         if not matched or any(call.kind in (SEND, RECEIVE) and key[1] != SEND for key, call in matched):
             columns |= _work(builder, described.get(moment.work))
             ends[number] = (builder.add(after, duration_s=(moment.lasts_us - waits_us) / 1e6, **columns),)

@@ -88,7 +88,9 @@ def load_recording(
     _check_devices(recordings, allow_partial=allow_partial)
     numbers = _steps(recordings, step)
     timelines = {rank: timeline_of(recording, _indices(recording, numbers)) for rank, recording in recordings.items()}
-    idle = sorted(rank for rank, timeline in timelines.items() if not timeline.moments)
+    idle = sorted(
+        rank for rank, timeline in timelines.items() if all(moment.work == NONE for moment in timeline.moments)
+    )
     if idle:
         raise TraceError(
             f"{recordings[idle[0]].path}: nothing ran on the GPU{'' if step is None else f' in step {step}'}; record "

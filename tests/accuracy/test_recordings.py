@@ -1,0 +1,179 @@
+"""Recordings of real jobs: replays against the recorded steps, and what-ifs against steps that were measured.
+
+The jobs ran on two H200; those of the folder `shared`, beside the clone, are left out where it is not there.
+"""
+
+import json
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+import scaleout
+from scaleout.cluster.device.spec import load_device
+from scaleout.errors import ConfigError, TraceError
+from scaleout.interop.pytorch.load import load_recording
+from scaleout.simulation.options import SimulationOptions
+from scaleout.study.comparison import compare_program
+from scaleout.study.edits import edited
+from scaleout.study.recording import described, replayed
+
+ROOT = Path(scaleout.__file__).parents[1]
+PAIR = ROOT / "traces" / "h200-pair"
+SHARED = ROOT.parent / "shared"
+COUNTERFACTUALS = SHARED / "counterfactuals"
+
+needs_shared = pytest.mark.skipif(not COUNTERFACTUALS.is_dir(), reason=f"{COUNTERFACTUALS} is not there")
+
+SHIPPED = {
+    ("tp", "mbs1"): {"batch": "2->1"},
+    ("tp", "mbs4"): {"batch": "2x"},
+    ("tp", "seq8192"): {"sequence": "2x", "batch": "2->1"},
+    ("tp", "seq2048"): {"sequence": "0.5x"},
+    ("tp", "layers2"): {"layers": "4->2"},
+    ("dlrm", "batch1024"): {"batch": "2048->1024"},
+    ("dlrm", "batch4096"): {"batch": "2x"},
+}
+"""Measured variants of the shipped recordings that edits can express."""
+HANDED = {
+    ("fsdp", "mbs1"): {"batch": "3->1"},
+    ("fsdp", "mbs6"): {"batch": "2x"},
+    ("fsdp", "seq8192"): {"sequence": "2x", "batch": "3->2"},
+    ("fsdp", "seq2048"): {"sequence": "4096->2048", "batch": "2x"},
+    ("fsdp", "layers4"): {"layers": "8->4"},
+    ("fsdp", "accum4"): {"accumulate": "4x"},
+    ("fsdp", "recompute"): {"recompute": "full"},
+    ("ddp", "mbs1"): {"batch": "4->1"},
+    ("ddp", "mbs8"): {"batch": "2x"},
+    ("ddp", "layers4"): {"layers": "8->4"},
+    ("ddp", "bucket5"): {"bucket": "5MB"},
+    ("ddp", "bucket100"): {"bucket": "100MB"},
+    ("ddp", "one-bucket"): {"bucket": "20GB"},
+    ("ddp", "accum4"): {"accumulate": "4x"},
+    ("ddp", "seq8192"): {"sequence": "4x", "batch": "4->1"},
+    ("moe", "mbs2"): {"batch": "4->2"},
+    ("moe", "mbs8"): {"batch": "2x"},
+    ("moe", "layers2"): {"layers": "4->2"},
+    ("moe", "seq8192"): {"sequence": "4x", "batch": "4->1"},
+    ("moe", "chunks2"): {"chunks": "2"},
+    ("moe", "chunks4"): {"chunks": "4"},
+}
+"""Those of the jobs in `shared`, of which some were measured."""
+
+
+class Job:
+    """A recording that was imported once."""
+
+    def __init__(self, path):
+        self.program, self.facts, self.report = load_recording((path,))
+
+    def makespan_s(self, edits=None):
+        device = load_device(self.facts["device"])
+        program = edited(described(self.program, self.facts, device), edits or {}).program
+        topology, options = replayed(program, SimulationOptions())
+        compared = compare_program(program, topology=topology, device=device, schedules=("recorded",), options=options)
+        return compared.outcomes[0].result.makespan_s
+
+    @property
+    def recorded_s(self):
+        return sum(step.recorded_s for step in self.report.steps)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """Return the job of a name; each is imported once for all tests here."""
+    folder = tmp_path_factory.mktemp("recordings")
+
+    @cache
+    def unpacked():
+        import tarfile
+
+        with tarfile.open(COUNTERFACTUALS / "traces.tar.xz") as archive:
+            members = [each for each in archive if each.name.endswith(".kineto.json")]
+            archive.extractall(folder, members=members, filter="data")
+        return {
+            path.name.partition(".")[0]: path.with_name(path.name.partition(".")[0]) for path in folder.rglob("*.json")
+        }
+
+    @cache
+    def load(name):
+        shipped = PAIR / "recordings" / name
+        return Job(shipped if list(shipped.parent.glob(f"{name}.rank0*")) else unpacked()[name])
+
+    return load
+
+
+def steps_us(path):
+    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return {(row["part"], row["variant"]): row["step_us"] for row in rows}
+
+
+def errors(job, chosen, path):
+    """Predicted over measured ratios to the base, less 1, by variant; the signs of changes over 2% are right."""
+    measured = steps_us(path)
+    found = {}
+    for (part, variant), edits in chosen.items():
+        if (part, variant) in measured:
+            base = job(f"{part}-base")
+            actual = measured[part, variant] / measured[part, "base"]
+            modelled = base.makespan_s(edits) / base.makespan_s()
+            found[part, variant] = modelled / actual - 1
+            if abs(actual - 1) > 0.02:
+                assert (modelled > 1) == (actual > 1), (
+                    f"{part} {variant}: measured {actual:.3f}, predicted {modelled:.3f}"
+                )
+    return found
+
+
+def check(found):
+    told = {" ".join(key): f"{error:+.1%}" for key, error in found.items()}
+    assert fmean(map(abs, found.values())) <= 0.05, told
+    assert max(map(abs, found.values())) <= 0.12, told
+
+
+@pytest.mark.parametrize("name", ["dlrm-base", "tp-base"])
+def test_a_shipped_recording_replays(job, name):
+    assert job(name).makespan_s() == pytest.approx(job(name).recorded_s, rel=0.02)
+
+
+def test_edits_of_shipped_recordings(job):
+    found = errors(job, SHIPPED, PAIR / "edits.jsonl")
+    assert len(found) == len(SHIPPED)
+    # missed, see docs/models/recordings.md: the gradient of an embedding bag grows less than its lookups
+    assert 0.12 < found.pop(("dlrm", "batch4096")) < 0.25
+    check(found)
+
+
+@needs_shared
+@pytest.mark.parametrize("name", ["fsdp-base", "fsdp-narrow", "ddp-base", "moe-base", "moe-shared"])
+def test_a_recording_replays(job, name):
+    assert job(name).makespan_s() == pytest.approx(job(name).recorded_s, rel=0.02)
+
+
+@needs_shared
+def test_edits_of_recordings(job):
+    found = errors(job, HANDED, COUNTERFACTUALS / "rows.jsonl")
+    assert {part for part, _ in found} == {"fsdp", "ddp", "moe"}
+    check(found)
+
+
+def public_files():
+    places = (SHARED / "traces", SHARED / "measurements" / "h200-x4" / "traces")
+    files = {
+        file for place in places for file in place.rglob("*") if file.name.endswith((".json.gz", ".tar.gz", ".json"))
+    }
+    return sorted(files)
+
+
+@needs_shared
+@pytest.mark.parametrize("path", public_files(), ids=lambda path: path.name)
+def test_a_foreign_file_is_read_or_refused(path):
+    """Files of all versions, devices and tools; one rank of several goes on with what is known."""
+    try:
+        program, _, report = load_recording((path,), allow_partial=True)
+    except (TraceError, ConfigError):
+        return
+    assert program.num_ranks >= 1
+    assert 0 < report.kernels_kept <= report.kernels or report.copies
+    assert report.kernels_linked <= report.kernels_kept

@@ -1,0 +1,232 @@
+"""`scaleout import pytorch` on small recordings by hand: what waits for what, to the microsecond, and bad input."""
+
+import gzip
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kineto_builder import Rank
+
+from scaleout.errors import TraceError
+from scaleout.interop.chakra.load import load_program
+from scaleout.interop.chakra.save import save_program
+from scaleout.interop.pytorch.load import load_recording
+from scaleout.interop.pytorch.timeline import CLOCK_US
+from scaleout.program.program import alike
+from scaleout.simulation.options import SimulationOptions
+from scaleout.study.edits import edited
+from scaleout.study.job import Job, run
+from scaleout.study.recording import described, replayed
+
+
+def replay_us(folder, *, edits=None, **options):
+    program, facts, report = load_recording((folder,), **options)
+    recording = described(program, facts, "no device")
+    chosen = edited(recording, edits or {}).program
+    topology, simulated = replayed(chosen, SimulationOptions())
+    outcome = run(Job(chosen, "no device", topology, "recorded", simulated, traced=True))
+    return outcome.makespan_s * 1e6, report
+
+
+def test_kernels_follow_their_launch_and_their_stream(tmp_path):
+    rank = Rank()
+    rank.kernel(10, 20, launch=2)  # waits for the launch and its latency
+    rank.kernel(30, 5, launch=4)  # waits for the kernel before
+    rank.kernel(60, 5, launch=55)  # waits for the host
+    rank.write(tmp_path)
+    makespan_us, report = replay_us(tmp_path)
+    assert makespan_us == pytest.approx(63)  # from the first call
+    assert (report.kernels, report.kernels_kept, report.kernels_linked) == (3, 3, 3)
+
+
+def test_a_stream_that_waits_for_an_event_follows_the_other_stream(tmp_path):
+    rank = Rank()
+    rank.kernel(10, 100, launch=1)
+    rank.call("cudaEventRecord", 2)
+    rank.call("cudaStreamWaitEvent", 3)
+    rank.kernel(112, 10, launch=4, stream=20)
+    rank.write(tmp_path)
+    makespan_us, report = replay_us(tmp_path)
+    assert makespan_us == pytest.approx(121)
+    assert report.waits_inferred == 1
+    graph = load_recording((tmp_path,))[0].graphs[0]
+    waiting, first = (graph.names.index("mm", start) for start in (graph.names.index("mm") + 1, 0))
+    assert first in graph.dependencies_of(waiting)
+
+
+def test_the_host_that_synchronises_goes_on_as_the_gpu_has_ended(tmp_path):
+    rank = Rank()
+    rank.kernel(10, 100, launch=1)
+    rank.call("cudaDeviceSynchronize", 3, 109)
+    rank.kernel(125, 10, launch=120)
+    rank.write(tmp_path)
+    assert replay_us(tmp_path)[0] == pytest.approx(134)
+    graph = load_recording((tmp_path,))[0].graphs[0]
+    resumed = [node for node, name in enumerate(graph.names) if name == "host" and graph.names.index("mm") in
+               graph.dependencies_of(node)]  # fmt: skip
+    assert resumed
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_collective_takes_the_shortest_of_its_kernels_once_all_are_there(tmp_path, told):
+    for number, begins in enumerate((10, 60)):
+        rank = Rank(number, 2, offset_us=5000 * number)  # clocks apart
+        rank.kernel(begins, 20, launch=1)
+        rank.collective(begins + 20, 70 - begins + 20, launch=2, stream=7, told=told)
+        rank.write(tmp_path)
+    makespan_us, report = replay_us(tmp_path)
+    assert report.collectives == 2
+    assert report.collectives_sized == (2 if told else 0)
+    assert makespan_us == pytest.approx(109)
+    assert any("clocks" in note for note in report.notes)
+
+
+def test_old_categories_and_compressed_files_are_read(tmp_path):
+    rank = Rank(old_names=True)
+    rank.kernel(10, 20, launch=2)
+    rank.write(tmp_path, zipped=True)
+    assert replay_us(tmp_path)[1].kernels_linked == 1
+
+
+def test_steps_are_told_apart(tmp_path):
+    rank = Rank()
+    for number, at in enumerate((0, 100, 200)):
+        rank.step(number, at, 100)
+        rank.kernel(at + 10, 80, launch=at + 5)
+    rank.write(tmp_path)
+    makespan_us, report = replay_us(tmp_path)
+    assert [step.step for step in report.steps] == [0, 1, 2]
+    assert makespan_us == pytest.approx(sum(step.recorded_s for step in report.steps) * 1e6)
+    one_us, one = replay_us(tmp_path, step=1)
+    assert one_us == pytest.approx(one.steps[0].recorded_s * 1e6)
+    assert one.kernels_kept == 1
+    with pytest.raises(TraceError, match="--step 7: the recording marks 0, 1, 2"):
+        load_recording((tmp_path,), step=7)
+
+
+def test_one_rank_stands_for_all_where_groups_tell(tmp_path):
+    rank = Rank(0, 8)
+    rank.collective(10, 20, launch=1, group=[0, 2])
+    rank.write(tmp_path)
+    program, _, report = load_recording((tmp_path,))
+    assert (report.ranks, report.recorded_ranks) == (8, 1)
+    assert sorted(program.groups[0].members) == [(0, 2), (1, 3), (4, 6), (5, 7)]
+
+
+@st.composite
+def timelines(draw):
+    """Kernels of one rank on two streams, launched in order, none before its launch or the one before it."""
+    rank, host, ends = Rank(), 0.0, {7: 0.0, 20: 0.0}
+    for _ in range(draw(st.integers(1, 12))):
+        host += draw(st.integers(1, 30))
+        stream = draw(st.sampled_from([7, 7, 20]))
+        start = max(host, ends[stream]) + draw(st.integers(0, 40))
+        lasts = draw(st.integers(1, 60))
+        rank.kernel(start, lasts, launch=host, stream=stream)
+        ends[stream] = start + lasts
+    return rank
+
+
+@given(rank=timelines())
+def test_a_rank_replays_as_recorded_and_comes_back_from_its_traces(rank, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recording")
+    rank.write(folder)
+    makespan_us, report = replay_us(folder)
+    # clocks of host and GPU are matched to a microsecond
+    assert makespan_us == pytest.approx(report.steps[0].recorded_s * 1e6, abs=CLOCK_US * report.kernels)
+    program, facts, _ = load_recording((folder,))
+    save_program(program, folder / "traces", name="job", facts=facts)
+    assert alike(load_program(folder / "traces").program, program)
+
+
+def test_an_edit_scales_activations_and_leaves_parameters(tmp_path):
+    rank = Rank()
+    for place, name in enumerate(("aten::mm", "aten::mul", "aten::_fused_adamw_")):
+        at = 3 * place
+        if name == "aten::_fused_adamw_":
+            rank.operator("Optimizer.step#AdamW.step", at, 3)
+        dims = [[512, 256], [256, 1024]] if name == "aten::mm" else [[512, 256]]
+        rank.operator(name, at + 1, 1.5, dims=dims)
+        rank.kernel(10 + 100 * place, 100, launch=at + 2)
+    rank.write(tmp_path)
+    base_us, _ = replay_us(tmp_path)
+    twice_us, _ = replay_us(tmp_path, edits={"batch": "2x"})
+    # a product of twice the FLOPs; others only what is beyond the shortest kernels, which all here are
+    assert twice_us - base_us == pytest.approx(100, abs=15)
+
+
+def _write(folder, text):
+    path = folder / "job.rank0.json"
+    path.write_bytes(text)
+    return path
+
+
+WRONG = {
+    "cut off": (lambda folder: _write(folder, b'{"traceEvents": [{"ph": "X"'), "no whole JSON"),
+    "damaged": (lambda folder: (folder / "a.json.gz").write_bytes(gzip.compress(b"{}")[:-6]), "cannot be read"),
+    "foreign": (lambda folder: _write(folder, b'{"nodes": 3}'), "no recording"),
+    "no events": (lambda folder: _write(folder, b'{"traceEvents": 3}'), "no list of traceEvents"),
+    "no number": (
+        lambda folder: _write(folder, json.dumps({"traceEvents": [{"ph": "X", "name": "k", "ts": "x"}]}).encode()),
+        "no number",
+    ),
+    "nothing ran": (
+        lambda folder: (Rank().step(1, 0, 5).rank and None) or Rank().write(folder),
+        "nothing ran on the GPU",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_bad_recording_is_one_message(tmp_path, scaleout, fault):
+    make, words = WRONG[fault]
+    make(tmp_path)
+    code, _, err = scaleout("import", "pytorch", tmp_path, "--output", tmp_path / "out")
+    assert code == 2
+    assert words in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_ranks_that_do_not_fit_together_are_refused(tmp_path):
+    def recorded(folder, number, *, device="NVIDIA H200", kind="allreduce", step=1, name="job"):
+        rank = Rank(number, 2, device=device)
+        rank.step(step, 0, 100)
+        rank.collective(10, 20, launch=1, kind=kind)
+        rank.write(tmp_path / folder, name=name)
+
+    recorded("twice", 0)
+    recorded("twice", 0, name="other")
+    recorded("mixed", 0)
+    recorded("mixed", 1, device="NVIDIA A100")
+    recorded("steps", 0)
+    recorded("steps", 1, step=2)
+    recorded("kinds", 0)
+    recorded("kinds", 1, kind="broadcast")
+    for folder, words in {
+        "twice": "both are of rank 0", "mixed": "NVIDIA A100", "steps": "no step in common",
+        "kinds": "all_reduce and broadcast on different ranks",
+    }.items():  # fmt: skip
+        with pytest.raises(TraceError, match=words):
+            load_recording((tmp_path / folder,))
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        ("batch=0x", "write a factor"),
+        ("nothing=2x", "no such edit"),
+        ("layers=2x", "no layers that repeat"),
+        ("chunks=0", "from 1 to 1024"),
+        ("bucket=1MB", "no DDP job"),
+        ("recompute=none", "give full"),
+    ],
+)
+def test_an_edit_that_cannot_be_is_one_message(tmp_path, scaleout, edit, words):
+    rank = Rank()
+    rank.kernel(10, 20, launch=2)
+    rank.write(tmp_path / "in")
+    assert scaleout("import", "pytorch", tmp_path / "in", "--output", tmp_path / "out")[0] == 0
+    code, _, err = scaleout("run", "--trace", tmp_path / "out", "--edit", edit)
+    assert (code, words in err) == (2, True), err
