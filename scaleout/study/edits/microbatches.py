@@ -56,6 +56,9 @@ def accumulate(recording: Recorded, text: str, notes: list[str]) -> Program:
             longer = repeated(graph, begin, end, times, before=begin)
             size = end - begin
             reduces = gradients_of(longer)
+            # and what they waited for that nothing explains
+            waits = (np.array(longer.names, object) == "untold wait") & np.isin(longer.stream, longer.stream[reduces])
+            reduces |= waits & (longer.stream != 0)
             mask = np.zeros(len(longer), bool)
             mask[begin : begin + times * size] = reduces[begin : begin + times * size]
             graph = without(_with_adds(longer, [begin + size * (copy + 1) for copy in range(times)], adds_s), mask)
