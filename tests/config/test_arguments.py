@@ -79,7 +79,7 @@ def test_nonsense_is_refused_with_one_message_or_can_be_had(name, parameter, exa
 
 
 @pytest.mark.parametrize(("name", "parameter"), PARAMETERS)
-@pytest.mark.parametrize("value", FOREIGN, ids=lambda value: type(value).__name__ if type(value) is object else repr(value))
+@pytest.mark.parametrize("value", FOREIGN, ids=lambda value: repr(value).partition(" at ")[0])
 def test_an_object_of_a_foreign_type_is_refused_by_name(name, parameter, value, examples):
     with pytest.raises(ConfigError) as caught:
         getattr(scaleout, name)(**given(name, parameter, value, examples))
