@@ -364,11 +364,11 @@ def test_operator_prints_times_and_json_a_timeline(scaleout):
 
 def test_operator_writes_pictures(scaleout, tmp_path):
     base = ("operator", "gemm_all_to_all", "--device", "mi210", "--topology", "mi210-pair", "--set", "M=2048")
-    assert scaleout(*base, "--output", tmp_path)[0] == 0
-    assert scaleout(*base, "--sweep", "slice_size=1:8", "--output", tmp_path)[0] == 0
-    for name in ("timelines.png", "sweep.png"):
+    assert scaleout(*base, "--output", tmp_path / "one")[0] == 0
+    assert scaleout(*base, "--sweep", "slice_size=1:8", "--output", tmp_path / "sweep")[0] == 0
+    for name in ("one/timelines.png", "sweep/sweep.png"):
         assert (tmp_path / name).read_bytes()[:4] == b"\x89PNG"
-    rows = json.loads((tmp_path / "sweep.json").read_text())
+    rows = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
     assert [row["slice_size"] for row in rows] == [1, 2, 4, 8]
 
 
