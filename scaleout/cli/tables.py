@@ -44,6 +44,10 @@ def print_comparison(comparison: "Comparison") -> None:
         under = [outcome.schedule for outcome in comparison.outcomes if id(outcome.fit) == key]
         _print_fit(found, f" under {', '.join(under)}" if len(fits) > 1 else "")
     _print_sources(comparison)
+    if comparison.recorded_s is not None:
+        console().print(f"recorded: {format_seconds(comparison.recorded_s)} in {comparison.steps} steps")
+    for note in comparison.notes:
+        console().print(f"note: {note}")
 
 
 def _schedule_row(outcome: "Outcome") -> list[str]:

@@ -9,11 +9,12 @@ import io
 import os
 import sys
 import warnings
-from importlib import import_module
 from io import StringIO
 
 gc.set_threshold(50_000, 20, 20)  # graphs, and what imports make, are tuples without cycles, and stay: look less often
 import click  # noqa: E402
+
+from scaleout.cli.lazy import LazyGroup  # noqa: E402
 
 VERBS = {
     "run": ("run:run", "Simulate a step of WORKLOAD, and print where the time goes."),
@@ -36,28 +37,7 @@ VERBS = {
 """Verb to its file under `scaleout.cli` with the command in it, and the first line of that command's help."""
 
 
-class Verbs(click.Group):
-    """A group whose commands are imported when they are asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the verbs in alphabetical order."""
-        return sorted(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a verb's command; None if there is no such verb."""
-        if cmd_name not in VERBS:
-            return None
-        module, _, name = VERBS[cmd_name][0].partition(":")
-        command: click.Command = getattr(import_module(f"scaleout.cli.{module}"), name)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a line a verb, without importing any."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(verb, VERBS[verb][1]) for verb in self.list_commands(ctx)])
-
-
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, table=VERBS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="scaleout")
 def scaleout() -> None:
     """Predict how long a training or inference step takes on a cluster, where the time goes, and what would change it.

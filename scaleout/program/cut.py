@@ -6,9 +6,6 @@ import numpy as np
 
 from scaleout.program.graph import NEUTRAL, Bools, ExecutionGraph, compress
 
-BEFORE = "before the first step"
-"""Phase of kernels that were launched before a recording began: the rest of a step that was not recorded."""
-
 
 def without(graph: ExecutionGraph, leaves_out: Bools) -> ExecutionGraph:
     """Return a graph without the nodes of a mask, shape (N,)."""

@@ -14,10 +14,11 @@ from scaleout.cluster.topology.dimension import Dimension
 from scaleout.cluster.topology.topology import Topology
 from scaleout.config.documents import number, whole
 from scaleout.errors import ConfigError
-from scaleout.program.cut import BEFORE, without_phase
+from scaleout.program.cut import without_phase
 from scaleout.program.graph import ExecutionGraph, NodeKind
 from scaleout.program.operations import TimeSource
 from scaleout.program.program import Program
+from scaleout.program.recorded import BEFORE
 from scaleout.simulation.options import SimulationOptions
 from scaleout.simulation.result import Result
 from scaleout.study.comparison import Comparison

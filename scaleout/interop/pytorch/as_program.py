@@ -24,9 +24,8 @@ from scaleout.interop.pytorch.communication import (
     is_communication,
 )
 from scaleout.interop.pytorch.kernels import describe, describe_communication, parameter_shapes
-from scaleout.interop.pytorch.kineto import NONE, Recording, Work, WorkKind, ancestors
-from scaleout.interop.pytorch.timeline import Moment, Timeline
-from scaleout.program.cut import BEFORE
+from scaleout.interop.pytorch.kineto import NONE, Recording, Work, ancestors
+from scaleout.interop.pytorch.timeline import UNTOLD_US, Moment, Timeline
 from scaleout.program.graph import (
     COLLECTIVES,
     ExecutionGraph,
@@ -39,13 +38,14 @@ from scaleout.program.graph import (
 )
 from scaleout.program.operations import Kernel, TimeSource
 from scaleout.program.program import GroupFamily, Program
+from scaleout.program.recorded import BEFORE, HOST, UNTOLD
 
 _AXES = {"tp": "tensor", "tensor": "tensor", "dp": "data", "data": "data", "fsdp": "data",
          "ep": "expert", "expert": "expert", "cp": "context", "context": "context",
          "pp": "pipeline", "pipeline": "pipeline"}  # fmt: skip
 _LAYER = re.compile(r"(?:layers?|blocks?|h)\.(\d+)|(?:Layer|Block)_(\d+)")
 
-Key = tuple[tuple[int, ...], str, int, int]
+Key = tuple[tuple[int, ...], str, int]
 """What ranks agree on: the group, the kind of what they do (`send` for messages, with both ends), and its turn."""
 
 
@@ -102,13 +102,13 @@ def program_of(timelines: Mapping[int, Timeline], *, name: str, num_ranks: int, 
         notes.append(f"{num_ranks - len(ranks)} of {num_ranks} ranks were not recorded and are left out")
         everyone = tuple(rank.number for rank in ranks)
     elif len(ranks) < num_ranks and len(ranks) > 1:
-        _check_cloned(ranks, num_ranks)
-    lasts = _lengths(ranks, notes, allow_partial=allow_partial, num_ranks=num_ranks)
+        raise _not_all(ranks, num_ranks)
+    lasts = _lengths(ranks, notes, allow_partial=allow_partial)
     families = _families(ranks, everyone)
     index_of = {rank: index for index, rank in enumerate(everyone)}
     graphs = [_graph(rank, lasts, families, ranks) for rank in ranks]
     role = {rank.number: number for number, rank in enumerate(ranks)}
-    role_of_rank = np.array([role.get(rank, rank % len(ranks) if len(ranks) > 1 else 0) for rank in everyone], np.int64)
+    role_of_rank = np.array([role.get(rank, 0) for rank in everyone], np.int64)
     groups = tuple(
         GroupFamily(
             family.name, tuple(tuple(index_of[rank] for rank in group) for group in family.members), family.axis
@@ -131,7 +131,7 @@ def _communications(timeline: Timeline) -> dict[int, tuple[Communication, ...]]:
 
 def _keys(rank: _Rank, everyone: tuple[int, ...]) -> dict[int, list[Key]]:
     """Number the collectives of each group, and the messages of each pair of ranks."""
-    turns: Counter[tuple[tuple[int, ...], str, int]] = Counter()
+    turns: Counter[tuple[tuple[int, ...], str]] = Counter()
     found: dict[int, list[Key]] = {}
     for number in rank.order:
         moment = rank.timeline.moments[number]
@@ -142,9 +142,8 @@ def _keys(rank: _Rank, everyone: tuple[int, ...]) -> dict[int, list[Key]]:
                 group, kind = ends, SEND
             else:
                 kind = "collective"
-            turn = turns[group, kind, 0]
-            turns[group, kind, 0] += 1
-            found.setdefault(number, []).append((group, kind, 0, turn))
+            found.setdefault(number, []).append((group, kind, turns[group, kind]))
+            turns[group, kind] += 1
     return found
 
 
@@ -188,10 +187,10 @@ def _steps_s(ranks: Sequence[_Rank]) -> list[float]:
     return found
 
 
-def _check_cloned(ranks: Sequence[_Rank], num_ranks: int) -> None:
-    """Refuse to clone some of several ranks: which of them a missing one is like is not recorded."""
+def _not_all(ranks: Sequence[_Rank], num_ranks: int) -> TraceError:
+    """Say that some of several ranks are missing: which of the others one of them is like is not recorded."""
     missing = sorted(set(range(num_ranks)) - {rank.number for rank in ranks})
-    raise TraceError(
+    return TraceError(
         f"ranks {_listed(missing)} of {num_ranks} are missing; "
         f"give the recordings of all ranks, of one rank that all others are like, or --allow-partial"
     )
@@ -207,7 +206,7 @@ class _Length:
     size_bytes: int | None
 
 
-def _lengths(ranks: Sequence[_Rank], notes: list[str], *, allow_partial: bool, num_ranks: int) -> dict[Key, _Length]:
+def _lengths(ranks: Sequence[_Rank], notes: list[str], *, allow_partial: bool) -> dict[Key, _Length]:
     """Return what each collective takes: the shortest of its ranks' kernels, which came last and waited for none."""
     seen: dict[Key, list[tuple[float, Communication, _Rank]]] = defaultdict(list)
     for rank in ranks:
@@ -222,7 +221,7 @@ def _lengths(ranks: Sequence[_Rank], notes: list[str], *, allow_partial: bool, n
         kinds = {call.kind for _, call, _ in calls} if key[1] == "collective" else {SEND}
         if len(kinds) > 1:
             raise TraceError(
-                f"collective {key[3]} of ranks {_listed(key[0])} is {' and '.join(sorted(kinds))} on different ranks; "
+                f"collective {key[2]} of ranks {_listed(key[0])} is {' and '.join(sorted(kinds))} on different ranks; "
                 f"give recordings of the same steps"
             )
         if len(calls) < len(expected):
@@ -230,7 +229,7 @@ def _lengths(ranks: Sequence[_Rank], notes: list[str], *, allow_partial: bool, n
             if not allow_partial:
                 there = {rank.number for _, _, rank in calls}
                 raise TraceError(
-                    f"collective {key[3]} ({min(kinds)}) of ranks {_listed(key[0])} was recorded by ranks "
+                    f"collective {key[2]} ({min(kinds)}) of ranks {_listed(key[0])} was recorded by ranks "
                     f"{_listed(sorted(there))} only; give recordings of the same steps, or --allow-partial"
                 )
         sizes = [call.size_bytes for _, call, _ in calls if call.size_bytes is not None]
@@ -249,39 +248,38 @@ def _listed(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
 
 
+def _group_of(key: Key, everyone: frozenset[int]) -> tuple[int, ...]:
+    """Return the ranks among which a collective runs, or a message goes, as far as they are of the program."""
+    return tuple(rank for rank in (sorted(key[0]) if key[1] == SEND else key[0]) if rank in everyone)
+
+
 def _families(ranks: Sequence[_Rank], everyone: tuple[int, ...]) -> list[GroupFamily]:
     """Put groups of the same name and size that share no rank into one family; of cloned ranks those that follow."""
     names: dict[tuple[int, ...], str] = {}
+    kept = frozenset(everyone)
     for rank in ranks:
         for number, keys in rank.keys.items():
             for key, call in zip(keys, rank.calls[rank.timeline.moments[number].work], strict=True):
-                group = tuple(sorted(key[0])) if key[1] == SEND else key[0]
-                group = tuple(member for member in group if member in set(everyone))
+                group = _group_of(key, kept)
                 if len(group) > 1 or key[1] != SEND:
                     names.setdefault(group, call.group_name)
-    if len(ranks) < len(everyone):
-        names = {group: name for known, name in names.items() for group in _tiled(known, len(everyone))}
-    families: list[tuple[str, list[tuple[int, ...]]]] = []
+    families: list[tuple[str, list[tuple[int, ...]], set[int]]] = []
     for group, name in sorted(names.items(), key=lambda item: (item[1], item[0])):
-        home = next(
-            (
-                members
-                for _, members in families
-                if len(members[0]) == len(group) and not any(set(group) & set(other) for other in members)
-            ),
-            None,
-        )
+        members = _tiled(group, len(everyone)) if len(ranks) < len(everyone) else [group]
+        taken = {rank for each in members for rank in each}
+        home = next((each for each in families if len(each[1][0]) == len(group) and not each[2] & taken), None)
         if home is None:
-            families.append((name, [group]))
+            families.append((name, members, taken))
         else:
-            home.append(group)
+            home[1].extend(members)
+            home[2].update(taken)
     return [
         GroupFamily(
             f"group {number}" if len(members[0]) < len(everyone) else _name(number),
             tuple(members),
             _axis(name, members, everyone),
         )
-        for number, (name, members) in enumerate(families)
+        for number, (name, members, _) in enumerate(families)
     ]
 
 
@@ -326,6 +324,7 @@ def _graph(
     host = max(streams.values(), default=0) + 1
     ends: dict[int, tuple[int, ...]] = {}  # moment to its nodes
     recorded = {each.number for each in ranks}
+    everyone = frozenset(rank for family in families for members in family.members for rank in members)
     first = min(_begin_us(each) for each in ranks)
     late_us = _begin_us(rank) - first
     root: tuple[int, ...] = _before(builder, rank, streams)
@@ -335,7 +334,7 @@ def _graph(
         moment = timeline.moments[number]
         after = tuple(node for each in moment.follows for node in ends[each]) or root
         if moment.work == NONE:
-            ends[number] = (_wait(builder, after, moment.lasts_us, host, "host"),)
+            ends[number] = (_wait(builder, after, moment.lasts_us, host, HOST),)
             continue
         work = recording.works[moment.work]
         where = _where(recording, work)
@@ -350,7 +349,7 @@ def _graph(
         ]
         waits_us = _apart_us(moment)
         if waits_us:
-            after = (_wait(builder, after, waits_us, streams[work.stream], "untold wait"),)
+            after = (_wait(builder, after, waits_us, streams[work.stream], UNTOLD),)
         if not matched or any(call.kind in (SEND, RECEIVE) and key[1] != SEND for key, call in matched):
             columns |= _work(builder, described.get(moment.work))
             ends[number] = (builder.add(after, duration_s=(moment.lasts_us - waits_us) / 1e6, **columns),)
@@ -358,7 +357,7 @@ def _graph(
         sent = []
         for key, call in matched:
             carried = describe_communication(recording, moment.work, call, lasts[key].size_bytes or 0, shapes)
-            own = _communication(rank, key, call, lasts[key], families)
+            own = _communication(rank.number, _group_of(key, everyone), call, lasts[key], families)
             sent.append(builder.add(after, **columns, **own, kernel=builder.kernel_index(carried)))
         ends[number] = tuple(sent)
     return builder.build()
@@ -394,36 +393,27 @@ def _before(builder: GraphBuilder, rank: _Rank, streams: Mapping[tuple[int, int]
     return tuple(last.values())
 
 
-_APART_US = 20.0
-"""A longer wait of a kernel that nothing recorded explains is a node of its own."""
-
-
 def _apart_us(moment: Moment) -> float:
     """Return the wait of a work that is a node of its own."""
-    return moment.waits_us if moment.waits_us > _APART_US else 0.0
+    return moment.waits_us if moment.waits_us > UNTOLD_US else 0.0
 
 
 def _wait(builder: GraphBuilder, after: tuple[int, ...], lasts_us: float, stream: int, name: str) -> int:
-    columns = {"role": NodeRole.HOST, "stream": stream, "phase": "host", "time_source": TimeSource.RECORDED}
+    columns = {"role": NodeRole.HOST, "stream": stream, "phase": HOST, "time_source": TimeSource.RECORDED}
     return builder.add(after, name=name, duration_s=lasts_us / 1e6, **columns)
 
 
 def _communication(
-    rank: _Rank, key: Key, call: Communication, length: _Length, families: Sequence[GroupFamily]
+    rank: int, group: tuple[int, ...], call: Communication, length: _Length, families: Sequence[GroupFamily]
 ) -> dict[str, Any]:
     """Return the columns of a collective, or of one end of a message."""
-    group = tuple(sorted(key[0])) if key[1] == SEND else key[0]
     number = next(
-        index
-        for index, family in enumerate(families)
-        if any(set(members) == set(group) & set(members) and rank.number in members for members in family.members)
-        and family.group_of_rank.get(rank.number) is not None
-        and set(family.of(rank.number)) <= set(group)
+        index for index, family in enumerate(families) if rank in family.group_of_rank and family.of(rank) == group
     )
     columns: dict[str, Any] = {
         "bytes": length.size_bytes or 0, "group": number, "duration_s": length.us / 1e6,
     }  # fmt: skip
-    if key[1] != SEND:
+    if call.kind not in (SEND, RECEIVE):
         return columns | {"kind": NodeKind.COLLECTIVE, "collective": COLLECTIVES.index(call.kind)}
     kind = NodeKind.SEND if call.kind == SEND else NodeKind.RECV
     return columns | {"kind": kind, "peer": 1}
@@ -466,7 +456,7 @@ def _count(imported: Imported, ranks: Sequence[_Rank], lasts: Mapping[Key, _Leng
     rows: dict[tuple[str, int, int | None], list[float]] = {}
     for rank in ranks:
         for number, keys in rank.keys.items():
-            moment: Moment = rank.timeline.moments[number]
+            moment = rank.timeline.moments[number]
             for key, call in zip(keys, rank.calls[moment.work], strict=True):
                 imported.collectives += 1
                 imported.collectives_sized += lasts[key].size_bytes is not None
@@ -485,8 +475,3 @@ def _count(imported: Imported, ranks: Sequence[_Rank], lasts: Mapping[Key, _Leng
         }
         for (kind, size, size_bytes), row in sorted(rows.items(), key=lambda item: -item[1][1])
     ]
-
-
-def is_copy(work: Work) -> bool:
-    """Whether a work moves memory without a kernel."""
-    return work.kind is not WorkKind.KERNEL

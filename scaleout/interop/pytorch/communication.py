@@ -6,7 +6,7 @@ are carried out by one kernel. Bytes are those of a graph: an all-gather's outpu
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -23,7 +23,6 @@ from scaleout.interop.pytorch.kineto import (
     shape_of,
     whole_of,
 )
-from scaleout.program.graph import COLLECTIVES
 
 SEND, RECEIVE = "send", "receive"
 
@@ -160,7 +159,7 @@ def _input_bytes(operator: Operator, kind: str) -> int | None:
     sizes: list[int] = [prod(shape) * item for shape, item in sized]
     if kind == "all_gather":
         return max(sizes) if len(sizes) > 1 else None
-    return sizes[0] if kind not in ("reduce_scatter",) else max(sizes)
+    return max(sizes) if kind == "reduce_scatter" else sizes[0]
 
 
 def _called_together(recording: Recording, works: Sequence[int]) -> dict[int, tuple[Communication, ...]]:
@@ -193,13 +192,9 @@ def _called_together(recording: Recording, works: Sequence[int]) -> dict[int, tu
             None,
         )
         stated = _stated(operator.args, recording)
-        if call is not None and stated is not None and "Collective name" not in _own(recording, call):
+        if call is not None and stated is not None and "Collective name" not in recording.works[call].args:
             found.setdefault(call, []).append(stated)
     return {number: tuple(messages) for number, messages in found.items()}
-
-
-def _own(recording: Recording, work: int) -> Mapping[str, Any]:
-    return recording.works[work].args
 
 
 def _is_message(operator: Operator) -> bool:
@@ -210,8 +205,3 @@ def _parameters_above(recording: Recording, operator: int) -> int:
     while operator != NONE and recording.operators[operator].name != _PARAMETERS:
         operator = recording.operators[operator].parent
     return operator
-
-
-def kinds() -> Iterator[str]:
-    """Yield the kinds that there are."""
-    yield from (*COLLECTIVES, SEND, RECEIVE)

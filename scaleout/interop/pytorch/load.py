@@ -16,8 +16,8 @@ from scaleout.interop.pytorch.files import Found, job_name, recorded_files
 from scaleout.interop.pytorch.kernels import parameters_of
 from scaleout.interop.pytorch.kineto import NONE, Recording, WorkKind, read_kineto
 from scaleout.interop.pytorch.timeline import Timeline, timeline_of
-from scaleout.program.cut import BEFORE
 from scaleout.program.program import Program
+from scaleout.program.recorded import BEFORE
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ _FULL_QUEUE = 900
 """Works that were launched and have not begun when a launch can be blocked; seen on H200 with CUDA 13: 1023."""
 _TOGETHER_US = 25.0
 """A work that begins so soon after one of another stream has ended waited for it: seen on H200 are up to 15."""
-_UNTOLD_US = 20.0
+UNTOLD_US = 20.0
 """A wait that nothing recorded explains is kept apart from the kernel where it is longer."""
 
 
@@ -295,7 +295,7 @@ class _Layout:
         moment = Moment(number, work.start_us, work.end_us, sorted(set(follows)))
         moment.waits_us = max(0.0, work.start_us - max(ready_us, timeline.begin_us))
         moment.lasts_us = work.end_us - work.start_us + moment.waits_us
-        if moment.waits_us > _UNTOLD_US:
+        if moment.waits_us > UNTOLD_US:
             timeline.untold_us += moment.waits_us
         self._of_work[number] = self._last_of[work.stream] = len(moments)
         moments.append(moment)
@@ -381,13 +381,3 @@ class _Host:
         after = sorted({*follows, *([self._last] if self._last != NONE else [])})
         self._last = self.moment_of[number] = len(moments)
         moments.append(Moment(NONE, at_us, at_us, after, lasts_us))
-
-
-def idle_us(timeline: Timeline) -> float:
-    """Return how long the GPU ran nothing between the first step's begin and the last one's end."""
-    works = sorted((moment.start_us, moment.end_us) for moment in timeline.moments if moment.work != NONE)
-    idle, reached = 0.0, timeline.begin_us
-    for start_us, end_us in works:
-        idle += max(0.0, start_us - reached)
-        reached = max(reached, end_us)
-    return idle

@@ -17,10 +17,11 @@ from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError
 from scaleout.program.graph import ExecutionGraph, NodeRole
 from scaleout.program.program import Program
+from scaleout.program.recorded import HOST
 from scaleout.study.edits.communication import bucket, chunks
 from scaleout.study.edits.layers import layers, recompute
 from scaleout.study.edits.microbatches import accumulate, microbatches
-from scaleout.study.edits.recorded import Change, Edited, Recorded
+from scaleout.study.edits.recorded import Edited, Recorded
 from scaleout.study.edits.sizes import batch, sequence
 
 _HOST_BOUND = 0.1
@@ -54,7 +55,7 @@ def edited(recording: Recorded, edits: Mapping[str, str]) -> Edited:
 
 def _without_host(graph: ExecutionGraph) -> ExecutionGraph:
     names = np.array(graph.names, object)
-    host = graph.has_role(NodeRole.HOST) & (names == "host")
+    host = graph.has_role(NodeRole.HOST) & (names == HOST)
     return graph.with_columns(duration_s=np.where(host, 0.0, graph.duration_s))
 
 
@@ -70,4 +71,4 @@ EDITS: dict[str, Callable[[Recorded, str, list[str]], Program]] = {
 }
 """What can be edited, in the order in which it is done."""
 
-__all__ = ["EDITS", "Change", "Edited", "Recorded", "edited", "parse_change", "repeated"]
+__all__ = ["EDITS", "Edited", "Recorded", "edited"]

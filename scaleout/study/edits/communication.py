@@ -65,18 +65,15 @@ def bucket(recording: Recorded, text: str, notes: list[str]) -> Program:
 
 def _fastest(program: Program, start_s: float) -> float:
     """Return the least time a byte of gradients took, beyond the start: of a bucket that no kernel slowed down."""
+    seen = [(graph, np.flatnonzero(gradients_of(graph) & (graph.bytes > 0)).tolist()) for graph in program.graphs]
+    large = max((int(graph.bytes[node]) for graph, nodes in seen for node in nodes), default=0)
     rates = [
         (graph.duration_s[node] - start_s) / graph.bytes[node]
-        for graph in program.graphs
-        for node in np.flatnonzero(gradients_of(graph) & (graph.bytes > 0)).tolist()
+        for graph, nodes in seen
+        for node in nodes
+        if graph.bytes[node] > large // 4  # of small ones the start is most
     ]
-    large = max((int(graph.bytes[gradients_of(graph)].max(initial=0)) for graph in program.graphs), default=0)
-    known = [
-        (graph.duration_s[node] - start_s) / graph.bytes[node]
-        for graph in program.graphs
-        for node in np.flatnonzero(gradients_of(graph) & (graph.bytes > large // 4)).tolist()
-    ]
-    return float(max(0.0, min(known or rates or [0.0])))
+    return float(max(0.0, min(rates, default=0.0)))
 
 
 def _joined(graph: ExecutionGraph, gone: Bools) -> ExecutionGraph:

@@ -49,8 +49,8 @@ def _layers_in(run: Run, change: Change) -> int:
     """Return the layers of a stretch: those found, or one more where the first or last differs from the others."""
     if change.old is None:
         return run.repeats
-    stages = max(1, round(change.old / run.repeats - 0.3))
-    return change.old // stages if change.old % stages == 0 else run.repeats
+    fitting = (local for local in (run.repeats, run.repeats + 1) if change.old % local == 0)
+    return next(fitting, run.repeats)
 
 
 def _with_parameters(recording: Recorded, change: Change, layers: int, notes: list[str]) -> Program:
@@ -75,6 +75,7 @@ def _with_parameters(recording: Recorded, change: Change, layers: int, notes: li
             + [0]
         )[graph.kernel]
         optimizer = graph.has_role(NodeRole.OPTIMIZER) & (graph.kind == NodeKind.COMPUTE)
+        # more than a layer's or the rest's own shards, which are padded
         whole_model = (graph.kind != NodeKind.COMPUTE) & (elements > 1.02 * max(rest, per_layer))
         chosen = optimizer | whole_model
         return graph.with_columns(

@@ -10,6 +10,7 @@ from scaleout.program.cut import without
 from scaleout.program.graph import ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import Program
+from scaleout.program.recorded import UNTOLD
 from scaleout.study.edits.communication import gradients_of
 from scaleout.study.edits.layers import PASSES
 from scaleout.study.edits.recorded import Recorded, parse_change
@@ -57,7 +58,7 @@ def accumulate(recording: Recorded, text: str, notes: list[str]) -> Program:
             size = end - begin
             reduces = gradients_of(longer)
             # and what they waited for that nothing explains
-            waits = (np.array(longer.names, object) == "untold wait") & np.isin(longer.stream, longer.stream[reduces])
+            waits = (np.array(longer.names, object) == UNTOLD) & np.isin(longer.stream, longer.stream[reduces])
             reduces |= waits & (longer.stream != 0)
             mask = np.zeros(len(longer), bool)
             mask[begin : begin + times * size] = reduces[begin : begin + times * size]

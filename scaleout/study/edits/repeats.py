@@ -48,8 +48,15 @@ def runs_of(graph: ExecutionGraph, roles: int, *, messages: bool = False) -> lis
     return found
 
 
+_LONGER = 1.05
+"""By how much more of a sequence a longer unit must cover than a shorter one, of which it may be several."""
+
+
 def _longest(what: Ints) -> tuple[int, int, int] | None:
-    """Return begin, length and number of the repetitions that cover most of a sequence, of the shortest unit."""
+    """Return begin, length and number of the repetitions that cover most of a sequence, of the shortest unit.
+
+    Nothing if that is less than a quarter: then what repeats is no layer.
+    """
     best: tuple[int, int, int] | None = None
     covered = 0
     for period in range(2, len(what) // 2 + 1):
@@ -60,9 +67,9 @@ def _longest(what: Ints) -> tuple[int, int, int] | None:
             continue
         longest = int(lengths.argmax())
         repeats = int(lengths[longest]) // period + 1
-        if repeats * period > covered * 1.05:
+        if repeats * period > covered * _LONGER:
             covered, best = repeats * period, (int(edges[::2][longest]), period, repeats)
-    return best if best is not None and 2 * covered >= len(what) // 2 else None
+    return best if 4 * covered >= len(what) else None
 
 
 def repeated(graph: ExecutionGraph, begin: int, end: int, times: int, *, before: int) -> ExecutionGraph:
@@ -115,13 +122,12 @@ def with_units(graph: ExecutionGraph, run: Run, more: int) -> ExecutionGraph:
     middle = run.repeats // 2
     if more < 0:
         first = min(middle, run.repeats + more)
-        first = max(1, min(first, run.repeats + more)) if run.repeats + more >= 1 else 0
         mask = np.zeros(len(graph), bool)
         mask[run.bounds[first] : run.bounds[first - more]] = True
         return without(graph, mask)
     if more > 0:
         begin, end = run.bounds[middle], run.bounds[middle + 1]
-        return repeated(graph, begin, end, more, before=run.bounds[middle - 1] if middle else begin)
+        return repeated(graph, begin, end, more, before=run.bounds[middle - 1])
     return graph
 
 

@@ -11,6 +11,7 @@ from scaleout.cluster.device.spec import Device
 from scaleout.program.graph import NONE, ExecutionGraph, Floats, NodeKind
 from scaleout.program.operations import RECORDED, Kernel, TimeSource, kernel, recorded
 from scaleout.program.program import Program
+from scaleout.program.recorded import UNTOLD
 from scaleout.study.edits.recorded import Recorded, parse_change, shortest
 
 
@@ -73,7 +74,7 @@ def with_kernels(
     fixed_s = np.where(graph.kind == NodeKind.COMPUTE, short_s, start_s)
     fixed_s = np.where(by_bytes, np.minimum(fixed_s, graph.duration_s), 0.0)
     duration_s = np.where(ratio == 1.0, graph.duration_s, fixed_s + (graph.duration_s - fixed_s) * ratio)
-    untold = np.array(graph.names, object) == "untold wait"
+    untold = np.array(graph.names, object) == UNTOLD
     duration_s = np.where(untold, duration_s * waits, duration_s)
     columns: dict[str, Any] = {
         "duration_s": duration_s,
