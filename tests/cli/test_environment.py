@@ -80,8 +80,9 @@ def struck(command, tmp_path):
     """Run a command line to which something happens as it imports a module; return as `command` does."""
 
     def run(*arguments, module, event, shell="{}"):
+        heard = "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n" if shell == "{}" else ""  # even under nohup
         program = (
-            "import os, signal, sys\n"
+            f"import os, signal, sys\n{heard}"
             "class Finder:\n"
             "    def find_spec(self, name, path, target=None):\n"
             f"        if name == {module!r}:\n"
