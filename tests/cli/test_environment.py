@@ -80,7 +80,8 @@ def struck(command, tmp_path):
     """Run a command line to which something happens as it imports a module; return as `command` does."""
 
     def run(*arguments, module, event, shell="{}"):
-        heard = "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n" if shell == "{}" else ""  # even under nohup
+        hear = ("SIGHUP, signal.SIG_DFL", "SIGINT, signal.default_int_handler")  # which nohup and a shell's & ignore
+        heard = "".join(f"signal.signal(signal.{each})\n" for each in hear) if shell == "{}" else ""
         program = (
             f"import os, signal, sys\n{heard}"
             "class Finder:\n"
