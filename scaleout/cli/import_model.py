@@ -48,6 +48,9 @@ def model(
         ranks = load_topology(topology).num_ranks
         changes["topology"] = _name(topology)
     if device is not None:
+        from scaleout.cluster.device.spec import load_device
+
+        load_device(device)
         changes["device"] = _name(device)
     found = import_model(path, ranks=ranks, changes=changes)
     if output is not None:
@@ -56,7 +59,7 @@ def model(
         say_json(_summary(found))
         return
     for note in found.notes:
-        say(note, err=True)
+        say(f"note: {note}", err=True)
     if output is None:
         say(found.text.rstrip())
         return

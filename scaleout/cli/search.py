@@ -184,7 +184,7 @@ def _print_exports(exports: "Sequence[_Export]", *, whole: bool) -> None:
     for each in exports:
         for note in (each.why, *each.notes):
             if note:
-                say(f"{each.format}: {note}", err=True)
+                say(f"note: {each.format}: {note}", err=True)
         if whole:
             say(f"plan {each.plan} as {FORMATS[each.format].summary}")
             say(each.text)

@@ -1,12 +1,27 @@
 """Texts of options, and whole command lines: words that fit, changed, doubled, misspelt, and nonsense."""
 
+import json
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from judge import Case
 from log_inputs import measured_files
-from mutations import as_yaml, file_of, other_bytes, other_text, tree
+from mutations import Grammar, as_json, as_yaml, file_of, other_bytes, other_text, tree
 from nonsense import VALUES
-from seeds import SMALL, TOPOLOGIES, devices, lines_of, policies, rows_of, small_workloads, topologies
+from recording_inputs import EDITS, recordings
+from seeds import (
+    SMALL,
+    TOPOLOGIES,
+    devices,
+    lines_of,
+    model_arguments,
+    model_configs,
+    policies,
+    rows_of,
+    small_workloads,
+    topologies,
+)
 from trace_inputs import ASTRA, astra_files, traces
 
 from scaleout.cli.collective import parse_ranks, parse_sizes
@@ -14,10 +29,12 @@ from scaleout.cli.operator import parse_sweep
 from scaleout.cli.options import change_links, change_ranks, parse_algorithms, parse_settings
 from scaleout.cluster.topology.backends import with_policy
 from scaleout.cluster.topology.topology import load_topology
+from scaleout.config.documents import to_json
 from scaleout.config.units import BYTES, BYTES_PER_S, SECONDS, parse
 from scaleout.schedule import SCHEDULES
 from scaleout.schedule.fusion import OPERATORS
 from scaleout.simulation.what_if import rank_mapping
+from scaleout.study.comparison import compare
 from scaleout.validation.measure import experiments
 from scaleout.workloads.config import load_workload
 
@@ -137,6 +154,7 @@ _SIMULATED = {
     "--network": ["alpha_beta", "link", "link"], "--injection": ["400 Gb/s", "10 GB/s"], "--placement": _PLACES,
     "--policy": _POLICIES, "--degrade": _LINKS, "--break": _BROKEN, "--slow": _SLOW, "--set": _KEYS,
     "--topology": TOPOLOGIES, "--device": ["h200", "mi210", "t3-gpu", "a100-80g", "tpu-v4"], "--no-contention": None,
+    "--edit": EDITS,
 }  # fmt: skip
 _VERBS = {
     "run": _SIMULATED,
@@ -159,11 +177,17 @@ _VERBS = {
                 "--set": _KEYS, "--repeats": ["3"], "--retry": None, "--rows": ["rows.jsonl"],
                 "--workload": ["mine.yaml"]},
     "reproduce": {"--vary": None},
+    "diff": {"--schedule": ["baseline", "overlap"]},
+    "import pytorch": {"--step": ["3", "0"], "--allow-partial": None},
+    "import model": {"--set": _KEYS, "--topology": TOPOLOGIES, "--device": ["h200", "mi210"]},
     "astra": {"--num-queues-per-dim": ["1", "2"], "--compute-scale": ["1"], "--injection-scale": ["1", "0.5"],
               "--rendezvous-protocol": ["true"], "--backend": ["unaware", "aware"], "--physical": None},
 }  # fmt: skip
 """Verb to its options and texts of each; None for those without a value."""
-_AS_JSON = {"run", "strategies", "buckets", "search", "collective", "operator", "track", "show", "validate", "astra"}
+_AS_JSON = {
+    "run", "strategies", "buckets", "search", "collective", "operator", "track", "show", "validate", "astra", "diff",
+    "import pytorch", "import model",
+}  # fmt: skip
 _HEAVY = {"strategies": 0.03, "search": 0.03, "reproduce": 0.02, "buckets": 0.06}
 """Verbs that take long, and how often one of them is kept."""
 
@@ -233,6 +257,38 @@ def _search(random):
     return files, [*first, "--workers", "1", "--topology", "h200-node-4", "--global-batch", "8"]
 
 
+@cache
+def _results():
+    """Return a grammar of what `scaleout run --json` answers, under two schedules, and the answers."""
+    with TemporaryDirectory() as folder:
+        answers = []
+        for batch in (8, 16):
+            Path(folder, "mine.yaml").write_text(as_yaml(tree({**SMALL["dlrm"], "global_batch": batch})))
+            job = load_workload(str(Path(folder, "mine.yaml")))
+            answers.append(json.loads(to_json(compare(job, schedules=("baseline", "overlap")).summary())))
+    return Grammar([tree(each) for each in answers]), answers
+
+
+def _diff(random):
+    if random.random() < 0.3:
+        return traces(random), [".", ".", "--topology", random.choice(TOPOLOGIES)]
+    grammar, answers = _results()
+    files = {"a.json": file_of(random, grammar, as_json), "b.json": as_json(tree(random.choice(answers))).encode()}
+    return files, random.choice((["a.json", "b.json"], ["b.json", "a.json"]))
+
+
+def _import_pytorch(random):
+    files = {name: content for name, content in recordings(random).files.items() if name != "options"}
+    return files, ["job", "--output", "out"]
+
+
+def _import_model(random):
+    if random.random() < 0.5:
+        return {"config.json": file_of(random, model_configs(), as_json)}, ["config.json"]
+    files = model_arguments(random).files
+    return files, [next(iter(files))]
+
+
 _FIRST = {
     "run": _run, "strategies": _workload, "buckets": _workload, "search": _search, "collective": _collective,
     "operator": _operator, "show": _show, "measure": _measure,
@@ -242,6 +298,7 @@ _FIRST = {
     "validate": lambda random: (measured_files(random), ["rows.jsonl"]),
     "reproduce": lambda random: ({}, [_nonsense(random)]),
     "astra": lambda random: (astra_files(random), list(ASTRA)),
+    "diff": _diff, "import pytorch": _import_pytorch, "import model": _import_model,
 }  # fmt: skip
 """Verb to its files, and the words before its options, of a job that ends soon."""
 
@@ -252,10 +309,11 @@ def command_case(random):
     if random.random() >= _HEAVY.get(verb, 1):
         verb = "run"
     files, first = _FIRST[verb](random)
-    arguments = [verb, *first, *_given(random, _VERBS[verb] or {"--help": None})]
+    words = verb.split()
+    arguments = [*words, *first, *_given(random, _VERBS[verb] or {"--help": None})]
     if verb in _AS_JSON and random.random() < 0.8:
-        arguments.insert(1, "--json")
-    if verb in _AS_JSON and random.random() < 0.02:
+        arguments.insert(len(words), "--json")
+    if verb in _AS_JSON and verb != "import pytorch" and random.random() < 0.02:
         arguments += ["--output", "out"]
     if random.random() < 0.02:
         arguments[random.randrange(len(arguments))] = _nonsense(random)
