@@ -214,3 +214,16 @@ def test_a_path_of_no_config_is_refused(tmp_path):
 def test_ranks_that_a_plan_does_not_divide_are_refused(imported):
     with pytest.raises(ConfigError, match="kv_heads 8 does not divide over tensor_parallel 16 ranks"):
         imported(LLAMA, ranks=16, tensor_parallel=16, data_parallel=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"microbatch": "1 TFLOP/s"}, "microbatch: Input should be"),
+        ({"kind": []}, r"kind \[\] is no kind of workload"),
+        ({"kind": "dlrm"}, "unknown key 'rotary'"),
+    ],
+)
+def test_a_change_that_fits_no_workload_is_refused(imported, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        imported(CONFIGS["mistralai/Mixtral-8x7B-v0.1"], **changes)

@@ -13,12 +13,11 @@ from typing import Any
 import yaml
 
 from scaleout.config.documents import is_file, read_json, read_text
-from scaleout.config.validated import validate
 from scaleout.errors import ConfigError, printable, shown
 from scaleout.interop.models import huggingface, megatron, torchtitan
 from scaleout.interop.models.fields import Asked, Keys, Source
 from scaleout.interop.models.megatron_text import MOST_BYTES, arguments_of_script, arguments_of_yaml
-from scaleout.workloads.config import FAMILIES, LayeredModel, layered
+from scaleout.workloads.config import LayeredModel, layered, workload_of
 
 USUAL_SEQUENCE = 4096
 _CHOSEN: Mapping[str, Any] = {"device": "h200", "batch_per_replica": 1}
@@ -69,8 +68,7 @@ def import_model(path: Path, *, ranks: int | None = None, changes: Mapping[str, 
     keys |= {"description": f"{source.what} of {file.absolute().parent.name}", "source": str(file), **chosen, **given}
     keys |= _capacity(keys, notes)
     keys = {key: keys[key] for key in (*_FIRST, *keys) if key in keys}
-    kind = keys["kind"]
-    workload = validate(FAMILIES[kind], {"name": file.stem} | keys, where=str(file))
+    workload = workload_of({"name": file.stem} | keys, file, where=str(file))
     return Imported(layered(workload, wants="an imported model is one"), keys, tuple(notes))
 
 
@@ -93,9 +91,14 @@ def _capacity(keys: Mapping[str, Any], notes: list[str]) -> Keys:
     """Pad what experts get where the tokens of a micro-batch do not spread evenly over them."""
     if keys["kind"] != "moe" or "capacity_factor" in keys:
         return {}
-    tokens = keys["sequence"] * keys.get("microbatch", keys["batch_per_replica"]) // keys.get("context_parallel", 1)
-    spread = keys.get("tensor_parallel", 1) * keys.get("expert_parallel", 1)
-    if tokens * keys["top_k"] % (keys["experts"] * spread) == 0:
+    degrees = (keys.get(f"{axis}_parallel", 1) for axis in ("context", "tensor", "expert"))
+    model = (keys["sequence"], keys.get("top_k"), keys.get("experts"))
+    given = (keys.get("microbatch", keys["batch_per_replica"]), *model, *degrees)
+    sizes = [size for size in given if isinstance(size, int) and size > 0]
+    if len(sizes) < len(given):
+        return {}  # which the workload's own checks refuse
+    batch, sequence, top_k, experts, context, tensor, expert = sizes
+    if sequence * batch // context * top_k % (experts * tensor * expert) == 0:
         return {}
     notes.append("chosen: capacity_factor 1.0, as tokens do not spread evenly over the experts, which are padded")
     return {"capacity_factor": 1.0}

@@ -23,7 +23,7 @@ from scaleout.workloads.families.transformer import Transformer
 
 __all__ = [
     "FAMILIES", "Convolutional", "Dlrm", "LayeredModel", "ModelFamily", "Moe", "Transformer", "layered",
-    "load_workload",
+    "load_workload", "workload_of",
 ]  # fmt: skip
 
 FAMILIES: dict[str, type[ModelFamily]] = {
@@ -60,13 +60,18 @@ def load_workload(name_or_file: str | Path, changes: Mapping[str, Any] | None = 
     """
     path = find("workload", str(name_or_file))
     values = {"name": path.stem} | _read(path) | _with_new_names("--set", changes or {})
+    workload = workload_of(values, path, where=f"workload {name_or_file}")
+    return workload.model_copy(update={"topology": workload.topology.replace(RANKS, str(workload.num_ranks))})
+
+
+def workload_of(values: Mapping[str, Any], path: Path, *, where: str) -> ModelFamily:
+    """Return the workload of keys and values that stem from a file; a ConfigError says what is wrong with them."""
     kind = values.get("kind")
     if kind is None:
         raise ConfigError(f"{path}: key 'kind' is missing; add one of {', '.join(FAMILIES)}")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ConfigError(f"{path}: kind {kind!r} is no kind of workload; {nearest(str(kind), FAMILIES)}")
-    workload = validate(FAMILIES[kind], values, where=f"workload {name_or_file}")
-    return workload.model_copy(update={"topology": workload.topology.replace(RANKS, str(workload.num_ranks))})
+    return validate(FAMILIES[kind], values, where=where)
 
 
 def layered(workload: ModelFamily, *, wants: str) -> LayeredModel:
