@@ -14,6 +14,7 @@ import time
 import traceback
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1])]
@@ -23,6 +24,8 @@ from judge import Case, judge  # noqa: E402
 
 _MEMORY_BYTES = 4 * 10**9
 _STUCK_S = 120.0
+_PER_PROCESS = 50_000
+"""Inputs of a process: the next ones go to a new one, as memory of hundreds of thousands of inputs is in pieces."""
 _OUTCOMES = ("accepted", "refused", "cut", "failed")
 
 
@@ -50,7 +53,7 @@ def _where(why):
 
 
 def _work(numbers, counts, at, *, seed, kind, until, save):
-    """Judge inputs until the time is up; runs in a worker. `counts` is a queue of what became of each kind."""
+    """Judge inputs until the time is up; runs in a process. `counts` is a queue of what became of each kind."""
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     found, took_s, places = Counter(), Counter(), Counter()
     cuts = 0
@@ -80,39 +83,48 @@ def _work(numbers, counts, at, *, seed, kind, until, save):
     counts.put((found, took_s, places))
 
 
+class _Running(NamedTuple):
+    process: multiprocessing.Process
+    at: object  # the number of the input that it judges
+    number: int  # which it judged when last seen
+    since: float  # seconds on the clock
+
+
 def fuzz(numbers, *, seed=0, kind=None, minutes=float("inf"), workers=1, save=Path("fuzz-failures")):
     """Judge inputs in worker processes; return how often each kind had each outcome, seconds, and where it failed."""
     context = multiprocessing.get_context("fork")
     counts = context.SimpleQueue()
     until = time.monotonic() + 60 * minutes
     total, took_s, places = Counter(), Counter(), Counter()
-    begun = []
-    for worker in range(workers):
-        at = context.Value("q", -1)
-        given = (numbers[worker::workers], counts, at)
-        chosen = {"seed": seed, "kind": kind, "until": until, "save": save}
-        begun.append((context.Process(target=_work, args=given, kwargs=chosen), at))
-        begun[-1][0].start()
-    last = {process: (-1, time.monotonic()) for process, _ in begun}
-    left = len(begun)
-    while left:
+    chosen = {"seed": seed, "kind": kind, "until": until, "save": save}
+    left = [numbers[worker::workers] for worker in range(workers)]
+    running = {}
+    while running or (any(left) and time.monotonic() < until):
+        for worker in range(workers):
+            if worker not in running and left[worker] and time.monotonic() < until:
+                given, left[worker] = left[worker][:_PER_PROCESS], left[worker][_PER_PROCESS:]
+                at = context.Value("q", -1)
+                process = context.Process(target=_work, args=(given, counts, at), kwargs=chosen)
+                process.start()
+                running[worker] = _Running(process, at, -1, time.monotonic())
         while not counts.empty():
             for sums, found in zip((total, took_s, places), counts.get(), strict=True):
                 sums.update(found)
-            left -= 1
-        for process, at in begun:
-            number, since = last[process]
+        for worker, (process, at, number, since) in list(running.items()):
             if at.value != number:
-                last[process] = at.value, time.monotonic()
+                running[worker] = _Running(process, at, at.value, time.monotonic())
             stuck = process.is_alive() and time.monotonic() - since > _STUCK_S
-            if stuck or (process.exitcode not in (None, 0)):
+            if stuck or process.exitcode is not None:
                 process.kill()
                 process.join()
-                begun.remove((process, at))
-                left -= 1
+                del running[worker]
+            if stuck or process.exitcode:
                 total[kind or kind_of(at.value), "failed"] += 1
                 places[f"input {at.value} ends or blocks its process ({process.exitcode})"] += 1
         time.sleep(0.2)
+    while not counts.empty():
+        for sums, found in zip((total, took_s, places), counts.get(), strict=True):
+            sums.update(found)
     return total, took_s, places
 
 

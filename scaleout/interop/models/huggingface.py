@@ -149,7 +149,7 @@ def _experts(c: Fields, count: Sequence[str], *, width: str) -> Keys:
 def _qwen_experts(c: Fields) -> Keys:
     c.must_be("decoder_sparse_step", (1,), "layers without experts come first or nowhere; write the workload by hand")
     dense = c.any("mlp_only_layers", None) or []
-    if dense != list(range(len(dense))):
+    if not isinstance(dense, list) or dense != list(range(len(dense))):
         raise c.refusal("mlp_only_layers", "layers without experts come first or nowhere; write the workload by hand")
     keys = _experts(c, ("num_experts", "num_local_experts"), width="moe_intermediate_size")
     return keys | ({"dense_layers": len(dense)} if dense else {})

@@ -113,10 +113,21 @@ def _members(path: Path) -> Iterator[tuple[Path, Callable[[], IO[bytes]]]]:
         raise TraceError(f"{path}: is a damaged archive ({error}); copy it again") from None
 
 
+_PIECE_BYTES = 2**20
+
+
+def _pieces(file: IO[bytes]) -> Iterator[bytes]:
+    """Read a file up to what is too much: at once it would take the memory of the largest file that may be."""
+    left = MOST_BYTES + 1
+    while left > 0 and (piece := file.read(min(left, _PIECE_BYTES))):
+        left -= len(piece)
+        yield piece
+
+
 def _parsed(opened: Callable[[], IO[bytes]], path: Path) -> Any:
     try:
         with opened() as file:
-            data = file.read(MOST_BYTES + 1)
+            data = b"".join(_pieces(file))
     except (OSError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise TraceError(f"{path}: cannot be read ({error}); copy it again") from None
     if len(data) > MOST_BYTES:
