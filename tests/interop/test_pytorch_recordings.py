@@ -82,6 +82,23 @@ def test_a_collective_takes_the_shortest_of_its_kernels_once_all_are_there(tmp_p
     assert any("clocks" in note for note in report.notes)
 
 
+def test_clocks_of_stages_are_set_by_their_messages(tmp_path):
+    """Stages begin at 0, 30 and 60; the last one shares nothing with the first."""
+    first, second, third = (Rank(number, 3, offset_us=offset) for number, offset in enumerate((0, 5000, -3000)))
+    first.kernel(10, 150, launch=0)
+    first.collective(160, 40, launch=2, stream=7, kind="send", **{"Dst Rank": 1})
+    second.collective(33, 167, launch=30, stream=7, kind="recv", **{"Src Rank": 0})
+    second.kernel(200, 170, launch=35)
+    second.collective(370, 30, launch=37, stream=7, kind="send", **{"Dst Rank": 2})
+    third.collective(63, 337, launch=60, stream=7, kind="recv", **{"Src Rank": 1})
+    third.kernel(400, 100, launch=65)
+    for rank in (first, second, third):
+        rank.write(tmp_path)
+    makespan_us, report = replay_us(tmp_path)
+    assert makespan_us == pytest.approx(500)
+    assert report.steps[0].recorded_s == pytest.approx(500e-6)
+
+
 def test_old_categories_and_compressed_files_are_read(tmp_path):
     rank = Rank(old_names=True)
     rank.kernel(10, 20, launch=2)

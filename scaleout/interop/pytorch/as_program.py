@@ -9,7 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import combinations, pairwise
 from statistics import median
 from typing import Any
 
@@ -97,7 +97,8 @@ def program_of(timelines: Mapping[int, Timeline], *, name: str, num_ranks: int, 
     for rank in ranks:
         rank.order = _in_order(rank.timeline)
         rank.keys = _keys(rank, everyone)
-    _set_clocks(ranks, notes)
+    if len(ranks) > 1:
+        _set_clocks(ranks, notes)
     if len(ranks) < num_ranks and allow_partial:
         notes.append(f"{num_ranks - len(ranks)} of {num_ranks} ranks were not recorded and are left out")
         everyone = tuple(rank.number for rank in ranks)
@@ -148,32 +149,43 @@ def _keys(rank: _Rank, everyone: tuple[int, ...]) -> dict[int, list[Key]]:
 
 
 def _set_clocks(ranks: Sequence[_Rank], notes: list[str]) -> None:
-    """Find how far clocks differ: a collective ends on all its ranks at the same moment."""
+    """Find how far clocks differ: a collective, or a message, ends on all its ranks at the same moment.
+
+    Clocks are set from rank to rank among those that share most; a rank that shares nothing began with the first.
+    """
+    import networkx as nx  # noqa: PLC0415 - half a second that only recordings of several ranks need
+
     ends: dict[Key, dict[int, float]] = defaultdict(dict)
-    for rank in ranks:
-        origin = rank.timeline.recording.start_us
+    for index, rank in enumerate(ranks):
         for number, keys in rank.keys.items():
             for key in keys:
-                if key[1] == "collective":
-                    ends[key][rank.number] = origin + rank.timeline.moments[number].end_us
-    first = ranks[0].number
-    worst = 0.0
-    for rank in ranks[1:]:
-        apart = [seen[rank.number] - seen[first] for seen in ends.values() if {first, rank.number} <= seen.keys()]
-        if apart:
-            rank.offset_us = median(apart)
-            worst = max(worst, abs(rank.offset_us))
-        else:  # nothing tells: both begin together
-            rank.offset_us = (
-                rank.timeline.recording.start_us + rank.timeline.begin_us
-                - ranks[0].timeline.recording.start_us - ranks[0].timeline.begin_us
-            )  # fmt: skip
+                ends[key][index] = rank.timeline.recording.start_us + rank.timeline.moments[number].end_us
+    apart: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for seen in ends.values():
+        for one, other in combinations(sorted(seen), 2):
+            apart[one, other].append(seen[other] - seen[one])
+    shared = nx.Graph()
+    shared.add_nodes_from(range(len(ranks)))
+    shared.add_weighted_edges_from((*pair, len(each)) for pair, each in apart.items())
+    for told in nx.connected_components(shared):
+        first = min(told)
+        ranks[first].offset_us = _unset_us(ranks[first]) - _unset_us(ranks[0]) if first else 0.0
+        for one, other in nx.bfs_edges(nx.maximum_spanning_tree(shared.subgraph(told)), first):
+            each = median(apart[min(one, other), max(one, other)])
+            ranks[other].offset_us = ranks[one].offset_us + (each if one < other else -each)
+    worst = max((abs(ranks[index].offset_us) for index in shared if shared.degree(index)), default=0.0)
     if worst > 1000:
-        notes.append(f"clocks of ranks differ by up to {worst / 1e3:.1f} ms; they were set by the ends of collectives")
+        notes.append(
+            f"clocks of ranks differ by up to {worst / 1e3:.1f} ms; they were set by the ends of what ranks share"
+        )
+
+
+def _unset_us(rank: _Rank) -> float:
+    return rank.timeline.recording.start_us + rank.timeline.begin_us
 
 
 def _begin_us(rank: _Rank) -> float:
-    return rank.timeline.recording.start_us + rank.timeline.begin_us - rank.offset_us
+    return _unset_us(rank) - rank.offset_us
 
 
 def _steps_s(ranks: Sequence[_Rank]) -> list[float]:
