@@ -452,7 +452,22 @@ def recorded(name: str, *, dtype: str, token_bytes: int, other_bytes: int) -> Ke
     return Kernel(f"{RECORDED}{name}", dtype, sizes, 0, token_bytes + other_bytes, "token_bytes")
 
 
+def recorded_table_gradient(name: str, *, dtype: str, lookups: int, rows: int, width: int) -> Kernel:
+    """Describe a recorded kernel of the gradient of a table: it touches each row that was looked up once.
+
+    Of n lookups spread evenly over R rows, ``R (1 - (1 - 1/R)^n)`` rows are touched in the mean; a skewed table touches
+    fewer.
+    """
+    touched = -rows * math.expm1(lookups * math.log1p(-1 / rows)) if rows > 1 else rows
+    token_bytes = min(round(touched * width * ITEM_BYTES[dtype]), _MOST_BYTES)
+    call = recorded(name, dtype=dtype, token_bytes=token_bytes, other_bytes=0)
+    table = zip(TABLE_SIZES, (lookups, rows, width), strict=True)
+    return replace(call, shape=(*call.shape, *table))
+
+
 RECORDED_SIZES = ("token_bytes", "other_bytes")
+TABLE_SIZES = ("lookups", "rows", "width")
+_MOST_BYTES = 2**60
 RECORDED = "recorded:"
 """What the names of operations begin with that `recorded` makes."""
 CUSTOM = "custom"

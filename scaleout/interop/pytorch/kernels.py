@@ -6,21 +6,25 @@ activations. Of forward and backward all do, but for operators whose tensors hav
 weights, gathered shards, gradients that are added up. Optimizers touch parameters alone.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from scaleout.config.documents import whole
 from scaleout.interop.pytorch.communication import Communication, item_bytes
 from scaleout.interop.pytorch.kineto import NONE, Operator, Recording, ancestors, shape_of
-from scaleout.program.operations import Kernel, kernel, recorded
+from scaleout.program.operations import Kernel, kernel, recorded, recorded_table_gradient
 
 _DTYPES = {"c10::bfloat16": "bf16", "bfloat16": "bf16", "c10::half": "fp16", "half": "fp16", "float": "fp32",
            "double": "fp64", "c10::float8_e4m3fn": "fp8_e4m3", "c10::float8_e5m2": "fp8_e5m2"}  # fmt: skip
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm")
+_WEIGHT_FIRST = {"MmBackward0": True, "BmmBackward0": True, "AddmmBackward0": False, "BaddbmmBackward0": False}
+"""Backward of products of two factors, and whether it computes the gradient of the second one, the weight, first."""
 _LOOKUPS = ("embedding", "_embedding_bag", "_embedding_bag_forward_only", "index_select", "gather")
-_TABLES = ("embedding_dense_backward", "_embedding_bag_dense_backward")
+_TABLES = {"embedding_dense_backward": 2, "_embedding_bag_dense_backward": 5}
+"""Gradients of tables, by the place of the number of rows among their inputs."""
 _GRADIENT = "torch::autograd::AccumulateGrad"
 _PARAMETERS = ("FSDP::all_gather", "FSDP::post_backward", "fsdp::", "Optimizer.step", "Optimizer.zero_grad", "Reducer",
                "aten::flatten_dense_tensors", "aten::unflatten_dense_tensors")  # fmt: skip
@@ -48,6 +52,7 @@ def parameters_of(recording: Recording) -> Counter[Shape]:
 def describe(recording: Recording, works: Sequence[int]) -> dict[int, Kernel]:
     """Describe the kernels among some works, as far as the operators that launched them tell."""
     shapes = {each for each in parameter_shapes(recording) if len(each) > 1}
+    gradients = _weight_gradients(recording)
     known: dict[int, Kernel | None] = {}
     found = {}
     for number in works:
@@ -55,7 +60,7 @@ def describe(recording: Recording, works: Sequence[int]) -> dict[int, Kernel]:
         if operator == NONE:
             continue
         if operator not in known:
-            known[operator] = _kernel(recording, operator, shapes)
+            known[operator] = _kernel(recording, operator, shapes, gradients)
         call = known[operator]
         if call is not None:
             found[number] = call
@@ -114,7 +119,26 @@ def _tensors(operator: Operator) -> list[_Tensor]:
     return found
 
 
-def _kernel(recording: Recording, number: int, shapes: set[Shape]) -> Kernel | None:
+def _weight_gradients(recording: Recording) -> set[int]:
+    """Return the products that compute the gradient of a product's second factor, as their order tells."""
+    products: dict[int, list[int]] = defaultdict(list)
+    for number, operator in enumerate(recording.operators):
+        if operator.name.rpartition("::")[2] not in _PRODUCTS:
+            continue
+        caller = operator.parent
+        while caller != NONE and recording.operators[caller].name not in _WEIGHT_FIRST:
+            caller = recording.operators[caller].parent
+        if caller != NONE:
+            products[caller].append(number)
+    found: set[int] = set()
+    for caller, both in products.items():
+        half = len(both) // 2  # several, where one on distributed tensors calls one on their shards
+        if len(both) == 2 * half:
+            found.update(both[:half] if _WEIGHT_FIRST[recording.operators[caller].name] else both[half:])
+    return found
+
+
+def _kernel(recording: Recording, number: int, shapes: set[Shape], gradients: set[int]) -> Kernel | None:
     operator = recording.operators[number]
     name, tensors = operator.name.rpartition("::")[2], _tensors(operator)
     if not tensors:
@@ -124,7 +148,8 @@ def _kernel(recording: Recording, number: int, shapes: set[Shape]) -> Kernel | N
         each.name.startswith(_PARAMETERS) or each.name == _GRADIENT for each in ancestors(recording.operators, number)
     )
     if name in _PRODUCTS and not of_parameters:
-        call = _gemm(dtype, [tensor.shape for tensor in tensors if len(tensor.shape) > 1], shapes)
+        factors = [tensor.shape for tensor in tensors if len(tensor.shape) > 1]
+        call = _gemm(dtype, factors, shapes, of_weight=number in gradients)
         if call is not None:
             return call
     if "attention" in name:
@@ -135,11 +160,22 @@ def _kernel(recording: Recording, number: int, shapes: set[Shape]) -> Kernel | N
     if name in _LOOKUPS:  # of a table only the rows that are looked up are read
         total = sum(tensor.num_bytes for tensor in tensors[1:])
     if name in _TABLES:
-        return recorded(operator.name, dtype=dtype, token_bytes=tensors[0].num_bytes, other_bytes=0)
+        return _table_gradient(operator, tensors, _TABLES[name])
     matrices = [tensor for tensor in tensors if len(tensor.shape) > 1]
     of_parameters |= bool(matrices) and all(tensor.shape in shapes for tensor in matrices) and _copies(name)
     tokens = 0 if of_parameters else total
     return recorded(operator.name, dtype=dtype, token_bytes=tokens, other_bytes=total - tokens)
+
+
+def _table_gradient(operator: Operator, tensors: Sequence[_Tensor], place: int) -> Kernel:
+    """Describe the gradient of a table, of which gradients of what was looked up and indices are the first inputs."""
+    concrete = operator.args.get("Concrete Inputs")
+    rows = whole(str(concrete[place])) if isinstance(concrete, list) and len(concrete) > place else None
+    lookups = prod(tensors[1].shape) if len(tensors) > 1 else 0
+    dtype = _DTYPES.get(tensors[0].dtype.lower().replace(" ", ""), "fp32")
+    if not rows or rows < 1 or not lookups:
+        return recorded(operator.name, dtype=dtype, token_bytes=tensors[0].num_bytes, other_bytes=0)
+    return recorded_table_gradient(operator.name, dtype=dtype, lookups=lookups, rows=rows, width=tensors[0].shape[-1])
 
 
 def _copies(name: str) -> bool:
@@ -149,18 +185,24 @@ def _copies(name: str) -> bool:
     )
 
 
-def _gemm(dtype: str, factors: Sequence[Shape], shapes: set[Shape]) -> Kernel | None:
-    """Describe a product, and which of its sizes counts tokens: rows, columns, or what is summed over."""
+def _gemm(dtype: str, factors: Sequence[Shape], shapes: set[Shape], *, of_weight: bool) -> Kernel | None:
+    """Describe a product, and which of its sizes counts tokens: rows, columns, or what is summed over.
+
+    Where as many tokens as the model is wide make shapes of activations those of weights, `of_weight` decides.
+    """
     if len(factors) < 2 or 0 in (*factors[-2], *factors[-1]):
         return None
     left, right = factors[-2:]
     sizes = {"M": left[-2], "N": right[-1], "K": left[-1]}
     groups = left[:-2]
+    is_weight = (*groups, sizes["M"], sizes["N"]) in shapes
     tokens = "M"
-    if right not in shapes:
+    if of_weight and is_weight:
+        tokens = "K"
+    elif right not in shapes:
         if left in shapes:
             tokens = "N"
-        elif (*groups, sizes["M"], sizes["N"]) in shapes:
+        elif is_weight:
             tokens = "K"
     if prod(groups) > 1:
         return kernel("grouped_gemm", dtype=dtype, groups=prod(groups), **sizes).counting(tokens)

@@ -1,10 +1,10 @@
 """`scaleout import pytorch`: the recordings of a job's ranks to its program, and a report of what was kept."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -119,12 +119,16 @@ def load_recording(
 
 
 def _parameters(timelines: Mapping[int, Timeline]) -> str:
-    """Write how many parameters of each number of elements a step of the first rank has: ``131072000x2 4096x17``."""
+    """Write how many parameters of each number of elements the first rank has: ``131072000x2 4096x17``.
+
+    Each is counted once a step and micro-batch; a model has one at least that no layer repeats, such as its embedding.
+    """
     recording = next(iter(timelines.values())).recording
-    marked = max(1, len(recording.steps))
+    added = parameters_of(recording)
+    times = math.gcd(*added.values()) if len(set(added.values())) > 1 else max(1, len(recording.steps))
     counts: Counter[int] = Counter()
-    for shape, count in parameters_of(recording).items():
-        counts[prod(shape)] += max(1, count // marked)
+    for shape, count in added.items():
+        counts[math.prod(shape)] += max(1, count // times)
     return " ".join(f"{size}x{count}" for size, count in sorted(counts.items(), reverse=True))
 
 

@@ -1,5 +1,7 @@
 """Buckets of gradients joined, and exchanges cut into chunks with the kernels between them."""
 
+from collections import Counter
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -10,8 +12,8 @@ from scaleout.config.documents import whole
 from scaleout.config.units import BYTES, parse
 from scaleout.errors import ConfigError
 from scaleout.program.cut import without
-from scaleout.program.graph import COLLECTIVES, NONE, Bools, ExecutionGraph, NodeKind, NodeRole, compress
-from scaleout.program.operations import Kernel, TimeSource, kernel
+from scaleout.program.graph import COLLECTIVES, NONE, Bools, ExecutionGraph, Floats, Ints, NodeKind, NodeRole, compress
+from scaleout.program.operations import RECORDED, Kernel, TimeSource, kernel
 from scaleout.program.program import Program
 from scaleout.study.edits.layers import PASSES
 from scaleout.study.edits.recorded import Recorded, shortest
@@ -104,13 +106,15 @@ def chunks(recording: Recorded, text: str, notes: list[str]) -> Program:
         calls = [resized(call, Fraction(1, parts), Fraction(1)) for call in graph.kernels]
         ratios = ratios_of(recording.device, graph.kernels, calls)
         one = with_kernels(graph, calls, ratios, short_s, start_s, waits=1.0)
-        inside = _between_exchanges(graph)
+        inside = (between_exchanges(graph) | _with_tables(graph)) & (graph.kernel != NONE)
         found[0] += int(inside.any())
-        adds = np.array([_added_s(recording.device, call) for call in graph.kernels] + [0.0])[graph.kernel]
-        changed = inside & (one.duration_s != graph.duration_s)
         return graph.with_columns(
-            duration_s=np.where(changed, parts * one.duration_s + (parts - 1) * adds, graph.duration_s),
-            time_source=np.where(changed, int(TimeSource.SCALED), graph.time_source),
+            duration_s=np.where(
+                inside,
+                parts * one.duration_s + (parts - 1) * _added_s(recording.device, graph, inside),
+                graph.duration_s,
+            ),
+            time_source=np.where(inside, int(TimeSource.SCALED), graph.time_source),
         )
 
     program = recording.program.map_graphs(cut)
@@ -122,23 +126,74 @@ def chunks(recording: Recorded, text: str, notes: list[str]) -> Program:
     return program
 
 
-def _between_exchanges(graph: ExecutionGraph) -> Bools:
-    """(N,) which nodes are exchanges, or run between one and its way back."""
+def between_exchanges(graph: ExecutionGraph) -> Bools:
+    """(N,) which nodes are exchanges, or run between one and its way back in the same pass."""
     inside = np.zeros(len(graph), bool)
-    for role in PASSES:
-        exchanges = np.flatnonzero(
-            (graph.kind == NodeKind.COLLECTIVE)
-            & (graph.collective == COLLECTIVES.index("all_to_all"))
-            & graph.has_role(role)
-        )
-        for begin, end in zip(exchanges[::2].tolist(), exchanges[1::2].tolist(), strict=False):
+    for exchanges in _exchanges(graph):
+        for begin, end in zip(exchanges[::2], exchanges[1::2], strict=False):
             inside[begin : end + 1] = True
     return inside & ~graph.has_role(NodeRole.HOST)
 
 
-def _added_s(device: Device | None, call: Kernel) -> float:
-    """Time to add a part's gradient of a weight to that of the parts before it; 0 for other kernels."""
-    if device is None or call.tokens != "K":
-        return 0.0
-    elements = call.sizes["M"] * call.sizes["N"] * call.sizes.get("groups", 1)
-    return float(kernel_times(device, [kernel("add", dtype=call.dtype, elements=elements)])[0][0])
+def _with_tables(graph: ExecutionGraph) -> Bools:
+    """(N,) which nodes are exchanges without a way back, look up in tables what these carry, or add up its gradients.
+
+    In forward that is from the first lookup to the exchange, in backward from it to the last table; products, of which
+    tables have none, are left out.
+    """
+    inside = np.zeros(len(graph), bool)
+    of_tables = np.array(["embedding" in call.op for call in graph.kernels] + [False])[graph.kernel]
+    products = np.array([not call.op.startswith(RECORDED) for call in graph.kernels] + [False])[graph.kernel]
+    steps = _steps(graph)
+    for exchanges in _exchanges(graph):
+        if len(exchanges) % 2:
+            last = exchanges[-1]
+            mine = of_tables & (steps == steps[last]) & graph.has_role(int(graph.role[last]))
+            nodes = [last, *np.flatnonzero(mine).tolist()]
+            inside[min(nodes) : max(nodes) + 1] = True
+    return inside & ~products & ~graph.has_role(NodeRole.HOST)
+
+
+def _exchanges(graph: ExecutionGraph) -> list[list[int]]:
+    """Return the exchanges of each pass of each step."""
+    exchange = (graph.kind == NodeKind.COLLECTIVE) & (graph.collective == COLLECTIVES.index("all_to_all"))
+    steps = _steps(graph)
+    return [
+        np.flatnonzero(exchange & graph.has_role(role) & (steps == step)).tolist()
+        for role in PASSES
+        for step in np.unique(steps[exchange]).tolist()
+    ]
+
+
+def _steps(graph: ExecutionGraph) -> Ints:
+    """(N,) the step that each node is of."""
+    return np.asarray(np.searchsorted([end for _, end in steps_of(graph)], np.arange(len(graph)), side="right"))
+
+
+def _added_s(device: Device | None, graph: ExecutionGraph, inside: Bools) -> Floats:
+    """(N,) time to add a part's gradient of a weight or a table to that of the parts before it; 0 for other nodes.
+
+    Of an operator of several kernels one holds it: of those whose name is there least often the longest.
+    """
+    added_s = np.zeros(len(graph))
+    for index, call in enumerate(graph.kernels):
+        elements = _elements(call)
+        mine = np.flatnonzero(inside & (graph.kernel == index)).tolist()
+        if device is None or not elements or not mine:
+            continue
+        names = Counter(graph.names[node] for node in mine)
+        chosen = max(names, key=lambda name: (-names[name], max(_of_name(graph, mine, name))))
+        add = kernel("add", dtype=call.dtype, elements=elements)
+        added_s[[node for node in mine if graph.names[node] == chosen]] = kernel_times(device, [add])[0][0]
+    return added_s
+
+
+def _of_name(graph: ExecutionGraph, nodes: Sequence[int], name: str) -> list[float]:
+    return [float(graph.duration_s[node]) for node in nodes if graph.names[node] == name]
+
+
+def _elements(call: Kernel) -> int:
+    """Return the elements of the weight or table whose gradient a kernel computes; 0 for other kernels."""
+    if "lookups" in call.sizes:
+        return call.sizes["rows"] * call.sizes["width"]
+    return call.sizes["M"] * call.sizes["N"] * call.sizes.get("groups", 1) if call.tokens == "K" else 0

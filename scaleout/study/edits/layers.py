@@ -55,13 +55,12 @@ def _layers_in(run: Run, change: Change) -> int:
 
 def _with_parameters(recording: Recorded, change: Change, layers: int, notes: list[str]) -> Program:
     """Scale what works on all parameters at once: the optimizer, and collectives of more than the model's rest."""
-    old = change.old or layers
-    per_layer = sum(size * (count // old) for size, count in recording.parameters)
-    rest = sum(size * (count % old) for size, count in recording.parameters)
+    per_layer = sum(size * (count // layers) for size, count in recording.parameters)
+    rest = sum(size * (count % layers) for size, count in recording.parameters)
     if not per_layer:
         notes.append("the recording tells no parameters; its optimizer is left as it is")
         return recording.program
-    ratio = float((per_layer * old * change.factor + rest) / (per_layer * old + rest))
+    ratio = float((per_layer * layers * change.factor + rest) / (per_layer * layers + rest))
     notes.append(
         f"parameters: {per_layer:,} a layer and {rest:,} besides, so that the optimizer takes {ratio:.3f} times as long"
     )

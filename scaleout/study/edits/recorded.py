@@ -59,14 +59,23 @@ _SHORT = 0.05
 """The quantile of kernels' times that is taken for what any kernel takes."""
 
 
+_SMALLER = 4
+"""By how much a collective must be smaller than another of its kind for its time to be mostly its start."""
+
+
 def shortest(program: Program) -> tuple[float, float]:
-    """Return what any kernel takes, and what any collective takes, however little it does."""
-    kernels, communication = [np.zeros(0)], [np.zeros(0)]
+    """Return what any kernel takes, and what any collective takes, however little it does.
+
+    Of collectives the small ones tell; where all of a kind are alike nothing does, and they scale with their bytes.
+    """
+    kernels, small = [np.zeros(0)], [np.zeros(0)]
     for graph in program.graphs:
         timed = np.isfinite(graph.duration_s) & (graph.duration_s > 0) & ~graph.has_role(NodeRole.HOST)
         kernels.append(graph.duration_s[timed & (graph.kind == NodeKind.COMPUTE)])
-        communication.append(graph.duration_s[timed & (graph.kind != NodeKind.COMPUTE)])
-    found = [np.concatenate(each) for each in (kernels, communication)]
+        for kind in np.unique(graph.collective[graph.kind == NodeKind.COLLECTIVE]).tolist():
+            mine = timed & (graph.kind == NodeKind.COLLECTIVE) & (graph.collective == kind)
+            small.append(graph.duration_s[mine & (graph.bytes * _SMALLER <= graph.bytes[mine].max(initial=0))])
+    found = [np.concatenate(each) for each in (kernels, small)]
     return (
         float(np.quantile(found[0], _SHORT)) if len(found[0]) else 0.0,
         float(found[1].min()) if len(found[1]) else 0.0,

@@ -9,7 +9,7 @@ import numpy as np
 from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.spec import Device
 from scaleout.program.graph import NONE, ExecutionGraph, Floats, NodeKind
-from scaleout.program.operations import RECORDED, Kernel, TimeSource, kernel, recorded
+from scaleout.program.operations import RECORDED, Kernel, TimeSource, kernel, recorded, recorded_table_gradient
 from scaleout.program.program import Program
 from scaleout.program.recorded import UNTOLD
 from scaleout.study.edits.recorded import Recorded, parse_change, shortest
@@ -31,9 +31,12 @@ def resized(call: Kernel, batch: Fraction, sequence: Fraction) -> Kernel:
     """Return a kernel for another number of sequences, and of tokens in one."""
     tokens = batch * sequence
     if call.op.startswith(RECORDED):
-        sizes = call.sizes
+        sizes, name = call.sizes, call.op.removeprefix(RECORDED)
+        if "lookups" in sizes:
+            lookups = _whole(sizes["lookups"] * tokens)
+            table = {"rows": sizes["rows"], "width": sizes["width"]}
+            return recorded_table_gradient(name, dtype=call.dtype, lookups=lookups, **table)
         scaled = round(sizes["token_bytes"] * tokens)
-        name = call.op.removeprefix(RECORDED)
         return recorded(name, dtype=call.dtype, token_bytes=scaled, other_bytes=sizes["other_bytes"])
     if not call.tokens:
         return call
