@@ -58,6 +58,7 @@ EDITS: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("moe", "chunks4"): {"chunks": "4"},
     ("dlrm", "batch1024"): {"batch": "2048->1024"},
     ("dlrm", "batch4096"): {"batch": "2048->4096"},
+    ("dlrm", "chunks4"): {"chunks": "4"},
 }
 """Part and variant of a measured row to the edits that make the base's recording of it."""
 

@@ -4,6 +4,7 @@ The jobs ran on two H200; those of the folder `shared`, beside the clone, are le
 """
 
 import json
+import runpy
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -26,40 +27,8 @@ COUNTERFACTUALS = SHARED / "counterfactuals"
 
 needs_shared = pytest.mark.skipif(not COUNTERFACTUALS.is_dir(), reason=f"{COUNTERFACTUALS} is not there")
 
-SHIPPED = {
-    ("tp", "mbs1"): {"batch": "2->1"},
-    ("tp", "mbs4"): {"batch": "2x"},
-    ("tp", "seq8192"): {"sequence": "2x", "batch": "2->1"},
-    ("tp", "seq2048"): {"sequence": "0.5x"},
-    ("tp", "layers2"): {"layers": "4->2"},
-    ("dlrm", "batch1024"): {"batch": "2048->1024"},
-    ("dlrm", "batch4096"): {"batch": "2x"},
-}
-"""Measured variants of the shipped recordings that edits can express."""
-HANDED = {
-    ("fsdp", "mbs1"): {"batch": "3->1"},
-    ("fsdp", "mbs6"): {"batch": "2x"},
-    ("fsdp", "seq8192"): {"sequence": "2x", "batch": "3->2"},
-    ("fsdp", "seq2048"): {"sequence": "4096->2048", "batch": "2x"},
-    ("fsdp", "layers4"): {"layers": "8->4"},
-    ("fsdp", "accum4"): {"accumulate": "4x"},
-    ("fsdp", "recompute"): {"recompute": "full"},
-    ("ddp", "mbs1"): {"batch": "4->1"},
-    ("ddp", "mbs8"): {"batch": "2x"},
-    ("ddp", "layers4"): {"layers": "8->4"},
-    ("ddp", "bucket5"): {"bucket": "5MB"},
-    ("ddp", "bucket100"): {"bucket": "100MB"},
-    ("ddp", "one-bucket"): {"bucket": "20GB"},
-    ("ddp", "accum4"): {"accumulate": "4x"},
-    ("ddp", "seq8192"): {"sequence": "4x", "batch": "4->1"},
-    ("moe", "mbs2"): {"batch": "4->2"},
-    ("moe", "mbs8"): {"batch": "2x"},
-    ("moe", "layers2"): {"layers": "4->2"},
-    ("moe", "seq8192"): {"sequence": "4x", "batch": "4->1"},
-    ("moe", "chunks2"): {"chunks": "2"},
-    ("moe", "chunks4"): {"chunks": "4"},
-}
-"""Those of the jobs in `shared`, of which some were measured."""
+EDITS = runpy.run_path(str(ROOT / "figures" / "recordings.py"))["EDITS"]
+"""Part and variant of what was measured to the edits of the base that should tell it."""
 
 
 class Job:
@@ -138,10 +107,8 @@ def test_a_shipped_recording_replays(job, name):
 
 
 def test_edits_of_shipped_recordings(job):
-    found = errors(job, SHIPPED, PAIR / "edits.jsonl")
-    assert len(found) == len(SHIPPED)
-    # missed, see docs/models/recordings.md: the gradient of an embedding bag grows less than its lookups
-    assert 0.12 < found.pop(("dlrm", "batch4096")) < 0.25
+    found = errors(job, {key: edits for key, edits in EDITS.items() if key[0] in ("tp", "dlrm")}, PAIR / "edits.jsonl")
+    assert len(found) >= 8
     check(found)
 
 
@@ -153,7 +120,7 @@ def test_a_recording_replays(job, name):
 
 @needs_shared
 def test_edits_of_recordings(job):
-    found = errors(job, HANDED, COUNTERFACTUALS / "rows.jsonl")
+    found = errors(job, EDITS, COUNTERFACTUALS / "rows.jsonl")
     assert {part for part, _ in found} == {"fsdp", "ddp", "moe"}
     check(found)
 
