@@ -21,6 +21,7 @@ from scaleout.program.recorded import HOST
 from scaleout.study.edits.communication import bucket, chunks
 from scaleout.study.edits.layers import layers, recompute
 from scaleout.study.edits.microbatches import accumulate, microbatches
+from scaleout.study.edits.ranks import data, expert, tensor
 from scaleout.study.edits.recorded import Edited, Recorded
 from scaleout.study.edits.sizes import batch, sequence
 
@@ -60,6 +61,9 @@ def _without_host(graph: ExecutionGraph) -> ExecutionGraph:
 
 
 EDITS: dict[str, Callable[[Recorded, str, list[str]], Program]] = {
+    "data": data,
+    "tensor": tensor,
+    "expert": expert,
     "layers": layers,
     "microbatches": microbatches,
     "recompute": recompute,

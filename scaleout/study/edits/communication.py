@@ -104,7 +104,7 @@ def chunks(recording: Recorded, text: str, notes: list[str]) -> Program:
         calls = [resized(call, Fraction(1, parts), Fraction(1)) for call in graph.kernels]
         ratios = ratios_of(recording.device, graph.kernels, calls)
         one = with_kernels(graph, calls, ratios, short_s, start_s, waits=1.0)
-        inside = _between_exchanges(graph)
+        inside = between_exchanges(graph)
         found[0] += int(inside.any())
         adds = np.array([_added_s(recording.device, call) for call in graph.kernels] + [0.0])[graph.kernel]
         changed = inside & (one.duration_s != graph.duration_s)
@@ -122,7 +122,7 @@ def chunks(recording: Recorded, text: str, notes: list[str]) -> Program:
     return program
 
 
-def _between_exchanges(graph: ExecutionGraph) -> Bools:
+def between_exchanges(graph: ExecutionGraph) -> Bools:
     """(N,) which nodes are exchanges, or run between one and its way back."""
     inside = np.zeros(len(graph), bool)
     for role in PASSES:
