@@ -7,6 +7,7 @@ of gradients data-parallel, exchanges expert-parallel. Knows nothing of what ker
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -30,7 +31,7 @@ class Axis:
     name: str
     where: str  # the edit, for messages
     family: int  # of the program's groups, that along the axis
-    carries: frozenset[str]  # all axes that it serves
+    carries: frozenset[str]  # the axes of all groups that extend along it
     old: int
     new: int
 
@@ -63,7 +64,14 @@ def axis_of(program: Program, name: str, text: str) -> Axis:
         )
     if program.num_ranks // old * int(new) > MAX_RANKS:
         raise ConfigError(f"{where}: that is more than the {MAX_RANKS:,} ranks that are simulated; choose fewer")
-    return Axis(name, where, fitting[0], carried[fitting[0]], old, int(new))
+    along = {frozenset(pair) for group in family.members for pair in pairwise(group)}
+    served = {
+        each
+        for number, axes in carried.items()
+        for each in axes
+        if any(pair <= set(group) for group in program.groups[number].members for pair in along)
+    }
+    return Axis(name, where, fitting[0], frozenset(served), old, int(new))
 
 
 def _told(family: GroupFamily, axes: frozenset[str]) -> str:

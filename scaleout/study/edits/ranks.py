@@ -21,13 +21,13 @@ from scaleout.program.operations import RECORDED, Kernel, TimeSource, kernel
 from scaleout.program.program import Program
 from scaleout.study.edits.communication import between_exchanges
 from scaleout.study.edits.groups import Axis, activation_sums, axis_of, grown
-from scaleout.study.edits.layers import PASSES
 from scaleout.study.edits.recorded import Recorded, shortest
 from scaleout.study.edits.shards import parameters_ratio, resharded, resized_bytes, shards_of, wholes_of
 from scaleout.study.edits.sizes import with_changes
 
 _GATHER = COLLECTIVES.index("all_gather")
 _SCATTER = COLLECTIVES.index("reduce_scatter")
+_EXCHANGE = COLLECTIVES.index("all_to_all")
 
 
 def data(recording: Recorded, text: str, notes: list[str]) -> Program:
@@ -183,8 +183,12 @@ def _products(graph: ExecutionGraph, axis: Axis) -> Bools:
     )
     if grouped.any():
         return np.asarray(grouped)
-    different = {int(index) for role in PASSES[:1] for index in graph.kernel[plain & graph.has_role(role)]}
-    if len(different) > 3:  # into two halves, and out of them
+    forward = graph.has_role(NodeRole.FORWARD)
+    works = np.flatnonzero(~graph.has_role(NodeRole.HOST))
+    again = np.r_[False, np.diff(graph.kernel[works]) == 0][: len(works)]  # an operator may launch several kernels
+    calls = int((plain & forward)[works[~again]].sum())
+    exchanges = int(((graph.collective == _EXCHANGE) & forward).sum())
+    if calls > 3 * (exchanges // 2):  # into two halves, and out of them
         raise ConfigError(f"{axis.where}: experts' GEMMs were recorded one by one, which cannot be shared out anew")
     return np.asarray(plain)
 
@@ -229,8 +233,8 @@ def _with_ranks(
         changed = with_changes(graph, recording.device, changes(graph) | updates, short_s, start_s)
         unsized = optimizes & (graph.kernel == NONE)
         changed = _stretched(changed, np.where(unsized, float(share), 1.0), short_s)
-        collectives = graph.kind == NodeKind.COLLECTIVE
-        return _stretched(changed, np.where(collectives, leaving[graph.collective, graph.group], 1.0), start_s)
+        collectives = graph.kind == NodeKind.COLLECTIVE  # whose latency grows with their ranks as well
+        return _stretched(changed, np.where(collectives, leaving[graph.collective, graph.group], 1.0), 0.0)
 
     notes.append(
         f"{larger.num_ranks} ranks, clones of the {program.num_ranks} recorded where there are more; collectives over "

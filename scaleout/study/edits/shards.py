@@ -37,16 +37,21 @@ class Shards:
 
 
 def wholes_of(program: Program, axis: Axis) -> frozenset[int]:
-    """Return how many elements have the matrices that the axis's groups gather or sum."""
+    """Return how many elements have the matrices that the axis's groups gather or sum, and that a GEMM has."""
     found = set()
+    matrices = {
+        call.sizes.get("groups", 1) * elements
+        for graph in program.graphs
+        for call in graph.kernels
+        if _is_product(call)
+        for elements in _matrices(call).values()
+    }
     for graph in program.graphs:
         mask = (graph.kind == NodeKind.COLLECTIVE) & (graph.group == axis.family)
         mask &= np.isin(graph.collective, (*REDUCES, _GATHER)) & (graph.bytes > 0)
         for node in np.flatnonzero(mask).tolist():
-            index = int(graph.kernel[node])
-            item = ITEM_BYTES[graph.kernels[index].dtype] if index != NONE else 2
-            found.add(int(graph.bytes[node]) // item)
-    return frozenset(found)
+            found.add(_elements(graph, node))
+    return frozenset(found & matrices)
 
 
 def shards_of(graph: ExecutionGraph, axis: Axis, wholes: frozenset[int]) -> Shards:
@@ -61,14 +66,15 @@ def shards_of(graph: ExecutionGraph, axis: Axis, wholes: frozenset[int]) -> Shar
             whole = True
             continue
         if ours[node]:
-            whole = graph.collective[node] != _SCATTER
+            if graph.collective[node] == _GATHER or _elements(graph, node) in wholes:  # and no sum of losses
+                whole = graph.collective[node] != _SCATTER
             continue
         if graph.kernel[node] == NONE:
             continue
         call = graph.kernels[graph.kernel[node]]
         if call.op.startswith("attention"):
             found.of_node[node], whole = _HEADS, False
-        elif {"M", "N", "K"} <= call.sizes.keys():
+        elif _is_product(call):
             size = _shared(call, wholes, axis.old, sums_next=bool(sums_next[node]), whole=whole)
             if size is None:
                 found.unknown[call] += 1
@@ -87,7 +93,7 @@ def shards_of(graph: ExecutionGraph, axis: Axis, wholes: frozenset[int]) -> Shar
 def _sums_next(graph: ExecutionGraph, ours: Bools) -> Bools:
     """(N,) whether a sum over the group follows before the next other GEMM; an operator may launch several kernels."""
     found = np.zeros(len(graph), bool)
-    products = [{"M", "N", "K"} <= call.sizes.keys() for call in graph.kernels] + [False]
+    products = [_is_product(call) for call in graph.kernels] + [False]
     sums, following = False, NONE  # of the nodes behind
     for node in np.flatnonzero(~graph.has_role(NodeRole.HOST))[::-1].tolist():
         index = int(graph.kernel[node])
@@ -98,6 +104,16 @@ def _sums_next(graph: ExecutionGraph, ours: Bools) -> Bools:
             sums = False
         following = node
     return found
+
+
+def _elements(graph: ExecutionGraph, node: int) -> int:
+    """Return the elements that a collective gathers or sums."""
+    index = int(graph.kernel[node])
+    return int(graph.bytes[node]) // (ITEM_BYTES[graph.kernels[index].dtype] if index != NONE else 2)
+
+
+def _is_product(call: Kernel) -> bool:
+    return {"M", "N", "K"} <= call.sizes.keys()
 
 
 def _matrices(call: Kernel) -> dict[str, int]:
