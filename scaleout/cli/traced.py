@@ -72,12 +72,12 @@ def _compare_recording(
     from scaleout.study.edits import edited
     from scaleout.study.recording import described, on_network, replayed, with_shares
 
-    if job.device is not None:
-        raise ConfigError("--device: kernels of a recording take the time that was recorded; leave it out")
     traced_on = loaded.facts.get("device", "as recorded")
     device = load_device(traced_on) if traced_on in library.names("device") else traced_on
     recording = described(loaded.program, loaded.facts, device)
-    changed = edited(recording, pairs_of(edits, option="--edit", form="as batch=2x or layers=8->4"))
+    other = load_device(job.device) if job.device is not None else None
+    changes = pairs_of(edits, option="--edit", form="as batch=2x or layers=8->4")
+    changed = edited(recording, changes, device=other)
     program = changed.program
     if job.topology is None:
         if job.degrade or job.broken:
@@ -87,6 +87,6 @@ def _compare_recording(
     else:
         program, topology = on_network(program), job.load_topology("")
     compared = compare_program(
-        program, topology=topology, device=device, schedules=schedules or ("recorded",), options=options
+        program, topology=topology, device=other or device, schedules=schedules or ("recorded",), options=options
     )
     return with_shares(compared, loaded.facts, tuple(changed.notes))

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kineto_builder import Rank
 
-from scaleout.errors import TraceError
+from scaleout.errors import ConfigError, TraceError
 from scaleout.interop.chakra.load import load_program
 from scaleout.interop.chakra.save import save_program
 from scaleout.interop.pytorch.load import load_recording
 from scaleout.interop.pytorch.timeline import CLOCK_US
+from scaleout.program.graph import NodeRole
 from scaleout.program.program import alike
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.edits import edited
@@ -202,6 +203,38 @@ def test_an_edit_scales_activations_and_leaves_parameters(tmp_path):
     assert twice_us - base_us == pytest.approx(100, abs=15)
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_forward_that_runs_again_is_known_and_left_out(tmp_path, reentrant):
+    """Autograd numbers what it will differentiate: as PyTorch 2.13 records both kinds of checkpoint."""
+    rank = Rank()
+
+    def called(name, at, lasts, launches=(), **args):
+        rank.operator(name, at, lasts, dims=[[512, 256], [256, 1024]], **args)
+        for launch in launches:
+            rank.kernel(10 * launch, 10, launch=launch, name=name)
+
+    numbered = {"Sequence number": 7, "Fwd thread id": 0}
+    called("aten::mm", 1, 2, [2], **({} if reentrant else numbered))
+    node = "CheckpointFunctionBackward" if reentrant else "MmBackward0"
+    called(f"autograd::engine::evaluate_function: {node}", 4, 20, **{"Sequence number": 7, "Fwd thread id": 1})
+    called("aten::linear", 5, 4, **numbered)
+    called("aten::mm", 6, 2, [7], **numbered)
+    if reentrant:
+        called("autograd::engine::evaluate_function: MmBackward0", 10, 10, **numbered)
+    called("aten::mm", 11, 4, [12, 14])
+    rank.write(tmp_path)
+    program = load_recording((tmp_path,))[0]
+    graph = program.graphs[0]
+    works = [NodeRole(int(graph.role[node])) for node in range(len(graph)) if not graph.role[node] & NodeRole.HOST]
+    backward = NodeRole.BACKWARD
+    assert works == [NodeRole.FORWARD, backward | NodeRole.RECOMPUTE, backward, backward]
+    left = edited(described(program, {"host_bound": "1"}, "no device"), {"recompute": "none"})
+    assert len(left.program.graphs[0]) == len(graph) - 1
+    assert "memory" in left.notes[-1]
+    with pytest.raises(ConfigError, match="recomputes already"):
+        edited(described(program, {}, "no device"), {"recompute": "full"})
+
+
 def _write(folder, text):
     path = folder / "job.rank0.json"
     path.write_bytes(text)
@@ -266,7 +299,9 @@ def test_ranks_that_do_not_fit_together_are_refused(tmp_path):
         ("layers=2x", "no layers that repeat"),
         ("chunks=0", "from 1 to 1024"),
         ("bucket=1MB", "no DDP job"),
-        ("recompute=none", "give full"),
+        ("recompute=some", "give full or none"),
+        ("recompute=none", "there is nothing to leave out"),
+        ("data=2x", "no data-parallel group to change: it communicates nothing"),
     ],
 )
 def test_an_edit_that_cannot_be_is_one_message(tmp_path, scaleout, edit, words):

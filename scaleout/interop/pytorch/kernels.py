@@ -25,6 +25,8 @@ _WEIGHT_FIRST = {"MmBackward0": True, "BmmBackward0": True, "AddmmBackward0": Fa
 _LOOKUPS = ("embedding", "_embedding_bag", "_embedding_bag_forward_only", "index_select", "gather")
 _TABLES = {"embedding_dense_backward": 2, "_embedding_bag_dense_backward": 5}
 """Gradients of tables, by the place of the number of rows among their inputs."""
+_SEQUENCE_FIRST = ("_flash_attention", "_efficient_attention", "_flash_attn", "_fmha")
+"""Operators of attention that take a sequence's heads together."""
 _GRADIENT = "torch::autograd::AccumulateGrad"
 _PARAMETERS = ("FSDP::all_gather", "FSDP::post_backward", "fsdp::", "Optimizer.step", "Optimizer.zero_grad", "Reducer",
                "aten::flatten_dense_tensors", "aten::unflatten_dense_tensors")  # fmt: skip
@@ -210,12 +212,14 @@ def _gemm(dtype: str, factors: Sequence[Shape], shapes: set[Shape], *, of_weight
 
 
 def _attention(dtype: str, name: str, operator: Operator, tensors: Sequence[Shape]) -> Kernel | None:
-    """Describe attention; queries are (batch, heads, sequence, size of a head)."""
+    """Describe attention; queries are (batch, heads, sequence, size of a head), or sequence first."""
     wide = [shape for shape in tensors if len(shape) == 4]
     backward = "backward" in name
     if len(wide) < (4 if backward else 3) or any(0 in shape for shape in wide):
         return None
     queries, keys = wide[1:3] if backward else wide[:2]
+    if name.startswith(_SEQUENCE_FIRST):
+        queries, keys = ((shape[0], shape[2], shape[1], shape[3]) for shape in (queries, keys))
     batch, heads, seq, head_dim = queries
     concrete: Any = operator.args.get("Concrete Inputs")
     causal = "True" in [str(each) for each in concrete] if isinstance(concrete, list) else True

@@ -13,14 +13,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from scaleout.cluster.device.spec import Device
 from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError
 from scaleout.program.graph import ExecutionGraph, NodeRole
 from scaleout.program.program import Program
 from scaleout.program.recorded import HOST
 from scaleout.study.edits.communication import bucket, chunks
+from scaleout.study.edits.device import on_device
 from scaleout.study.edits.layers import layers, recompute
 from scaleout.study.edits.microbatches import accumulate, microbatches
+from scaleout.study.edits.ranks import data, expert, tensor
 from scaleout.study.edits.recorded import Edited, Recorded
 from scaleout.study.edits.sizes import batch, sequence
 
@@ -28,8 +31,8 @@ _HOST_BOUND = 0.1
 """Of the step, how much the GPU may wait for the host for the host to be left out of an edit."""
 
 
-def edited(recording: Recorded, edits: Mapping[str, str]) -> Edited:
-    """Carry out the edits of a recording, in the order of `EDITS`.
+def edited(recording: Recorded, edits: Mapping[str, str], *, device: Device | None = None) -> Edited:
+    """Carry out the edits of a recording, in the order of `EDITS`, then move it to another device.
 
     Raises
     ------
@@ -41,7 +44,7 @@ def edited(recording: Recorded, edits: Mapping[str, str]) -> Edited:
         raise ConfigError(f"--edit {unknown[0]}={edits[unknown[0]]}: no such edit; {nearest(unknown[0], EDITS)}")
     notes: list[str] = []
     program = recording.program
-    if edits and recording.host_bound < _HOST_BOUND:
+    if (edits or device is not None) and recording.host_bound < _HOST_BOUND:
         program = program.map_graphs(_without_host)
         notes.append(
             f"the GPU waited {recording.host_bound:.1%} of the time for the host, which the edited job leaves out: "
@@ -50,6 +53,8 @@ def edited(recording: Recorded, edits: Mapping[str, str]) -> Edited:
     for key, edit in EDITS.items():
         if key in edits:
             program = edit(replace(recording, program=program), edits[key], notes)
+    if device is not None:
+        program = on_device(replace(recording, program=program), device, notes)
     return Edited(program, notes)
 
 
@@ -60,6 +65,9 @@ def _without_host(graph: ExecutionGraph) -> ExecutionGraph:
 
 
 EDITS: dict[str, Callable[[Recorded, str, list[str]], Program]] = {
+    "data": data,
+    "tensor": tensor,
+    "expert": expert,
     "layers": layers,
     "microbatches": microbatches,
     "recompute": recompute,

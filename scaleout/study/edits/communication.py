@@ -151,7 +151,7 @@ def _with_tables(graph: ExecutionGraph) -> Bools:
             mine = of_tables & (steps == steps[last]) & graph.has_role(int(graph.role[last]))
             nodes = [last, *np.flatnonzero(mine).tolist()]
             inside[min(nodes) : max(nodes) + 1] = True
-    return inside & ~products & ~graph.has_role(NodeRole.HOST)
+    return np.asarray(inside & ~products & ~graph.has_role(NodeRole.HOST))
 
 
 def _exchanges(graph: ExecutionGraph) -> list[list[int]]:

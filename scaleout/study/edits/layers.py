@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from scaleout.errors import ConfigError
-from scaleout.program.graph import NONE, ExecutionGraph, NodeKind, NodeRole
+from scaleout.program.cut import without
+from scaleout.program.graph import NONE, Bools, ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.operations import RECORDED, TimeSource
 from scaleout.program.program import Program
 from scaleout.study.edits.recorded import Change, Recorded, parse_change
@@ -91,31 +92,53 @@ _ITEM = {"fp64": 8, "fp32": 4, "int8": 1}
 
 
 def recompute(recording: Recorded, text: str, notes: list[str]) -> Program:
-    """Run each layer's forward again before its backward."""
-    if text != "full":
-        raise ConfigError(f"--edit recompute={text}: a recording can be made to recompute in full only; give full")
+    """Run each layer's forward again before its backward, or leave out what ran again."""
+    if text not in ("full", "none"):
+        raise ConfigError(f"--edit recompute={text}: a job recomputes in full or not at all; give full or none")
+    recomputed = sum(int(_again(graph).sum()) for graph in recording.program.graphs)
+    if text == "none":
+        if not recomputed:
+            raise ConfigError(
+                "--edit recompute=none: no forward of the recording runs again in its backward, as under "
+                "torch.utils.checkpoint; there is nothing to leave out"
+            )
+        notes.append(
+            f"recompute: {recomputed:,} kernels and collectives that ran again are left out; whether what they gave "
+            f"fits into memory is not told by a recording"
+        )
+        return recording.program.map_graphs(lambda graph: without(graph, _again(graph)))
+    if recomputed:
+        raise ConfigError("--edit recompute=full: the recording recomputes already; record the job without it")
     found = [0]
-
-    def recompute(graph: ExecutionGraph) -> ExecutionGraph:
-        forward, backward = runs_of(graph, NodeRole.FORWARD), runs_of(graph, NodeRole.BACKWARD)
-        if not forward or not backward:
-            return graph
-        unit = forward[0]
-        begin, end = unit.bounds[unit.repeats // 2 : unit.repeats // 2 + 2]
-        again = [
-            node
-            for node in range(begin, end)
-            if graph.stream[node] == 0 and graph.kind[node] == NodeKind.COMPUTE and not graph.role[node] & NodeRole.HOST
-        ]
-        for run in sorted(backward, key=lambda run: -run.bounds[0]):
-            layers = max(run.repeats, unit.repeats)
-            for each in range(run.repeats - 1, -1, -1):
-                times = 1 + (layers - run.repeats if each == 0 else 0)
-                graph = inserted(graph, again * times, run.bounds[each])
-                found[0] += times
-        return graph
-
-    program = recording.program.map_graphs(recompute)
+    program = recording.program.map_graphs(lambda graph: _recomputed(graph, found))
     if not found[0]:
         raise ConfigError("--edit recompute=full: the recording shows no layers that repeat, forward and backward")
     return program
+
+
+def _again(graph: ExecutionGraph) -> Bools:
+    """(N,) which nodes are of a forward that runs again; parameters that are gathered meanwhile serve backward too."""
+    tokens = np.array([bool(call.sizes.get("token_bytes")) for call in graph.kernels] + [False])[graph.kernel]
+    carries = tokens & (graph.kernel != NONE)
+    return np.asarray(graph.has_role(NodeRole.RECOMPUTE) & ((graph.kind == NodeKind.COMPUTE) | carries))
+
+
+def _recomputed(graph: ExecutionGraph, found: list[int]) -> ExecutionGraph:
+    """Return a graph whose layers run forward again before their backward, and count them."""
+    forward, backward = runs_of(graph, NodeRole.FORWARD), runs_of(graph, NodeRole.BACKWARD)
+    if not forward or not backward:
+        return graph
+    unit = forward[0]
+    begin, end = unit.bounds[unit.repeats // 2 : unit.repeats // 2 + 2]
+    again = [
+        node
+        for node in range(begin, end)
+        if graph.stream[node] == 0 and graph.kind[node] == NodeKind.COMPUTE and not graph.role[node] & NodeRole.HOST
+    ]
+    for run in sorted(backward, key=lambda run: -run.bounds[0]):
+        layers = max(run.repeats, unit.repeats)
+        for each in range(run.repeats - 1, -1, -1):
+            times = 1 + (layers - run.repeats if each == 0 else 0)
+            graph = inserted(graph, again * times, run.bounds[each])
+            found[0] += times
+    return graph

@@ -1,6 +1,6 @@
 """Kernels of other sizes: another batch, or another length of its sequences."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -81,13 +81,28 @@ def with_kernels(
     duration_s = np.where(untold, duration_s * waits, duration_s)
     columns: dict[str, Any] = {
         "duration_s": duration_s,
-        "time_source": np.where((ratio != 1.0) | untold, int(TimeSource.SCALED), graph.time_source),
+        "time_source": np.where((ratio != 1.0) | (untold & (waits != 1.0)), int(TimeSource.SCALED), graph.time_source),
         "kernels": tuple(calls),
     }
     for name in ("flops", "bytes"):
         values = np.array([getattr(call, name) for call in calls] + [0], np.int64)[graph.kernel]
         columns[name] = np.where(known, values, getattr(graph, name))
     return graph.with_columns(**columns)
+
+
+def with_changes(
+    graph: ExecutionGraph, device: Device | None, changes: Mapping[int, Kernel], short_s: float, start_s: float
+) -> ExecutionGraph:
+    """Return the graph with other kernels at some nodes, by node; each takes as much longer as it does more."""
+    pairs: dict[tuple[int, Kernel], int] = {}
+    index = graph.kernel.copy()
+    for node in np.flatnonzero(graph.kernel != NONE).tolist():
+        old = int(graph.kernel[node])
+        index[node] = pairs.setdefault((old, changes.get(node, graph.kernels[old])), len(pairs))
+    olds = tuple(graph.kernels[old] for old, _ in pairs)
+    news = [new for _, new in pairs]
+    split = graph.with_columns(kernel=index, kernels=olds)
+    return with_kernels(split, news, ratios_of(device, olds, news), short_s, start_s, waits=1.0)
 
 
 def batch(recording: Recorded, text: str, notes: list[str]) -> Program:
