@@ -1,4 +1,4 @@
-"""What-ifs of a recorded job: its batch, sequence, layers or steps changed, kernel by kernel.
+"""What-ifs of a recorded job: its batch, sequence, layers, steps, ranks or device changed, kernel by kernel.
 
 A kernel whose sizes are recorded takes its recorded time, times what our model says of the new size over the old one;
 one of which only bytes are known takes as much longer as it moves more, beyond the time of the shortest kernels. Layers
