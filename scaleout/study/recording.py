@@ -78,8 +78,8 @@ def without_unchanged(compared: Comparison, program: Program) -> Comparison:
     for each in compared.outcomes:
         if _rewrites(each.schedule, weighs=False) and all(line.graph.names in names for line in each.result.timelines):
             error = ConfigError(
-                f"changes nothing of this recording: no collective is next to a kernel "
-                f"that it could be joined to or cut with, as copies lie between, or none would gain; leave it out"
+                "changes nothing of this recording: no collective is next to a kernel "
+                "that it could be joined to or cut with, as copies lie between, or none would gain; leave it out"
             )
             failures.append(Failure(each.schedule, error))
         else:
