@@ -45,6 +45,7 @@ EDITS: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("ddp", "bucket100"): {"bucket": "100 MiB"},
     ("ddp", "one-bucket"): {"bucket": "20000 MiB"},
     ("ddp", "accum4"): {"accumulate": "1->4"},
+    ("ddp", "no-sync"): {"data": "2->1"},
     ("tp", "mbs1"): {"batch": "2->1"},
     ("tp", "mbs4"): {"batch": "2->4"},
     ("tp", "seq8192"): {"sequence": "4096->8192", "batch": "2->1"},

@@ -66,11 +66,20 @@ def _compare_recording(
     edits: "Sequence[str]",
 ) -> "Comparison":
     """Replay a recording, or simulate its kernels on another network."""
+    from dataclasses import replace
+
     from scaleout.cluster.device.spec import load_device
     from scaleout.config import library
     from scaleout.study.comparison import compare_program
     from scaleout.study.edits import edited
-    from scaleout.study.recording import described, on_network, replayed, with_shares
+    from scaleout.study.recording import (
+        check_schedules,
+        described,
+        on_network,
+        replayed,
+        with_shares,
+        without_unchanged,
+    )
 
     traced_on = loaded.facts.get("device", "as recorded")
     device = load_device(traced_on) if traced_on in library.names("device") else traced_on
@@ -79,6 +88,8 @@ def _compare_recording(
     changes = pairs_of(edits, option="--edit", form="as batch=2x or layers=8->4")
     changed = edited(recording, changes, device=other)
     program = changed.program
+    schedules = schedules or ("recorded",)
+    check_schedules(schedules, on_network=job.topology is not None)
     if job.topology is None:
         if job.degrade or job.broken:
             raise ConfigError(f"{path}: a recording does not say on which network it ran; give --topology")
@@ -86,7 +97,7 @@ def _compare_recording(
         topology = change_ranks(topology, job.slow)
     else:
         program, topology = on_network(program), job.load_topology("")
-    compared = compare_program(
-        program, topology=topology, device=other or device, schedules=schedules or ("recorded",), options=options
-    )
-    return with_shares(compared, loaded.facts, tuple(changed.notes))
+        if set(schedules) == {"recorded"}:  # what ran at the same time has slowed each other down already
+            options = replace(options, contention=False)
+    compared = compare_program(program, topology=topology, device=other or device, schedules=schedules, options=options)
+    return with_shares(without_unchanged(compared, program), loaded.facts, tuple(changed.notes))

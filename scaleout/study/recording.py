@@ -4,7 +4,7 @@ A replay takes the recorded time of every kernel, and of every collective once i
 time has slowed each other down already, so nothing contends anew.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,10 +19,12 @@ from scaleout.program.graph import ExecutionGraph, NodeKind
 from scaleout.program.operations import TimeSource
 from scaleout.program.program import Program
 from scaleout.program.recorded import BEFORE
+from scaleout.schedule import SCHEDULES, passes_of
 from scaleout.simulation.options import SimulationOptions
 from scaleout.simulation.result import Result
 from scaleout.study.comparison import Comparison
-from scaleout.study.edits import Recorded
+from scaleout.study.edits import Recorded, with_axes
+from scaleout.study.job import Failure
 
 
 def described(program: Program, facts: Mapping[str, str], device: Device | str) -> Recorded:
@@ -30,7 +32,7 @@ def described(program: Program, facts: Mapping[str, str], device: Device | str) 
     counts = [pair.partition("x") for pair in facts.get("parameters", "").split()]
     parameters = tuple((whole(size) or 0, whole(count) or 0) for size, _, count in counts)
     host_bound = number(facts.get("host_bound", "0")) or 0.0
-    steps = program.map_graphs(without_phase(BEFORE))
+    steps = with_axes(program.map_graphs(without_phase(BEFORE)))
     return Recorded(steps, device if isinstance(device, Device) else None, host_bound, parameters)
 
 
@@ -47,6 +49,44 @@ def replayed(program: Program, options: SimulationOptions) -> tuple[Topology, Si
             raise ConfigError(f"{option}: a replay takes the recorded times of collectives; give --topology as well")
     nowhere = Topology("recorded network", (Dimension("switch", program.num_ranks, 1.0, 0.0),))
     return nowhere, replace(options, contention=False)
+
+
+def check_schedules(names: Sequence[str], *, on_network: bool) -> None:
+    """Refuse schedules that make other collectives of the recorded ones where no network times them."""
+    for name in names:
+        passes_of(name)
+        if not on_network and _rewrites(name, weighs=True):
+            raise ConfigError(
+                f"--schedule {name}: a recording does not tell how long the collectives take that it would make; give "
+                f"--topology as well"
+            )
+
+
+def _rewrites(name: str, *, weighs: bool) -> bool:
+    """Whether a schedule rewrites graphs; also one that weighs costs, and may so leave them as they are, if asked."""
+    parts = [SCHEDULES[part.partition(":")[0]] for part in name.split("+")]
+    return any(part.rewrites or (weighs and part.decides) for part in parts)
+
+
+def without_unchanged(compared: Comparison, program: Program) -> Comparison:
+    """Move schedules that found nothing to rewrite in a recording from the outcomes to the failures.
+
+    `ConfigError` if that leaves none.
+    """
+    names = {graph.names for graph in program.graphs}
+    kept, failures = [], list(compared.failures)
+    for each in compared.outcomes:
+        if _rewrites(each.schedule, weighs=False) and all(line.graph.names in names for line in each.result.timelines):
+            error = ConfigError(
+                "changes nothing of this recording: no collective is next to a kernel "
+                "that it could be joined to or cut with, as copies lie between, or none would gain; leave it out"
+            )
+            failures.append(Failure(each.schedule, error))
+        else:
+            kept.append(each)
+    if not kept:
+        raise ConfigError(str(failures[0]))
+    return replace(compared, outcomes=tuple(kept), failures=tuple(failures))
 
 
 def on_network(program: Program) -> Program:

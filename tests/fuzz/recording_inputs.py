@@ -56,7 +56,7 @@ def _grammar():
 
 
 EDITS = ("batch=2x", "sequence=4->1", "layers=2x", "accumulate=2x", "bucket=1MB", "chunks=2", "recompute=full",
-         "microbatches=2->4")  # fmt: skip
+         "recompute=none", "microbatches=2->4", "data=2x", "tensor=2->4", "expert=0.5x")  # fmt: skip
 
 
 def recordings(random):

@@ -1,4 +1,4 @@
-"""What-ifs of a recorded job: its batch, sequence, layers or steps changed, kernel by kernel.
+"""What-ifs of a recorded job: its batch, sequence, layers, steps, ranks or device changed, kernel by kernel.
 
 A kernel whose sizes are recorded takes its recorded time, times what our model says of the new size over the old one;
 one of which only bytes are known takes as much longer as it moves more, beyond the time of the shortest kernels. Layers
@@ -21,6 +21,7 @@ from scaleout.program.program import Program
 from scaleout.program.recorded import HOST
 from scaleout.study.edits.communication import bucket, chunks
 from scaleout.study.edits.device import on_device
+from scaleout.study.edits.groups import with_axes
 from scaleout.study.edits.layers import layers, recompute
 from scaleout.study.edits.microbatches import accumulate, microbatches
 from scaleout.study.edits.ranks import data, expert, tensor
@@ -79,4 +80,4 @@ EDITS: dict[str, Callable[[Recorded, str, list[str]], Program]] = {
 }
 """What can be edited, in the order in which it is done."""
 
-__all__ = ["EDITS", "Edited", "Recorded", "edited"]
+__all__ = ["EDITS", "Edited", "Recorded", "edited", "with_axes"]

@@ -74,6 +74,17 @@ def axis_of(program: Program, name: str, text: str) -> Axis:
     return Axis(name, where, fitting[0], frozenset(served), old, int(new))
 
 
+def with_axes(program: Program) -> Program:
+    """Return the program with the axis of each process-group set that serves one alone, where its name tells none."""
+    carried = _carried(program)
+    axes = [
+        next(iter(carried[number])) if len(carried.get(number, ())) == 1 else ""
+        for number in range(len(program.groups))
+    ]
+    families = (replace(each, axis=axis or each.axis) for each, axis in zip(program.groups, axes, strict=True))
+    return replace(program, groups=tuple(families))
+
+
 def _told(family: GroupFamily, axes: frozenset[str]) -> str:
     kinds = f"{'- and '.join(sorted(axes))}-parallel" if axes else "of no axis that can be told"
     return f"{len(family.members)} group(s) of {len(family.members[0])} ranks, {kinds}"

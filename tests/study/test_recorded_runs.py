@@ -1,0 +1,133 @@
+"""Recorded jobs under other schedules, networks, ranks and devices: what works, and what is refused in one message."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import scaleout as package
+from scaleout.interop.chakra.save import save_program
+from scaleout.interop.pytorch.load import load_recording
+
+RECORDINGS = Path(package.__file__).parents[1] / "traces" / "h200-pair" / "recordings"
+MACHINE = ("--topology", RECORDINGS.parent / "machine.yaml")
+FOUR = ("--topology", "h200-node-4")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Return the folder of traces of each shipped recording, imported when first asked for."""
+    made = {}
+
+    def folder(name):
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp(name)
+            program, facts, report = load_recording((RECORDINGS / f"{name}-base",))
+            save_program(program, made[name], name=report.name, facts=facts)
+        return made[name]
+
+    return folder
+
+
+@pytest.fixture
+def run(folders, scaleout):
+    """Run a recording; give the exit code, the values printed and the error."""
+
+    def run(name, *arguments):
+        code, out, err = scaleout("run", "--trace", folders(name), *arguments, "--json")
+        assert "Traceback" not in err
+        return code, json.loads(out) if out.strip() else None, err
+
+    return run
+
+
+def makespan_s(found):
+    code, summary, err = found
+    assert code == 0, err
+    return summary["results"][0]["makespan_s"]
+
+
+@pytest.mark.parametrize("name", ["tp", "ddp", "moe"])
+def test_a_recording_on_its_own_network_takes_as_long(run, name):
+    """Kernels were slowed by what ran at the same time as they were recorded, and are not again."""
+    found = run(name, *MACHINE)
+    assert makespan_s(found) == pytest.approx(found[1]["recorded_s"], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "edit"), [("tp", "tensor=2->4"), ("ddp", "data=2->4"), ("moe", "expert=2->4"), ("fsdp", "data=2x")]
+)
+def test_more_ranks_with_and_without_a_network(run, name, edit):
+    code, summary, err = run(name, "--edit", edit)
+    assert (code, summary["ranks"]) == (0, 4), err
+    result = summary["results"][0]
+    assert sum(result[f"{each}_share"] for each in ("recorded", "scaled", "modelled")) == pytest.approx(1)
+    on_four = run(name, "--edit", edit, *FOUR)
+    assert makespan_s(on_four) == pytest.approx(result["makespan_s"], rel=0.06)
+    assert on_four[1]["results"][0]["modelled_share"] > 0 == result["modelled_share"]
+    code, _, err = run(name, "--edit", edit, *MACHINE)
+    assert code == 2
+    assert "the job has 4 ranks" in err
+
+
+@pytest.mark.parametrize("option", [("--degrade", "0-switch=0.25"), ("--slow", "1=1.5")])
+@pytest.mark.parametrize("edits", [(), ("tensor=2->4",), ("tensor=2->4", "batch=2->1", "layers=4->2")])
+def test_a_fault_makes_an_edited_recording_longer(run, option, edits):
+    chosen = [each for edit in edits for each in ("--edit", edit)]
+    network = FOUR if edits else MACHINE
+    whole, faulty = (makespan_s(run("tp", *network, *chosen, *given)) for given in ((), option))
+    assert faulty > 1.01 * whole
+
+
+def test_an_algorithm_is_taken_for_an_edited_recording(run):
+    chosen = ("--edit", "data=2->4", *FOUR, "--algorithm")
+    by_name = {name: run("ddp", *chosen, f"all_reduce={name}") for name in ("ring", "double_binary_tree")}
+    busy = {name: found[1]["results"][0]["communication_s"] for name, found in by_name.items()}
+    assert busy["ring"] != busy["double_binary_tree"]
+
+
+@pytest.mark.parametrize("schedule", ["overlap", "concurrent", "blocking-tp", "overlap:always", "centauri"])
+def test_schedules_that_place_or_weigh_run(run, schedule):
+    assert makespan_s(run("ddp", *MACHINE, "--schedule", schedule)) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("tp", ("--schedule", "async-tp"), "give --topology as well"),
+        ("ddp", ("--schedule", "centauri"), "give --topology as well"),
+        ("tp", ("--schedule", "async-tp", *MACHINE), "schedule async-tp: changes nothing of this recording"),
+        ("moe", ("--schedule", "fused", *MACHINE), "schedule fused: changes nothing of this recording"),
+        ("tp", ("--schedule", "nothing"), "unknown schedule"),
+        ("tp", ("--degrade", "0-1=0.5"), "give --topology"),
+        ("tp", ("--algorithm", "all_reduce=ring"), "give --topology as well"),
+        ("tp", ("--device", "nothing"), "unknown device"),
+        ("fsdp", ("--edit", "tensor=2x"), "no tensor-parallel group to change"),
+    ],
+)
+def test_what_a_recording_cannot_do_is_one_message(run, name, options, words):
+    code, summary, err = run(name, *options)
+    assert code == 2
+    assert summary is None
+    assert words in err, err
+
+
+def test_schedules_that_change_nothing_stand_beside_those_that_do(run):
+    code, summary, err = run("ddp", *MACHINE, "--schedule", "overlap", "--schedule", "fused")
+    assert code != 0
+    assert [each["schedule"] for each in summary["results"]] == ["overlap"]
+    assert "changes nothing" in summary["failures"]["fused"]
+    assert "changes nothing" in err
+
+
+def test_another_device_scales_each_kernel(run):
+    """From an H200 to an H100: GEMMs as the peaks, streams as the bandwidths, collectives as recorded."""
+    found = run("tp", "--device", "h100")
+    assert found[1]["device"] == "h100"
+    result = found[1]["results"][0]
+    base = run("tp")[1]["results"][0]
+    assert result["communication_s"] == pytest.approx(base["communication_s"])
+    assert 1 < result["makespan_s"] / base["makespan_s"] < 4.8 / 3.35
+    assert result["scaled_share"] > 0.9
+    assert any("GEMMs and attention" in note for note in found[1]["notes"])
+    assert makespan_s(run("tp", "--device", "h200")) == pytest.approx(base["makespan_s"], rel=0.02)
