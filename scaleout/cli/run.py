@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="KEY=VALUE",
     help="Change a recorded job of --trace: batch, sequence, layers, microbatches, accumulate, or ranks of data, "
-    "tensor or expert, by a factor (2x) or OLD->NEW; bucket=SIZE of gradients, chunks=N of an exchange, recompute=full or "
-    "none; repeatable.",
+    "tensor or expert, by a factor (2x) or OLD->NEW; bucket=SIZE of gradients, chunks=N of an exchange, recompute=full "
+    "or none; repeatable.",
 )
 @output_options("Write tables, timeline and figure here.")
 def run(
