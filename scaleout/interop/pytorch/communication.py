@@ -26,7 +26,8 @@ from scaleout.interop.pytorch.kineto import (
 
 SEND, RECEIVE = "send", "receive"
 
-_PARAMETERS = "record_param_comms"
+COMMUNICATES = "record_param_comms"
+"""Operator under which PyTorch launches a collective, and says what it moves."""
 _NAMES: tuple[tuple[str, str], ...] = (
     ("reducescatter", "reduce_scatter"), ("allreduce", "all_reduce"), ("allgather", "all_gather"),
     ("alltoall", "all_to_all"), ("all2all", "all_to_all"), ("broadcast", "broadcast"), ("barrier", "barrier"),
@@ -96,7 +97,7 @@ def _of_kernel(recording: Recording, work: Work) -> Communication:
             if found is not None:
                 return found
     named = [operator for operator in callers if re.match(r"nccl:|c10d::|_c10d|record_param_comms", operator.name)]
-    kinds = [kind for operator in named if (kind := kind_of(operator.name)) and operator.name != _PARAMETERS]
+    kinds = [kind for operator in named if (kind := kind_of(operator.name)) and operator.name != COMMUNICATES]
     kind = kinds[0] if kinds else kind_of(work.name) or "all_reduce"
     sizes = [size for operator in named if (size := _input_bytes(operator, kind)) is not None]
     return Communication(kind, sizes[0] if sizes else None, None, "")
@@ -173,7 +174,7 @@ def _called_together(recording: Recording, works: Sequence[int]) -> dict[int, tu
     waiting = [
         (operator.start_us, operator.thread, operator)
         for number, operator in enumerate(recording.operators)
-        if operator.name == _PARAMETERS and number not in launched and _is_message(operator)
+        if operator.name == COMMUNICATES and number not in launched and _is_message(operator)
     ]
     waiting.sort(key=lambda each: each[0])
     found: dict[int, list[Communication]] = {}
@@ -202,6 +203,6 @@ def _is_message(operator: Operator) -> bool:
 
 
 def _parameters_above(recording: Recording, operator: int) -> int:
-    while operator != NONE and recording.operators[operator].name != _PARAMETERS:
+    while operator != NONE and recording.operators[operator].name != COMMUNICATES:
         operator = recording.operators[operator].parent
     return operator

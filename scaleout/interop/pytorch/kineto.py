@@ -116,6 +116,7 @@ class Recording:
     steps: list[Span]
     syncs: dict[int, Mapping[str, Any]]  # what a synchronisation waits for, by correlation, where recorded
     start_us: float  # of the earliest event, on the clock of the rank's host
+    epoch_us: float | None = None  # the same since 1970, where the file tells
     notes: dict[str, int] = field(default_factory=dict)  # what could not be read, and how often
 
     def note(self, text: str, count: int = 1) -> None:
@@ -130,6 +131,8 @@ _CALLS = {"cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "privateuse1_
 _OPERATORS = {"cpu_op", "operator", "user_annotation"}
 _LARGEST_US = 1e18
 """Of times: clocks count from the start of the machine, or from 1970."""
+_AFTER_1970_US = 1e15
+"""Clocks that count from 1970 show more since 2001, those of machines that have not run for 30 years less."""
 _MOST_ELEMENTS = 2**40
 """Of a tensor: a TB of bytes."""
 _STEP = re.compile(r"ProfilerStep#\d+")
@@ -179,8 +182,9 @@ def read_kineto(content: Any, path: Path) -> Recording:
     info = facts.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     recording = Recording(
-        path, _rank(info.get("rank")), _rank(info.get("world_size")), _device(facts), _listed_groups(info), [], [], [],
-        [], {}, origin,
+        path, _rank(info.get("rank")), _rank(info.get("world_size")), _device(facts),
+        listed_groups(info.get("pg_config"), "pg_size"), [], [], [],
+        [], {}, origin, _since_1970(facts, origin),
     )  # fmt: skip
     externals: dict[int, int] = {}
     for event, time in zip(spans, times, strict=True):
@@ -262,20 +266,25 @@ def _rank(value: object) -> int | None:
     return found if found >= 0 else None
 
 
+def _since_1970(facts: Mapping[str, Any], origin_us: float) -> float | None:
+    """Return a moment of the file since 1970; newer files count from a base, older ones from then or from boot."""
+    found = origin_us + max(whole_of(facts.get("baseTimeNanoseconds", 0)), 0) / 1e3
+    return found if found > _AFTER_1970_US else None
+
+
 def _device(facts: Mapping[str, Any]) -> str:
     listed = facts.get("deviceProperties")
     names = [str(each.get("name", "")) for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
     return next((name for name in names if name), "")
 
 
-def _listed_groups(info: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Return the process groups that a file lists with their ranks."""
-    listed = info.get("pg_config")
+def listed_groups(listed: object, size_key: str) -> dict[str, tuple[int, ...]]:
+    """Return the process groups that a file lists with their ranks, by name."""
     groups = {}
     for each in listed if isinstance(listed, list) else []:
         if isinstance(each, dict) and isinstance(each.get("ranks"), list):
             ranks = tuple(whole_of(rank) for rank in each["ranks"])
-            size = whole_of(each.get("pg_size"))
+            size = whole_of(each.get(size_key))
             if ranks and NONE not in ranks and size in (NONE, len(ranks)):
                 groups[str(each.get("pg_name"))] = ranks
     return groups

@@ -13,6 +13,7 @@ from scaleout.config.documents import MAX_RANKS
 from scaleout.errors import TraceError
 from scaleout.interop.pytorch.as_program import Imported, program_of
 from scaleout.interop.pytorch.files import Found, job_name, recorded_files
+from scaleout.interop.pytorch.host import HostTrace, is_host_trace, link, read_host
 from scaleout.interop.pytorch.kernels import parameters_of
 from scaleout.interop.pytorch.kineto import NONE, Recording, WorkKind, read_kineto
 from scaleout.interop.pytorch.timeline import Timeline, timeline_of
@@ -40,6 +41,7 @@ class Report:
     kernels: int = 0  # in the files
     kernels_kept: int = 0
     kernels_linked: int = 0  # of those kept, to the host's call that launched them
+    operators_linked: int = 0  # to those of host traces
     copies: int = 0  # copies and memsets that were kept
     collectives: int = 0  # calls of ranks, as are those with a size
     collectives_sized: int = 0
@@ -82,9 +84,11 @@ def load_recording(
         collective was not seen by all its ranks; the message says what to do.
     """
     found = list(recorded_files(paths))
-    recordings = _recordings(found)
+    hosts = [each for each in found if is_host_trace(each.content)]
+    recordings = _recordings([each for each in found if not is_host_trace(each.content)])
     if not recordings:
         raise TraceError(f"{paths[0]}: holds no recording of a GPU; give the trace that torch.profiler exported")
+    hosts_linked, notes = _link_hosts(hosts, recordings)
     _check_devices(recordings, allow_partial=allow_partial)
     numbers = _steps(recordings, step)
     timelines = {rank: timeline_of(recording, _indices(recording, numbers)) for rank, recording in recordings.items()}
@@ -103,6 +107,8 @@ def load_recording(
     name = job_name(found)
     imported = program_of(timelines, name=name, num_ranks=num_ranks, allow_partial=allow_partial)
     report = _report(name, timelines, numbers, imported)
+    report.operators_linked = hosts_linked
+    report.notes += notes
     host_bound = max(
         timeline.host_bound_us / max(timeline.ends_us[-1] - timeline.begin_us, 1e-9) for timeline in timelines.values()
     )
@@ -132,28 +138,52 @@ def _parameters(timelines: Mapping[int, Timeline]) -> str:
     return " ".join(f"{size}x{count}" for size, count in sorted(counts.items(), reverse=True))
 
 
-def _is_kineto(found: Found) -> bool:
-    return not (isinstance(found.content, dict) and "nodes" in found.content)
-
-
 def _recordings(found: Sequence[Found]) -> dict[int, Recording]:
     """Read the Kineto traces, by rank."""
     recordings: dict[int, Recording] = {}
-    kineto = [each for each in found if _is_kineto(each)]
-    for each in kineto:
+    for each in found:
         recording = read_kineto(each.content, each.path)
         told = recording.rank if recording.rank is not None else each.rank
-        if told is None and len(kineto) > 1:
+        if told is None and len(found) > 1:
             raise TraceError(f"{each.path}: neither file nor name tells its rank; call it like name.rank0.json")
         rank = told or 0
         if rank in recordings:
-            raise TraceError(
-                f"{recordings[rank].path} and {each.path}: both are of rank {rank}; give the files of one job, or the "
-                f"beginning of their names, such as {each.path.parent / each.job}"
-            )
+            raise _both(recordings[rank].path, each, rank)
         recording.rank = rank
         recordings[rank] = recording
     return dict(sorted(recordings.items()))
+
+
+def _both(path: Path, each: Found, rank: int) -> TraceError:
+    return TraceError(
+        f"{path} and {each.path}: both are of rank {rank}; give the files of one job, or the beginning of their names, "
+        f"such as {each.path.parent / each.job}"
+    )
+
+
+def _link_hosts(found: Sequence[Found], recordings: Mapping[int, Recording]) -> tuple[int, list[str]]:
+    """Give recordings what host traces of their ranks tell; return how many operators were linked, and what to say."""
+    traces: dict[int, HostTrace] = {}
+    notes, linked = [], 0
+    for each in found:
+        trace = read_host(each.content, each.path)
+        told = each.rank if each.rank is not None else trace.rank
+        if told is None and len(found) == len(recordings) == 1:
+            told = next(iter(recordings))
+        if told is None:
+            raise TraceError(f"{each.path}: neither file nor name tells its rank; call it like name.rank0.json")
+        if told in traces:
+            raise _both(traces[told].path, each, told)
+        traces[told] = trace
+    for rank, trace in sorted(traces.items()):
+        if rank not in recordings:
+            notes.append(f"{trace.path}: rank {rank} has no device trace; the host trace is left out")
+            continue
+        count, why_not = link(recordings[rank], trace)
+        linked += count
+        if why_not:
+            notes.append(f"{trace.path}: {why_not}; the host trace is left out")
+    return linked, notes
 
 
 def _check_devices(recordings: Mapping[int, Recording], *, allow_partial: bool) -> None:
