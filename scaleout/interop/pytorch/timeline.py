@@ -71,7 +71,7 @@ def timeline_of(recording: Recording, steps: tuple[int, ...]) -> Timeline:
     begin_us, ends_us = _bounds(recording, steps)
     calls = _calls(recording, steps, works)
     timeline = Timeline(recording, steps, begin_us, ends_us, [])
-    if len(steps) == max(1, len(recording.steps)):
+    if all(work.step in chosen or work.step == NONE for work in recording.works):
         timeline.before = [work for work in recording.works if work.step == NONE]
     _Layout(timeline, calls, _Waits(timeline, calls, set(works)).found()).lay_out(works)
     return timeline
