@@ -12,25 +12,31 @@ from scaleout.cli.printing import say, say_json
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
 @click.option("--output", required=True, type=Folder(), help="Directory for the traces, one file a rank.")
 @click.option("--step", type=click.IntRange(min=0), metavar="N", help="Read ProfilerStep#N alone; by default all.")
+@click.option("--device", metavar="NAME|FILE", help="Of host traces without device traces; by default h200.")
 @click.option(
     "--allow-partial",
     is_flag=True,
-    help="Go on where ranks are missing or a collective was seen by some of its ranks only.",
+    help="Go on where ranks are missing, a collective was seen by some of its ranks only, or kernels are unknown.",
 )
 @json_option
-def pytorch(paths: tuple[Path, ...], output: Path, step: int | None, allow_partial: bool, as_json: bool) -> None:
+def pytorch(
+    paths: tuple[Path, ...], output: Path, step: int | None, device: str | None, allow_partial: bool, as_json: bool
+) -> None:
     """Read recordings of torch.profiler, and write them as Chakra traces.
 
     PATH is a file, a folder or an archive of the files of all ranks (plain or gzip), or the beginning of their names:
     what `prof.export_chrome_trace` wrote, and beside it what an ExecutionTraceObserver did. The traces are replayed by
     `scaleout run --trace DIRECTORY` and read by ASTRA-sim.
     """
+    from scaleout.cluster.device.spec import load_device
     from scaleout.config.writing import check_writable
     from scaleout.interop.chakra.save import save_program
     from scaleout.interop.pytorch.load import load_recording
 
     check_writable(output)
-    program, facts, report = load_recording(paths, step=step, allow_partial=allow_partial)
+    program, facts, report = load_recording(
+        paths, step=step, device=None if device is None else load_device(device), allow_partial=allow_partial
+    )
     files = save_program(program, output, name=report.name, facts=facts)
     if as_json:
         say_json(report.summary())

@@ -90,7 +90,7 @@ OTHERS = {
     "hour": ({"time": "2026-01-01 10:06:00"}, "by the host's clock"),
     "steps": ({"names": NAMES[::-1]}, "other steps"),
     "repeated": ({"repeat": 3}, "other steps"),  # which of three equal steps it is, nothing tells
-    "rank": ({"world_size": 4, "group": (0, 1, 4), "rank": 1}, "it is of rank 1"),
+    "rank": ({"world_size": 4, "group": (0, 1, 4), "rank": 1}, "rank 1 has no device trace"),
 }
 
 

@@ -9,7 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
+from itertools import chain, combinations, pairwise
 from statistics import median
 from typing import Any
 
@@ -328,17 +328,17 @@ def _graph(
     rank: _Rank, lasts: Mapping[Key, _Length], families: Sequence[GroupFamily], ranks: Sequence[_Rank]
 ) -> ExecutionGraph:
     """Build the graph of a rank."""
-    timeline, builder = rank.timeline, GraphBuilder()
-    recording = timeline.recording
-    works = [moment.work for moment in timeline.moments if moment.work != NONE]
-    described, shapes = describe(recording, works), parameter_shapes(recording)
+    timeline, builder, recording = rank.timeline, GraphBuilder(), rank.timeline.recording
+    timed, described = timeline.modelled is None, timeline.modelled
+    if described is None:
+        described = describe(recording, [moment.work for moment in timeline.moments if moment.work != NONE])
+    shapes = parameter_shapes(recording)
     streams = _streams(timeline)
     host = max(streams.values(), default=0) + 1
     ends: dict[int, tuple[int, ...]] = {}  # moment to its nodes
     recorded = {each.number for each in ranks}
-    everyone = frozenset(rank for family in families for members in family.members for rank in members)
-    first = min(_begin_us(each) for each in ranks)
-    late_us = _begin_us(rank) - first
+    everyone = frozenset(chain.from_iterable(members for family in families for members in family.members))
+    late_us = _begin_us(rank) - min(_begin_us(each) for each in ranks)
     root: tuple[int, ...] = _before(builder, rank, streams)
     if late_us > 1:
         root = (_wait(builder, root, late_us, host, "rank begins"),)
@@ -351,7 +351,8 @@ def _graph(
         work = recording.works[moment.work]
         where = _where(recording, work)
         columns: dict[str, Any] = {
-            "name": work.name, "stream": streams[work.stream], "time_source": TimeSource.RECORDED, **where,
+            "name": work.name, "stream": streams[work.stream], **where,
+            "time_source": TimeSource.RECORDED if timed else TimeSource.UNKNOWN,
         }  # fmt: skip
         calls = rank.calls.get(moment.work, ())
         matched = [
@@ -364,13 +365,16 @@ def _graph(
             after = (_wait(builder, after, waits_us, streams[work.stream], UNTOLD),)
         if not matched or any(call.kind in (SEND, RECEIVE) and key[1] != SEND for key, call in matched):
             columns |= _work(builder, described.get(moment.work))
-            ends[number] = (builder.add(after, duration_s=(moment.lasts_us - waits_us) / 1e6, **columns),)
+            columns["duration_s"] = (moment.lasts_us - waits_us) / 1e6 if timed or moment.work in described else 0.0
+            ends[number] = (builder.add(after, **columns),)
             continue
         sent = []
         for key, call in matched:
-            carried = describe_communication(recording, moment.work, call, lasts[key].size_bytes or 0, shapes)
             own = _communication(rank.number, _group_of(key, everyone), call, lasts[key], families)
-            sent.append(builder.add(after, **columns, **own, kernel=builder.kernel_index(carried)))
+            if timed:
+                carried = describe_communication(recording, moment.work, call, lasts[key].size_bytes or 0, shapes)
+                own["kernel"] = builder.kernel_index(carried)
+            sent.append(builder.add(after, **columns, **own))
         ends[number] = tuple(sent)
     return builder.build()
 
@@ -490,8 +494,7 @@ def _count(imported: Imported, ranks: Sequence[_Rank], lasts: Mapping[Key, _Leng
             "ranks": size,
             "bytes": size_bytes,
             "calls": int(row[0]),
-            "transfer_s": row[1],
-            "waiting_s": row[2],
+            **({"transfer_s": row[1], "waiting_s": row[2]} if ranks[0].timeline.modelled is None else {}),
         }
         for (kind, size, size_bytes), row in sorted(rows.items(), key=lambda item: -item[1][1])
     ]

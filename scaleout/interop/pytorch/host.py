@@ -30,6 +30,8 @@ _FACTS = {"collective_name": "Collective name", "dtype": "dtype", "in_msg_nelems
           "global_rank_stride": "Global rank stride", "pg_name": "Process Group Name",
           "pg_size": "Group size"}  # fmt: skip
 """Attributes of a collective, and what Kineto calls them."""
+_WITHOUT_ROOT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+"""Collectives of which a node tells the own rank; of others it is the root's, of messages the other end's."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class HostTrace:
     process: int  # its id on its machine; `NONE` if not told
     operators: list[Operator]  # their times count operators
     records: list[int]  # number that the profiler gave each, the same in both traces; `NONE` if none
+    nodes: list[Mapping[str, Any]]  # of the operators, as the file has them
     groups: dict[str, tuple[int, ...]]
     world_size: int | None
     rank: int | None  # as a collective of all ranks tells
@@ -81,6 +84,7 @@ def read_host(content: Mapping[str, Any], path: Path) -> HostTrace:
     index_of: dict[int, int] = {}  # id of a node to its operator, or that of its parent where it is none
     operators: list[Operator] = []
     records: list[int] = []
+    kept: list[Mapping[str, Any]] = []
     groups: dict[str, tuple[int, ...]] = {}
     world_size = None
     for number, place in ordered:
@@ -100,14 +104,15 @@ def read_host(content: Mapping[str, Any], path: Path) -> HostTrace:
             if name == _GROUPS:
                 groups, world_size = _groups_of(node)
             continue
-        facts = _attributes(node)
+        facts = attributes_of(node)
         index_of[number] = len(operators)
         moment = float(len(operators))
         thread = ("host", str(whole_of(facts.get("tid"))))
         operators.append(Operator(name, thread, moment, moment, _arguments(node, name, facts), above))
+        kept.append(node)
         records.append(max(whole_of(facts.get("rf_id")), 0) or NONE)
     return HostTrace(
-        path, whole_of(content.get("pid")), operators, records, groups, world_size, _rank(nodes, world_size),
+        path, whole_of(content.get("pid")), operators, records, kept, groups, world_size, _rank(nodes, world_size),
         *_clock(content),
     )  # fmt: skip
 
@@ -122,15 +127,16 @@ def _numbered(nodes: Sequence[Mapping[str, Any]], path: Path) -> Iterator[tuple[
         yield number, place
 
 
-def _attributes(node: Mapping[str, Any]) -> Mapping[str, Any]:
+def attributes_of(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the attributes of a node, by name."""
     listed = node.get("attrs")
     if not isinstance(listed, list):
         return node
     return {str(each.get("name")): each.get("value") for each in listed if isinstance(each, dict)}
 
 
-def _tensors(node: Mapping[str, Any], side: str) -> tuple[list[Any], list[Any], list[str]]:
-    """Return values, shapes and types of what goes in or comes out."""
+def parts_of(node: Mapping[str, Any], side: str) -> tuple[list[Any], list[Any], list[str]]:
+    """Return values, shapes and types of what goes in or comes out: `inputs` or `outputs`."""
     given = node.get(side)
     if isinstance(given, dict):
         parts: list[Any] = [given.get("values"), given.get("shapes"), given.get("types")]
@@ -142,7 +148,7 @@ def _tensors(node: Mapping[str, Any], side: str) -> tuple[list[Any], list[Any], 
 
 def _arguments(node: Mapping[str, Any], name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is told of an operator, in Kineto's words."""
-    values, shapes, types = _tensors(node, "inputs")
+    values, shapes, types = parts_of(node, "inputs")
     args: dict[str, Any] = {
         "Input Dims": [shape if _tensor_of(kind) else [] for shape, kind in zip(shapes, types, strict=False)],
         "Input type": [_tensor_of(kind) for kind in types],
@@ -171,11 +177,11 @@ def _collective(node: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, 
     told = {word: facts[key] for key, word in _FACTS.items() if key in facts}
     if "Collective name" in told:
         return told
-    values, shapes, types = _tensors(node, "inputs")
+    values, shapes, types = parts_of(node, "inputs")
     names = [str(value) for value, kind in zip(values, types, strict=False) if kind == "String"]
     if not names or kind_of(names[0]) is None:
         return {}
-    _, results, result_types = _tensors(node, "outputs")
+    _, results, result_types = parts_of(node, "outputs")
     dtypes = [dtype for kind in (types[:1] + result_types[:1]) if (dtype := _tensor_of(kind))]
     told = {
         "Collective name": names[0],
@@ -206,7 +212,7 @@ def _elements(shapes: Any) -> int:
 
 def _groups_of(node: Mapping[str, Any]) -> tuple[dict[str, tuple[int, ...]], int | None]:
     """Return the process groups that a node lists as JSON, and how many ranks that of all has, which lists none."""
-    values, _, _ = _tensors(node, "inputs")
+    values, _, _ = parts_of(node, "inputs")
     try:
         listed = json.loads(str(values[0])) if values else []
     except (ValueError, RecursionError):
@@ -225,9 +231,10 @@ def _rank(nodes: Sequence[Mapping[str, Any]], world_size: int | None) -> int | N
     """Return the rank as a collective tells that runs among all ranks."""
     for node in nodes if world_size else ():
         if node.get("name") == COMMUNICATES:
-            values, _, types = _tensors(node, "inputs")
+            values, _, types = parts_of(node, "inputs")
             at = types.index("String") if "String" in types else 0
-            if at and len(values) == len(types) and types[-1] == "Int" and values[-1] == world_size:
+            whole = at and len(values) == len(types) and kind_of(str(values[at])) in _WITHOUT_ROOT
+            if whole and types[-1] == "Int" and values[-1] == world_size:
                 rank = whole_of(values[at - 1])
                 return rank if rank >= 0 else None
     return None
@@ -284,8 +291,6 @@ def _apart(recording: Recording, host: HostTrace) -> str:
     processes = {whole_of(operator.thread[0]) for operator in recording.operators} - {NONE}
     if processes and host.process != NONE and host.process not in processes:
         return f"it is of process {host.process}, the device trace of process {min(processes)}"
-    if host.rank is not None and recording.rank is not None and host.rank != recording.rank:
-        return f"it is of rank {host.rank}"
     if recording.epoch_us is None or host.began_s is None or not recording.operators:
         return ""
     first_us = min(operator.start_us for operator in recording.operators)

@@ -17,7 +17,7 @@ from scaleout.interop.pytorch.communication import Communication, item_bytes
 from scaleout.interop.pytorch.kineto import NONE, Operator, Recording, ancestors, shape_of
 from scaleout.program.operations import Kernel, kernel, recorded, recorded_table_gradient
 
-_DTYPES = {"c10::bfloat16": "bf16", "bfloat16": "bf16", "c10::half": "fp16", "half": "fp16", "float": "fp32",
+DTYPES = {"c10::bfloat16": "bf16", "bfloat16": "bf16", "c10::half": "fp16", "half": "fp16", "float": "fp32",
            "double": "fp64", "c10::float8_e4m3fn": "fp8_e4m3", "c10::float8_e5m2": "fp8_e5m2"}  # fmt: skip
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm")
 _WEIGHT_FIRST = {"MmBackward0": True, "BmmBackward0": True, "AddmmBackward0": False, "BaddbmmBackward0": False}
@@ -145,13 +145,13 @@ def _kernel(recording: Recording, number: int, shapes: set[Shape], gradients: se
     name, tensors = operator.name.rpartition("::")[2], _tensors(operator)
     if not tensors:
         return None
-    dtype = _DTYPES.get(tensors[-1].dtype.lower().replace(" ", ""), "fp32")
+    dtype = DTYPES.get(tensors[-1].dtype.lower().replace(" ", ""), "fp32")
     of_parameters = any(
         each.name.startswith(_PARAMETERS) or each.name == _GRADIENT for each in ancestors(recording.operators, number)
     )
     if name in _PRODUCTS and not of_parameters:
         factors = [tensor.shape for tensor in tensors if len(tensor.shape) > 1]
-        call = _gemm(dtype, factors, shapes, of_weight=number in gradients)
+        call = gemm(dtype, factors, shapes, of_weight=number in gradients)
         if call is not None:
             return call
     if "attention" in name:
@@ -174,7 +174,7 @@ def _table_gradient(operator: Operator, tensors: Sequence[_Tensor], place: int) 
     concrete = operator.args.get("Concrete Inputs")
     rows = whole(str(concrete[place])) if isinstance(concrete, list) and len(concrete) > place else None
     lookups = prod(tensors[1].shape) if len(tensors) > 1 else 0
-    dtype = _DTYPES.get(tensors[0].dtype.lower().replace(" ", ""), "fp32")
+    dtype = DTYPES.get(tensors[0].dtype.lower().replace(" ", ""), "fp32")
     if not rows or rows < 1 or not lookups:
         return recorded(operator.name, dtype=dtype, token_bytes=tensors[0].num_bytes, other_bytes=0)
     return recorded_table_gradient(operator.name, dtype=dtype, lookups=lookups, rows=rows, width=tensors[0].shape[-1])
@@ -187,7 +187,7 @@ def _copies(name: str) -> bool:
     )
 
 
-def _gemm(dtype: str, factors: Sequence[Shape], shapes: set[Shape], *, of_weight: bool) -> Kernel | None:
+def gemm(dtype: str, factors: Sequence[Shape], shapes: set[Shape], *, of_weight: bool = False) -> Kernel | None:
     """Describe a product, and which of its sizes counts tokens: rows, columns, or what is summed over.
 
     Where as many tokens as the model is wide make shapes of activations those of weights, `of_weight` decides.

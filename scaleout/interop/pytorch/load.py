@@ -8,17 +8,23 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scaleout.cluster.device.annotate import time_kernels
+from scaleout.cluster.device.spec import Device, load_device
 from scaleout.config import library
 from scaleout.config.documents import MAX_RANKS
 from scaleout.errors import TraceError
 from scaleout.interop.pytorch.as_program import Imported, program_of
 from scaleout.interop.pytorch.files import Found, job_name, recorded_files
 from scaleout.interop.pytorch.host import HostTrace, is_host_trace, link, read_host
+from scaleout.interop.pytorch.host_program import launched_by
 from scaleout.interop.pytorch.kernels import parameters_of
 from scaleout.interop.pytorch.kineto import NONE, Recording, WorkKind, read_kineto
 from scaleout.interop.pytorch.timeline import Timeline, timeline_of
 from scaleout.program.program import Program
 from scaleout.program.recorded import BEFORE
+
+DEVICE = "h200"
+"""On which kernels run whose times were not recorded, unless told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class Report:
 
 
 def load_recording(
-    paths: Sequence[Path], *, step: int | None = None, allow_partial: bool = False
+    paths: Sequence[Path], *, step: int | None = None, device: Device | None = None, allow_partial: bool = False
 ) -> tuple[Program, dict[str, str], Report]:
     """Read the recordings of a job.
 
@@ -66,6 +72,8 @@ def load_recording(
         Files, folders, archives or beginnings of names, of all ranks.
     step : int, optional
         Number of the profiler's step to read alone; all steps that the host marked, if left out.
+    device : Device, optional
+        On which kernels run whose times were not recorded, those of host traces alone; `DEVICE` if left out.
     allow_partial : bool
         Go on without ranks or collectives that are missing, and say so.
 
@@ -84,10 +92,17 @@ def load_recording(
         collective was not seen by all its ranks; the message says what to do.
     """
     found = list(recorded_files(paths))
-    hosts = [each for each in found if is_host_trace(each.content)]
     recordings = _recordings([each for each in found if not is_host_trace(each.content)])
+    hosts = _host_traces([each for each in found if is_host_trace(each.content)], recordings)
+    name = job_name(found)
     if not recordings:
-        raise TraceError(f"{paths[0]}: holds no recording of a GPU; give the trace that torch.profiler exported")
+        if not hosts:
+            raise TraceError(f"{paths[0]}: holds no recording; give the trace that torch.profiler exported")
+        if step is not None:
+            raise TraceError(f"{paths[0]}: --step {step}: a host trace without a device trace marks no steps")
+        return _without_devices(name, hosts, device or load_device(DEVICE), allow_partial=allow_partial)
+    if device is not None:
+        raise TraceError(f"{paths[0]}: --device: its kernels take the time that was recorded; leave it out")
     hosts_linked, notes = _link_hosts(hosts, recordings)
     _check_devices(recordings, allow_partial=allow_partial)
     numbers = _steps(recordings, step)
@@ -104,7 +119,6 @@ def load_recording(
     num_ranks = max(*sizes, max(recordings) + 1, 1)
     if num_ranks > MAX_RANKS:
         raise TraceError(f"{paths[0]}: is of a job of {num_ranks:,} ranks; at most {MAX_RANKS:,} are simulated")
-    name = job_name(found)
     imported = program_of(timelines, name=name, num_ranks=num_ranks, allow_partial=allow_partial)
     report = _report(name, timelines, numbers, imported)
     report.operators_linked = hosts_linked
@@ -161,21 +175,26 @@ def _both(path: Path, each: Found, rank: int) -> TraceError:
     )
 
 
-def _link_hosts(found: Sequence[Found], recordings: Mapping[int, Recording]) -> tuple[int, list[str]]:
-    """Give recordings what host traces of their ranks tell; return how many operators were linked, and what to say."""
+def _host_traces(found: Sequence[Found], recordings: Mapping[int, Recording]) -> dict[int, HostTrace]:
+    """Read the host traces, by rank."""
     traces: dict[int, HostTrace] = {}
-    notes, linked = [], 0
     for each in found:
         trace = read_host(each.content, each.path)
-        told = each.rank if each.rank is not None else trace.rank
-        if told is None and len(found) == len(recordings) == 1:
-            told = next(iter(recordings))
+        told = trace.rank if trace.rank is not None else each.rank
+        if told is None and len(found) == 1 and len(recordings) < 2:
+            told = next(iter(recordings), 0)
         if told is None:
             raise TraceError(f"{each.path}: neither file nor name tells its rank; call it like name.rank0.json")
         if told in traces:
             raise _both(traces[told].path, each, told)
         traces[told] = trace
-    for rank, trace in sorted(traces.items()):
+    return dict(sorted(traces.items()))
+
+
+def _link_hosts(traces: Mapping[int, HostTrace], recordings: Mapping[int, Recording]) -> tuple[int, list[str]]:
+    """Give recordings what host traces of their ranks tell; return how many operators were linked, and what to say."""
+    notes, linked = [], 0
+    for rank, trace in traces.items():
         if rank not in recordings:
             notes.append(f"{trace.path}: rank {rank} has no device trace; the host trace is left out")
             continue
@@ -184,6 +203,34 @@ def _link_hosts(found: Sequence[Found], recordings: Mapping[int, Recording]) -> 
         if why_not:
             notes.append(f"{trace.path}: {why_not}; the host trace is left out")
     return linked, notes
+
+
+def _without_devices(
+    name: str, traces: Mapping[int, HostTrace], device: Device, *, allow_partial: bool
+) -> tuple[Program, dict[str, str], Report]:
+    """Return what host traces without device traces launch, its kernels as long as our model says."""
+    launched = launched_by(traces, allow_partial=allow_partial)
+    num_ranks = max(*(trace.world_size or 0 for trace in traces.values()), max(traces) + 1, 1)
+    if num_ranks > MAX_RANKS:
+        raise TraceError(f"{name}: is of a job of {num_ranks:,} ranks; at most {MAX_RANKS:,} are simulated")
+    imported = program_of(launched.timelines, name=name, num_ranks=num_ranks, allow_partial=allow_partial)
+    program = time_kernels(imported.program, device)
+    kernels = sum(len(timeline.modelled or ()) for timeline in launched.timelines.values())
+    report = Report(
+        name, device.name, program.num_ranks, len(traces), [], kernels=kernels, kernels_kept=kernels,
+        collectives=imported.collectives, collectives_sized=imported.collectives_sized, by_group=imported.by_group,
+    )  # fmt: skip
+    report.notes.append(
+        f"without device traces no time was recorded: all {kernels:,} kernels take what our model says on "
+        f"{device.name} (--device), collectives what a network takes (run --topology), and the host takes none"
+    )
+    if launched.unknown:
+        named = ", ".join(f"{operator} ({count:,})" for operator, count in launched.unknown.most_common(5))
+        report.notes.append(f"{sum(launched.unknown.values()):,} operators of unknown kernels are left out: {named}")
+    if launched.copies:
+        report.notes.append(f"{launched.copies:,} copies between host and GPU are left out")
+    report.notes += imported.notes
+    return program, {"workload": name, "device": device.name}, report
 
 
 def _check_devices(recordings: Mapping[int, Recording], *, allow_partial: bool) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from scaleout.interop.pytorch.communication import is_communication
 from scaleout.interop.pytorch.kineto import NONE, Call, CallKind, Recording, Work, WorkKind, whole_of
+from scaleout.program.operations import Kernel
 
 CLOCK_US = 1.0
 """Times of works and calls that differ by less are equal: GPU and host clocks are matched to about that."""
@@ -58,6 +59,7 @@ class Timeline:
     found_waits: int = 0  # that were found by what was launched last
     timed_waits: int = 0  # that were found by a work that began as another ended
     untold_us: float = 0.0  # time that works waited for nothing that was recorded
+    modelled: dict[int, Kernel] | None = None  # work to what it is, where none has a time: of a host trace alone
     host_bound_us: float = 0.0  # time that the GPU's busiest stream waited for the host
 
 
