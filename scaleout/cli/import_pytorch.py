@@ -47,15 +47,14 @@ def pytorch(
     if report.by_group:
         print_table(
             "collectives",
-            ("collective", "ranks", "bytes", "calls", "transfer", "waiting"),
+            ("collective", "ranks", "bytes", "calls", *(("transfer", "waiting") if report.steps else ())),
             [
                 [
                     row["kind"],
                     str(row["ranks"]),
                     "unknown" if row["bytes"] is None else format_bytes(row["bytes"]),
                     str(row["calls"]),
-                    format_seconds(row["transfer_s"] / row["calls"]),
-                    format_seconds(row["waiting_s"] / row["calls"]),
+                    *(format_seconds(row[key] / row["calls"]) for key in ("transfer_s", "waiting_s") if key in row),
                 ]
                 for row in report.by_group
             ],
@@ -75,4 +74,7 @@ def pytorch(
     )
     for note in report.notes:
         say(f"note: {note}")
-    say(f"{len(files)} files in {output}; replay them: scaleout run --trace {output}")
+    more = (
+        "replay them: scaleout run --trace" if report.steps else "simulate them: scaleout run --topology NAME --trace"
+    )
+    say(f"{len(files)} files in {output}; {more} {output}")

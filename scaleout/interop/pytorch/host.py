@@ -6,6 +6,7 @@ what a Kineto trace of the same steps may lack. Nodes are listed as they ended; 
 Source: PyTorch, torch/csrc/profiler/standalone/execution_trace_observer.cpp.
 """
 
+import functools
 import json
 import re
 from collections import defaultdict
@@ -162,6 +163,7 @@ def _arguments(node: Mapping[str, Any], name: str, facts: Mapping[str, Any]) -> 
     return args
 
 
+@functools.lru_cache(maxsize=4096)
 def _tensor_of(kind: str) -> str:
     """Return the type of elements of a tensor, or of all tensors of a list; nothing for what is none.
 

@@ -12,7 +12,7 @@ from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.config import library
 from scaleout.config.documents import MAX_RANKS
-from scaleout.errors import TraceError
+from scaleout.errors import ConfigError, TraceError
 from scaleout.interop.pytorch.as_program import Imported, program_of
 from scaleout.interop.pytorch.files import Found, job_name, recorded_files
 from scaleout.interop.pytorch.host import HostTrace, is_host_trace, link, read_host
@@ -90,6 +90,8 @@ def load_recording(
     TraceError
         If a file is damaged or foreign, ranks are missing, twice there, or of different steps or devices, or a
         collective was not seen by all its ranks; the message says what to do.
+    ConfigError
+        If a device is given for kernels whose times were recorded.
     """
     found = list(recorded_files(paths))
     recordings = _recordings([each for each in found if not is_host_trace(each.content)])
@@ -102,7 +104,7 @@ def load_recording(
             raise TraceError(f"{paths[0]}: --step {step}: a host trace without a device trace marks no steps")
         return _without_devices(name, hosts, device or load_device(DEVICE), allow_partial=allow_partial)
     if device is not None:
-        raise TraceError(f"{paths[0]}: --device: its kernels take the time that was recorded; leave it out")
+        raise ConfigError("--device: kernels of a recording take the time that was recorded; leave it out")
     hosts_linked, notes = _link_hosts(hosts, recordings)
     _check_devices(recordings, allow_partial=allow_partial)
     numbers = _steps(recordings, step)
