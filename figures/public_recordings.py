@@ -68,8 +68,8 @@ def row(paths: Sequence[Path]) -> list[str]:
     try:
         program, facts, report = load_recording(paths)
     except ScaleoutError as error:
-        where = f"{paths[0]}: "
-        return ["", f"{kernels_in(paths):,}", *[""] * 7, f"refused: {str(error).removeprefix(where)}"]
+        message = str(error).removeprefix(f"{paths[0]}: ").replace(f"{SHARED}/", "")
+        return ["", f"{kernels_in(paths):,}", *[""] * 7, f"refused: {message}"]
     ranks = f"{report.ranks}" if report.ranks == report.recorded_ranks else f"{report.recorded_ranks} of {report.ranks}"
     counts = [f"{count:,}" for count in (report.kernels_kept, report.kernels_linked, report.operators_linked,
                                          report.collectives, report.collectives_sized)]  # fmt: skip

@@ -96,10 +96,10 @@ def load_recording(
     found = list(recorded_files(paths))
     recordings = _recordings([each for each in found if not is_host_trace(each.content)])
     hosts = _host_traces([each for each in found if is_host_trace(each.content)], recordings)
+    if not found:
+        raise TraceError(f"{paths[0]}: holds no recording; give the trace that torch.profiler exported")
     name = job_name(found)
     if not recordings:
-        if not hosts:
-            raise TraceError(f"{paths[0]}: holds no recording; give the trace that torch.profiler exported")
         if step is not None:
             raise TraceError(f"{paths[0]}: --step {step}: a host trace without a device trace marks no steps")
         return _without_devices(name, hosts, device or load_device(DEVICE), allow_partial=allow_partial)
