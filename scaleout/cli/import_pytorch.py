@@ -62,7 +62,7 @@ def pytorch(
     print_table(
         f"{report.name}: {report.ranks} ranks ({report.recorded_ranks} recorded) on {report.device}",
         ("step", "recorded"),
-        [[str(each.step), format_seconds(each.recorded_s)] for each in report.steps],
+        [[str(each.step), format_seconds(each.recorded_s)] for each in report.steps] or [["one", "no time"]],
     )
     say(
         f"{report.kernels_kept:,} of {report.kernels:,} kernels kept, {report.kernels_linked:,} linked to launches; "
