@@ -103,6 +103,7 @@ def test_schedules_that_place_or_weigh_run(run, schedule):
         ("tp", ("--algorithm", "all_reduce=ring"), "give --topology as well"),
         ("tp", ("--device", "nothing"), "unknown device"),
         ("fsdp", ("--edit", "tensor=2x"), "no tensor-parallel group to change"),
+        ("dlrm", ("--edit", "expert=2x"), "no GEMMs between exchanges"),
     ],
 )
 def test_what_a_recording_cannot_do_is_one_message(run, name, options, words):
