@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 
 from scaleout.cluster.device.spec import Device
-from scaleout.cluster.topology.dimension import Dimension
 from scaleout.cluster.topology.topology import Topology
 from scaleout.config.documents import number, whole
 from scaleout.errors import ConfigError
@@ -24,6 +23,7 @@ from scaleout.simulation.options import SimulationOptions
 from scaleout.simulation.result import Result
 from scaleout.study.comparison import Comparison
 from scaleout.study.edits import Recorded, with_axes
+from scaleout.study.edits.slowdown import nowhere
 from scaleout.study.job import Failure
 
 
@@ -47,8 +47,7 @@ def replayed(program: Program, options: SimulationOptions) -> tuple[Topology, Si
     for name, option in named.items():
         if getattr(options, name) != getattr(plain, name):
             raise ConfigError(f"{option}: a replay takes the recorded times of collectives; give --topology as well")
-    nowhere = Topology("recorded network", (Dimension("switch", program.num_ranks, 1.0, 0.0),))
-    return nowhere, replace(options, contention=False)
+    return nowhere(program.num_ranks), replace(options, contention=False)
 
 
 def check_schedules(names: Sequence[str], *, on_network: bool) -> None:

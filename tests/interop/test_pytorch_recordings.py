@@ -3,6 +3,7 @@
 import gzip
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from scaleout.program.graph import NodeRole
 from scaleout.program.program import alike
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.edits import edited
+from scaleout.study.edits.slowdown import without_losses
 from scaleout.study.job import Job, run
 from scaleout.study.recording import described, replayed
 
@@ -156,6 +158,29 @@ def test_a_rank_replays_as_recorded_and_comes_back_from_its_traces(rank, tmp_pat
     program, facts, _ = load_recording((folder,))
     save_program(program, folder / "traces", name="job", facts=facts)
     assert alike(load_program(folder / "traces").program, program)
+
+
+def test_what_kernels_lose_beside_collectives_is_told_apart(tmp_path):
+    """Kernels of 100 us take 130 beside a collective: they lose 30 of 130, and with twice the batch no more."""
+    for number in (0, 1):
+        rank = Rank(number, 2)
+        rank.operator("aten::mm", 0, 90, dims=[[64, 64], [64, 64]])
+        begin = 100.0
+        for each in range(8):
+            lasts = 130 if each % 2 else 100
+            rank.kernel(begin, lasts, launch=1 + 4 * each)
+            if each % 2:
+                rank.collective(begin, lasts, launch=2 + 4 * each)
+            begin += lasts
+        rank.write(tmp_path)
+    program, facts, _ = load_recording((tmp_path,))
+    own, share = without_losses(described(program, facts, "no device").program)
+    assert share == pytest.approx(30 / 130)
+    kernels = own.graphs[0].duration_s[np.array(own.graphs[0].names) == "mm"]
+    assert kernels == pytest.approx([100e-6] * 8)
+    base_us, twice_us = (replay_us(tmp_path, edits=edits)[0] for edits in (None, {"batch": "2x"}))
+    assert base_us == pytest.approx(1019, abs=2)
+    assert twice_us == pytest.approx(2 * (base_us - 120) + 120, rel=0.02)
 
 
 def test_the_gradient_of_a_table_touches_each_row_once(tmp_path):

@@ -27,6 +27,7 @@ from scaleout.study.edits.microbatches import accumulate, microbatches
 from scaleout.study.edits.ranks import data, expert, tensor
 from scaleout.study.edits.recorded import Edited, Recorded
 from scaleout.study.edits.sizes import batch, sequence
+from scaleout.study.edits.slowdown import with_losses, without_losses
 
 _HOST_BOUND = 0.1
 """Of the step, how much the GPU may wait for the host for the host to be left out of an edit."""
@@ -51,12 +52,17 @@ def edited(recording: Recorded, edits: Mapping[str, str], *, device: Device | No
             f"the GPU waited {recording.host_bound:.1%} of the time for the host, which the edited job leaves out: "
             f"where it is faster than its host, it takes longer than said"
         )
+    share = 0.0
+    if edits or device is not None:
+        program, share = without_losses(program)
     for key, edit in EDITS.items():
         if key in edits:
             program = edit(replace(recording, program=program), edits[key], notes)
     if device is not None:
         program = on_device(replace(recording, program=program), device, notes)
-    return Edited(program, notes)
+    if share:
+        notes.append(f"kernels lose {share:.0%} of the time in which collectives run beside them, as those recorded do")
+    return Edited(with_losses(program, share), notes)
 
 
 def _without_host(graph: ExecutionGraph) -> ExecutionGraph:
