@@ -120,11 +120,11 @@ _SEVERAL = (
 )  # fmt: skip
 
 
-@cache
 def _changed(name, **texts):
     return change_network(_cluster(name), parse_changes(texts))
 
 
+@cache
 def _cluster(name):
     return load_topology(name)
 
