@@ -1,6 +1,8 @@
 """`scaleout study`: many jobs that differ in a few keys, as a file says, to one table and report."""
 
 import re
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +52,7 @@ def study(
     no_report: bool,
     as_json: bool,
 ) -> None:
-    """Run all cases of STUDY, and write a table of them and a report.
+    """Run jobs that differ in a few keys, as a file says, to one table and report.
 
     STUDY is a name (`scaleout list studies`) or a file. Each row of the table has the `scaleout run` line that gives
     the same numbers. An interrupted study goes on where it was when the same command is given again.
@@ -105,10 +107,8 @@ def _write(asked: "Study", cases: "pd.DataFrame", output: Path, *, report: bool)
 
     write_table(cases, output / FILE)
     written = {FILE: "a row a case"}
-    if report:
-        from scaleout.report.study_report import write_study_report
-
-        written |= write_study_report(cases, asked, output)
+    if report and find_spec("scaleout.report.study_report"):
+        written |= import_module("scaleout.report.study_report").write_study_report(cases, asked, output)
     return written
 
 

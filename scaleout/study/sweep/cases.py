@@ -77,7 +77,6 @@ class Case:
         return None if self.workload is None else int(self.workload.value.num_ranks)
 
 
-
 class Resolver:
     """Reads what inputs name, each thing once, as long as it lives."""
 
@@ -140,7 +139,7 @@ def _workload(name: Value, changes: tuple[tuple[str, Value], ...]) -> Piece:
 
 def _topology(name: Value, changes: NetworkChanges) -> Piece:
     topology = change_network(load_topology(str(name)), changes)
-    return Piece(_hash(replace(topology, source="")), topology)
+    return Piece(_hash(replace(topology, name="", source="", altered=())), topology)
 
 
 def _device(name: Value) -> Piece:

@@ -74,7 +74,7 @@ class Execution:
 
 
 def cases_of(study: Study, resolver: Resolver) -> Iterator[tuple[int, Inputs]]:
-    """Yield number and inputs of the cases that constraints on inputs and ranks leave, in order, or of a sample of those."""
+    """Yield number and inputs of the cases that constraints on inputs and ranks leave, in order."""
     constraints = [each for each in study.where if not each.names & _MEMORY_COLUMNS]
     kept: Iterator[tuple[int, Inputs]] = (pair for pair in study.every_case() if _holds(constraints, pair[1], resolver))
     sample = study.file.sample
@@ -118,10 +118,10 @@ def run_study(study: Study, directory: Path | None = None, execution: Execution 
             _lock(stack, directory, how)
         run = _Run(study, directory, how)
         run.finish()
-        if not run.keys:
-            raise ConfigError(f"study {study.name!r}: its constraints leave no case of {study.size:,}; change `where`")
         if not how.whole:
             return None
+        if not run.keys:
+            raise ConfigError(f"study {study.name!r}: its constraints leave no case of {study.size:,}; change `where`")
         resolver = run.resolver
         cases = (resolver.resolve(number, inputs) for number, inputs in cases_of(study, resolver))
         return table_of_cases(study, cases, run.rows())

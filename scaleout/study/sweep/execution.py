@@ -114,7 +114,7 @@ class OnDask:
     @property
     def free(self) -> int:
         """Chunks that keep all workers busy, less those that were taken."""
-        threads = sum(self._client.nthreads().values())
+        threads: int = sum(self._client.nthreads().values())
         return max(1, _QUEUED * threads) - self._taken
 
     def submit(self, chunk: Chunk) -> None:

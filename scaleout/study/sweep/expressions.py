@@ -10,9 +10,9 @@ here.
 import ast
 import math
 import operator
-from itertools import pairwise
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from scaleout.config.reading import nearest
@@ -142,7 +142,11 @@ def _dotted(tree: ast.expr) -> str:
         return tree.id
     if isinstance(tree, ast.Attribute):
         return f"{_dotted(tree.value)}.{tree.attr}"
-    if isinstance(tree, ast.Subscript) and isinstance(tree.slice, ast.Constant):
+    if (
+        isinstance(tree, ast.Subscript)
+        and isinstance(tree.slice, ast.Constant)
+        and isinstance(tree.slice.value, str | int)
+    ):
         return f"{_dotted(tree.value)}.{tree.slice.value}"
     raise ValueError(f"{ast.unparse(tree)} is no name of a column")
 

@@ -7,7 +7,6 @@ from typing import Any
 import pandas as pd
 
 from scaleout.config.writing import replacing
-
 from scaleout.study.sweep.cases import Case, run_line
 from scaleout.study.sweep.columns import BEFORE, COLUMNS, DIMENSION_BYTES, TEXTS
 from scaleout.study.sweep.study import Study
@@ -76,7 +75,7 @@ def _column(name: str, values: list[Any]) -> pd.Series:
     there = [value for value in values if value is not None]
     kinds = {type(value) for value in there}
     if name in TEXTS or name in ("key", "status", "message", "run", "timeline"):
-        return pd.Series([value or "" for value in values], dtype=object)
+        return pd.Series([value or "" for value in values])
     if name == "case":
         return pd.Series(values, dtype="int64")
     if kinds == {bool} or name == "fits":
@@ -85,7 +84,7 @@ def _column(name: str, values: list[Any]) -> pd.Series:
         return pd.Series(values, dtype="Int64")
     if (kinds and kinds <= {int, float}) or name in COLUMNS or name.startswith(DIMENSION_BYTES):
         return pd.Series([float("nan") if value is None else float(value) for value in values], dtype="float64")
-    return pd.Series([None if value is None else _text(value) for value in values], dtype=object)
+    return pd.Series([None if value is None else _text(value) for value in values])
 
 
 def _text(value: Any) -> str:
