@@ -34,7 +34,7 @@ COLUMNS: Mapping[str, Column] = {
     "memory_capacity_bytes": Column("memory of a device", "B"),
     "fits": Column("fits into memory"),
     "measured_share": Column("share of kernel time that is measured", "share", "high"),
-    "slowest_dimension_bytes": Column("bytes that a rank sends over the slowest dimension", "B", "low"),
+    "slowest_dimension_bytes": Column("bytes over the busiest link of the slowest dimension", "B", "low"),
     "joules": Column("energy of a step", "J", "low"),
     "dollars": Column("list price", "$", "low"),
     "network_dollars": Column("list price of the network", "$", "low"),
@@ -44,7 +44,7 @@ COLUMNS: Mapping[str, Column] = {
 """Results, in the order of the table."""
 
 DIMENSION_BYTES = "dimension_bytes."
-"""Begin of the columns of bytes that a rank sends over each dimension."""
+"""Begin of the columns of bytes over the busiest link of each dimension."""
 
 TEXTS = ("decisions",)
 """Results that are texts; `fits` is a truth value, `ranks` a whole number, and all else a number."""
@@ -62,7 +62,7 @@ def column_of(name: str) -> Column:
     if name in COLUMNS:
         return COLUMNS[name]
     if name.startswith(DIMENSION_BYTES):
-        return Column(f"bytes that a rank sends over dimension {name.removeprefix(DIMENSION_BYTES)}", "B", "low")
+        return Column(f"bytes over the busiest link of dimension {name.removeprefix(DIMENSION_BYTES)}", "B", "low")
     key, _, rest = name.partition(".")
     if rest and key in _LABELS:
         return Column(f"{_LABELS[key]}{rest}")

@@ -10,11 +10,13 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from scaleout.analysis.efficiency import fit, lacking
+from scaleout.analysis.traffic import bytes_by_dimension, slowest_dimension_bytes
 from scaleout.cluster.device.kernel_times.measured import SOURCE as MEASURED
 from scaleout.cluster.device.spec import Device
 from scaleout.errors import ConfigError, ScaleoutError
 from scaleout.study.job import Job, Outcome, Programs, run
 from scaleout.study.sweep.cases import Case, Piece
+from scaleout.study.sweep.columns import DIMENSION_BYTES
 from scaleout.study.sweep.expressions import Expression, parse
 from scaleout.workloads.config import LayeredModel, ModelFamily
 from scaleout.workloads.families.family import WholeModel
@@ -111,6 +113,9 @@ def results_of(outcome: Outcome, job: Job) -> Row:
         "measured_share": times.kernel_time_sources.get(MEASURED) if times.kernel_time_sources else None,
         "decisions": "; ".join(outcome.decisions),
     }
+    carried = bytes_by_dimension(outcome.result, job.network, job.options.algorithms)
+    found["slowest_dimension_bytes"] = slowest_dimension_bytes(job.network, carried)
+    found |= {f"{DIMENSION_BYTES}{number}": size_bytes for number, size_bytes in carried.items()}
     samples = samples_of(job.work)
     if samples and times.makespan_s:
         found["samples_per_s"] = samples / times.makespan_s
