@@ -26,7 +26,7 @@ from scaleout.simulation.result import Result, Timeline
 def bytes_by_dimension(
     result: Result, topology: Topology, algorithms: Mapping[str, str] | None = None
 ) -> dict[int, float]:
-    """Return what the busiest link of each dimension carries in a step, in bytes; dimensions that carry none are left out.
+    """Return what the busiest link of each dimension carries in a step, in bytes, of dimensions that carry any.
 
     `topology` and `algorithms` are those that the result was simulated with.
     """

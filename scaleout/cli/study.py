@@ -144,10 +144,13 @@ def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str
         say_json(summary)
         return
     rows = [
-        [str(each["case"]), each["inputs"], format_seconds(each["makespan_s"]), each["run"]]
+        [each["workload"], each["inputs"], str(each["case"]), format_seconds(each["makespan_s"])]
         for each in summary["fastest"]
     ]
-    print_table(f"{asked.title}: the fastest of each workload", ("case", "inputs", "makespan", "run"), rows, left=2)
+    title = f"{asked.title}: the fastest of each workload"
+    print_table(title, ("workload", "inputs", "case", "makespan"), rows, left=2)
+    for each in summary["fastest"]:
+        say(one_line(f"case {each['case']} alone: {each['run']}"))
     more = f", {summary['left_out']:,} left out" if summary["left_out"] else ""
     say(f"{summary['cases']:,} cases: {summary['ok']:,} ok, {summary['failed']:,} failed{more}")
     for each in summary["failures"]:
