@@ -102,4 +102,4 @@ def test_bars_add_up_to_the_makespan(comparison):
 
 @pytest.mark.parametrize(("longest_s", "unit"), [(2.0, "s"), (0.5, "ms"), (2e-5, "µs"), (3e-7, "ns")])
 def test_time_axes_have_a_readable_unit(longest_s, unit):
-    assert plot.time_scale(longest_s)[1] == unit
+    assert colours.time_scale(longest_s)[1] == unit
