@@ -21,6 +21,8 @@ HOMES = {
     "click": "cli",
     "rich": "cli",
     "matplotlib": "report/plots",
+    "altair": "report/pages",
+    "itables": "report/pages",
     "google": "interop/chakra",
     "torch": "validation/measure",
     "triton": "validation/measure",
