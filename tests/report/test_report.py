@@ -10,6 +10,7 @@ import scaleout
 from scaleout.analysis.breakdown import critical_path
 from scaleout.config.writing import into
 from scaleout.errors import ConfigError
+from scaleout.report import colours
 from scaleout.report import files as report
 from scaleout.report.files import ranks_label, trace_events
 from scaleout.report.plots import schedules as plot
