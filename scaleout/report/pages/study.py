@@ -162,8 +162,8 @@ def _table(cases: Cases) -> str:
     render = itables.JavascriptFunction(f"function (data) {{ return {link}; }}")
     return itables.to_html_datatable(
         shown, table_id="cases", connected=False, text_in_header_can_be_selected=False, showIndex=False, maxBytes=0,
-        paging=len(shown) > _A_PAGE, pageLength=_A_PAGE, scrollX=True, classes="display compact nowrap", allow_html=False,
-        columnDefs=[{"targets": len(columns) - 1, "render": render}],
+        paging=len(shown) > _A_PAGE, pageLength=_A_PAGE, scrollX=True, classes="display compact nowrap",
+        allow_html=False, columnDefs=[{"targets": len(columns) - 1, "render": render}],
     )  # fmt: skip
 
 
