@@ -16,7 +16,7 @@ AWKWARD = "</script><script>document.title = 'taken'</script>"
 FILE = {
     "title": "Two <b>networks</b>",
     "workload": "llama-3-8b",
-    "topology": ["ring-8", "switch-8"],
+    "topology": ["ring-128", "switch-128"],
     "set": {"batch": [1, 2, 4]},
     "schedule": ["baseline", "overlap"],
     "baseline": {"schedule": "baseline"},
@@ -27,7 +27,7 @@ STUDY = study_of(FILE, name="two", where="two.yaml")
 def cases_of(failed=()):
     """Steps of 8 ms a sequence on the ring and 4 on the switch; `overlap` saves a quarter; the switch costs twice."""
     rows = []
-    for topology, times, price in (("ring-8", 8e-3, 100.0), ("switch-8", 4e-3, 200.0)):
+    for topology, times, price in (("ring-128", 8e-3, 100.0), ("switch-128", 4e-3, 200.0)):
         for batch in (1, 2, 4):
             for schedule, saved in (("baseline", 1.0), ("overlap", 0.75)):
                 number = len(rows)
@@ -55,8 +55,8 @@ def data_of(view, cases=None):
 def test_a_line_draws_the_best_of_what_it_does_not_show():
     rows = data_of(View(kind="line", x="set.batch", y="makespan_s", colour="topology"))
     assert {(row["topology"], row["at"]): row["makespan_s"] for row in rows} == {
-        ("ring-8", 1): 6.0, ("ring-8", 2): 12.0, ("ring-8", 4): 24.0,
-        ("switch-8", 1): 3.0, ("switch-8", 2): 6.0, ("switch-8", 4): 12.0,
+        ("ring-128", 1): 6.0, ("ring-128", 2): 12.0, ("ring-128", 4): 24.0,
+        ("switch-128", 1): 3.0, ("switch-128", 2): 6.0, ("switch-128", 4): 12.0,
     }  # fmt: skip
     assert {row["schedule"] for row in rows} == {"overlap"}
 
@@ -81,7 +81,7 @@ def test_a_tornado_moves_one_input_at_a_time_from_the_best_case():
     rows = data_of(View(kind="tornado", y="makespan_s"))
     moved = {(row["axis"], row["value"]): round(row["change"], 12) for row in rows}
     assert moved == {
-        ("topology", "ring-8"): 1.0, ("topology", "switch-8"): 0.0,
+        ("topology", "ring-128"): 1.0, ("topology", "switch-128"): 0.0,
         ("batch", "1"): 0.0, ("batch", "2"): 1.0, ("batch", "4"): 3.0,
         ("schedule", "baseline"): round(1 / 3, 12), ("schedule", "overlap"): 0.0,
     }  # fmt: skip

@@ -19,7 +19,9 @@ from markupsafe import Markup
 import scaleout
 from scaleout.config.writing import write_bytes
 from scaleout.report.pages.views import Cases, chart_of, views_of
+from scaleout.study.sweep.columns import column_of
 from scaleout.study.sweep.study import Study
+from scaleout.study.sweep.table import best_of
 
 _MOST_FASTEST = 12
 _MOST_NAMED = 8
@@ -108,17 +110,18 @@ def _counts(cases: pd.DataFrame) -> str:
 
 
 def _fastest(cases: Cases) -> _Table | None:
-    """Return the best case of each workload, or of the whole study."""
+    """Return the fastest case of each workload."""
     if cases.frame.empty or "makespan_s" not in cases.frame:
         return None
-    found, _ = cases.best(["workload"], "makespan_s")
+    numbers = [each["case"] for each in best_of(cases.study, cases.frame)]
+    found = cases.frame.set_index("case", drop=False).loc[numbers]
     inputs = [name for name in ("workload", *cases.study.axes) if name in found]
     results = [
         name for name in ("makespan_s", "speedup", "tokens_per_s", "mfu", "exposed_share") if _known(found, name)
     ]
     columns = list(dict.fromkeys((*inputs, *results)))
     rows = [[cases.text(name, row[name]) for name in columns] for _, row in found.head(_MOST_FASTEST).iterrows()]
-    heads = [cases.label(name) for name in columns]
+    heads = [column_of(name).label for name in columns]
     return _Table(heads, rows, [i for i, name in enumerate(columns) if name in results])
 
 

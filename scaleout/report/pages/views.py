@@ -13,6 +13,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from scaleout.config.units import format_seconds
 from scaleout.report.colours import IDLE, PUBLISHED, SERIES, time_scale
 from scaleout.study.sweep import expressions
 from scaleout.study.sweep.columns import column_of
@@ -30,8 +31,8 @@ _FORMATS = {
     "x": ".3~f",
 }  # fmt: skip
 """How d3 writes a number of each unit; SI prefixes where `s` stands."""
-_UNITS = {"share": "", "x": ""}
-"""Units that the numbers themselves show."""
+_UNITS = {"share": "", "x": "", "1/s": ""}
+"""Units that the numbers or the labels themselves show."""
 
 
 class Cases:
@@ -45,10 +46,11 @@ class Cases:
         self.study = study
         self.all = cases.copy()
         self._units: dict[str, str] = {}
+        self._scales: dict[str, float] = {}
         for column in cases.columns:
             if column_of(column).unit == "s" and cases[column].notna().any():
-                scale, self._units[column] = time_scale(float(cases[column].median()))
-                self.all[column] *= scale
+                self._scales[column], self._units[column] = time_scale(float(cases[column].median()))
+                self.all[column] *= self._scales[column]
         self.frame = self.all[cases["status"] == "ok"]
         self.inputs = [name for name in study.inputs if name in cases]
 
@@ -73,13 +75,15 @@ class Cases:
         return f"{known.label} [{unit}]" if unit else known.label
 
     def text(self, column: str, value: Any) -> str:
-        """Return a value of a column as words, without its unit."""
+        """Return a value of a column as words; a time has its unit."""
         if pd.isna(value):
             return ""
         if isinstance(value, bool | np.bool_):
             return "yes" if value else "no"
         if isinstance(value, str):
             return value
+        if column in self._units:
+            return format_seconds(value / self._scales[column])
         if column_of(column).unit == "share":
             return f"{value:.1%}"
         return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
@@ -184,7 +188,9 @@ def _bars(cases: Cases, view: View) -> Any:
     """Draw a bar for each value of an input, side by side for those of another."""
     shown = [name for name in (view.x, view.colour, view.facet) if name]
     found, open_axes = cases.best(shown, view.y)
-    x = alt.X(f"{field_of(view.x)}:N", sort=cases.order(view.x), title=column_of(view.x).label)
+    x = alt.X(
+        f"{field_of(view.x)}:N", sort=cases.order(view.x), title=column_of(view.x).label, axis=alt.Axis(labelAngle=-35)
+    )
     y = alt.Y(f"{field_of(view.y)}:Q", axis=_axis(cases, view.y))
     encoding: dict[str, Any] = {"x": x, "y": y, "color": _colour(cases, view.colour)}
     if view.colour:
