@@ -17,7 +17,7 @@ FILE = {
     "title": "Two <b>networks</b>",
     "workload": "llama-3-8b",
     "topology": ["ring-128", "switch-128"],
-    "set": {"batch": [1, 2, 4]},
+    "set": {"batch_per_replica": [1, 2, 4]},
     "schedule": ["baseline", "overlap"],
     "baseline": {"schedule": "baseline"},
 }
@@ -39,7 +39,7 @@ def cases_of(failed=()):
                         "message": AWKWARD if bad else "", "run": f"scaleout run llama-3-8b --topology {topology}",
                         "timeline": "timelines/000005.json" if number == 5 else "", "workload": "llama-3-8b",
                         "topology": topology, "device": "h200", "schedule": schedule, "network": "alpha_beta",
-                        "set.batch": batch, **({} if bad else result),
+                        "set.batch_per_replica": batch, **({} if bad else result),
                     }
                 )  # fmt: skip
     return pd.DataFrame(rows)
@@ -53,7 +53,7 @@ def data_of(view, cases=None):
 
 
 def test_a_line_draws_the_best_of_what_it_does_not_show():
-    rows = data_of(View(kind="line", x="set.batch", y="makespan_s", colour="topology"))
+    rows = data_of(View(kind="line", x="set.batch_per_replica", y="makespan_s", colour="topology"))
     assert {(row["topology"], row["at"]): row["makespan_s"] for row in rows} == {
         ("ring-128", 1): 6.0, ("ring-128", 2): 12.0, ("ring-128", 4): 24.0,
         ("switch-128", 1): 3.0, ("switch-128", 2): 6.0, ("switch-128", 4): 12.0,
@@ -63,7 +63,7 @@ def test_a_line_draws_the_best_of_what_it_does_not_show():
 
 def test_a_view_says_over_what_it_took_the_best():
     chart = chart_of(Cases(cases_of(), STUDY), View(kind="bar", x="topology", y="speedup", colour="schedule"))
-    assert chart.to_dict()["title"]["subtitle"] == "the best over batch"
+    assert chart.to_dict()["title"]["subtitle"] == "the best over batch_per_replica"
 
 
 def test_a_pareto_front_holds_what_no_other_case_beats():
@@ -82,20 +82,22 @@ def test_a_tornado_moves_one_input_at_a_time_from_the_best_case():
     moved = {(row["axis"], row["value"]): round(row["change"], 12) for row in rows}
     assert moved == {
         ("topology", "ring-128"): 1.0, ("topology", "switch-128"): 0.0,
-        ("batch", "1"): 0.0, ("batch", "2"): 1.0, ("batch", "4"): 3.0,
+        ("batch_per_replica", "1"): 0.0, ("batch_per_replica", "2"): 1.0, ("batch_per_replica", "4"): 3.0,
         ("schedule", "baseline"): round(1 / 3, 12), ("schedule", "overlap"): 0.0,
     }  # fmt: skip
 
 
 def test_a_view_keeps_to_its_constraint():
-    rows = data_of(View(kind="bar", x="topology", y="makespan_s", where="set.batch == 4 and schedule == 'baseline'"))
+    rows = data_of(
+        View(kind="bar", x="topology", y="makespan_s", where="set.batch_per_replica == 4 and schedule == 'baseline'")
+    )
     assert [row["makespan_s"] for row in rows] == [32.0, 16.0]
 
 
 def test_views_are_chosen_from_the_inputs():
     found = views_of(Cases(cases_of(), STUDY))
     assert [view.kind for view in found] == ["line", "bar", "heat_map", "pareto", "tornado"]
-    assert (found[0].x, found[0].y, found[0].colour) == ("set.batch", "makespan_s", "schedule")
+    assert (found[0].x, found[0].y, found[0].colour) == ("set.batch_per_replica", "makespan_s", "schedule")
 
 
 @pytest.mark.parametrize("failed", [(), (3, 7), range(12)], ids=["none", "some", "all"])
