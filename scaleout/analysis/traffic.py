@@ -17,7 +17,7 @@ from scaleout.cluster.topology.peers import peer_of
 from scaleout.cluster.topology.placement import Placement, place, place_isolated
 from scaleout.cluster.topology.topology import Topology
 from scaleout.network.alpha_beta.cost import collective_cost
-from scaleout.program.graph import COLLECTIVES, Floats, NodeKind
+from scaleout.program.graph import COLLECTIVES, ExecutionGraph, Floats, NodeKind
 from scaleout.program.program import Program
 from scaleout.simulation.folded_program import transfer_of
 from scaleout.simulation.result import Result, Timeline
@@ -37,8 +37,11 @@ def bytes_by_dimension(
                 carried = float(utilisation.max()) * result.makespan_s * topology.dimensions[port.dimension].bytes_per_s
                 found[port.dimension] = max(found[port.dimension], carried)
     else:
+        graphs = {id(line.graph): line.graph for line in result.timelines}  # which classes share
+        calls = {key: _calls_of(graph) for key, graph in graphs.items()}
         for line in result.timelines:
-            found = np.maximum(found, _of_class(line, result.program, topology, algorithms or {}))
+            mine = _of_class(line, calls[id(line.graph)], result.program, topology, algorithms or {})
+            found = np.maximum(found, mine)
     return {number: size_bytes for number, size_bytes in enumerate(found.tolist()) if size_bytes}
 
 
@@ -49,17 +52,31 @@ def slowest_dimension_bytes(topology: Topology, by_dimension: Mapping[int, float
     return max(by_dimension.get(number, 0.0) for number in numbers)
 
 
-def _of_class(line: Timeline, program: Program, topology: Topology, algorithms: Mapping[str, str]) -> Floats:
+_Calls = list[tuple[str, float, int, float]]
+"""Kinds of collectives of a graph: kind, bytes of the whole, group, and how many times."""
+
+
+def _calls_of(graph: ExecutionGraph) -> _Calls:
+    """Return the collectives of a graph, those that are alike once."""
+    chosen = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE)
+    keys = np.stack([column[chosen] for column in (graph.collective, graph.group, graph.bytes, graph.slices)])
+    kinds, counts = np.unique(keys, axis=1, return_counts=True)
+    return [
+        (*transfer_of(COLLECTIVES[number], float(size * slices)), group, count / slices)
+        for (number, group, size, slices), count in zip(kinds.T.tolist(), counts.tolist(), strict=True)
+    ]
+
+
+def _of_class(
+    line: Timeline, calls: _Calls, program: Program, topology: Topology, algorithms: Mapping[str, str]
+) -> Floats:
     """Return bytes over each dimension, (D,), of what a class of ranks takes part in."""
     graph, rank, total = line.graph, line.ranks[0], np.zeros(len(topology.dimensions))
-    collectives = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE)
-    keys = np.stack([column[collectives] for column in (graph.collective, graph.group, graph.bytes, graph.slices)])
-    kinds, counts = np.unique(keys, axis=1, return_counts=True)
-    for (number, group, size, slices), count in zip(kinds.T.tolist(), counts.tolist(), strict=True):
-        ranks = program.groups[group].of(rank)
-        kind, size_bytes = transfer_of(COLLECTIVES[number], float(size * slices))
-        each = _carried(kind, size_bytes, place(topology, ranks), algorithms.get(kind, "auto"))
-        _add(total, topology, ranks, [count / slices * carried for carried in each])
+    groups = {group: program.groups[group].of(rank) for _, _, group, _ in calls}
+    placed = {group: place(topology, ranks) for group, ranks in groups.items()}
+    for kind, size_bytes, group, count in calls:
+        each = _carried(kind, size_bytes, placed[group], algorithms.get(kind, "auto"))
+        _add(total, topology, groups[group], [count * carried for carried in each])
     for node in np.flatnonzero(graph.kind == NodeKind.SEND).tolist():
         ends = sorted({rank, peer_of(program, rank, graph, node)})
         size_bytes = float(graph.bytes[node])

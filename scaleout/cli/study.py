@@ -55,7 +55,7 @@ def study(
     STUDY is a name (`scaleout list studies`) or a file. Each row of the table has the `scaleout run` line that gives
     the same numbers. An interrupted study goes on where it was when the same command is given again.
 
-    Examples: scaleout study four-topologies --output results; scaleout study mine.yaml --output results --cluster
+    Examples: scaleout study topologies --output results; scaleout study mine.yaml --output results --cluster
     local.
     """
     from scaleout.study.sweep.engine import Execution

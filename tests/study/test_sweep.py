@@ -300,5 +300,4 @@ def test_a_study_that_is_killed_goes_on(tmp_path, file, cases):
 
 
 def test_the_shipped_topology_study_has_what_it_says():
-    study = load_study("four-topologies")
-    assert study.size == 4 * 3 * 5 * 4
+    assert load_study("topologies").size == 5 * 3 * 5 * 4

@@ -27,8 +27,9 @@ PLAIN = (
 KEYED = ("set", "bandwidth", "latency", "taper", "degrade", "slow", "algorithm")
 """Keys with a mapping, each of whose entries has a value or a list."""
 ORDER = (
-    "label", "workload", "device", "set", "host", "clocks", "placement", "topology", "nodes", "taper", "bandwidth", "latency",
-    "nic_down", "degrade", "break", "slow", "policy", "injection", "network", "algorithm", "contention", "schedule",
+    "label", "workload", "device", "set", "host", "clocks", "placement", "topology", "nodes", "taper", "bandwidth",
+    "latency", "nic_down", "degrade", "break", "slow", "policy", "injection", "network", "algorithm", "contention",
+    "schedule",
 )  # fmt: skip
 """Of inputs; in a grid the last varies fastest, so that cases of one program follow each other."""
 
