@@ -1,10 +1,10 @@
 """Fusing never loses on what ships: every workload on every topology of 8 to 128 ranks, in training and in decode.
 
 By default one job in 97. ``SHIPPED_JOBS=all pytest tests/schedule/test_fused_shipped.py`` takes all of them, on each
-workload's own device, or on that of SHIPPED_DEVICE; SHIPPED_JOBS=3/12 takes the third of twelve parts. A workload keeps
-its own degrees of parallelism as far as they divide the ranks, data parallelism takes the rest. A model keeps its widths
-and has few layers, all kinds of its own among them, as layers that are alike are fused alike; SHIPPED_DEPTH=own keeps
-all its layers.
+workload's own device, or on that of SHIPPED_DEVICE; SHIPPED_JOBS=3/12 takes the third of twelve parts. A workload
+keeps its own degrees of parallelism as far as they divide the ranks, data parallelism takes the rest. A model keeps its
+widths and has few layers, all kinds of its own among them, and at most four stages, as layers that are alike are fused
+alike; SHIPPED_DEPTH=own keeps all its layers and stages.
 """
 
 import os
@@ -35,7 +35,8 @@ def own_keys(name, ranks, mode):
             return {"mode": "forward", "data_parallel": ranks, "global_batch": 64 * ranks}
         return {"data_parallel": ranks, "global_batch": model.global_batch // model.data_parallel * ranks}
     tensor = gcd(model.tensor_parallel, ranks)
-    pipeline = gcd(model.pipeline_parallel, ranks // tensor) if mode == "training" else 1
+    stages = model.pipeline_parallel if DEPTH == "own" else gcd(model.pipeline_parallel, 4)
+    pipeline = gcd(stages, ranks // tensor) if mode == "training" else 1
     data = ranks // tensor // pipeline
     keys = {"tensor_parallel": tensor, "pipeline_parallel": pipeline, "data_parallel": data, "mode": mode}
     keys |= {"expert_parallel": gcd(model.expert_parallel, data), "context_parallel": 1}
