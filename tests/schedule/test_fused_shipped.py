@@ -31,9 +31,8 @@ def own_keys(name, ranks, mode):
     """Keys of a shipped workload on so many ranks, near its own."""
     model = load_workload(name)
     if not isinstance(model, LayeredModel):
-        if mode != "training":
-            return {"mode": "forward", "data_parallel": ranks, "global_batch": 64 * ranks}
-        return {"data_parallel": ranks, "global_batch": model.global_batch // model.data_parallel * ranks}
+        batch = {"data_parallel": ranks, "global_batch": model.global_batch // model.data_parallel * ranks}
+        return batch if mode == "training" else batch | {"mode": "forward"}
     tensor = gcd(model.tensor_parallel, ranks)
     stages = model.pipeline_parallel if DEPTH == "own" else gcd(model.pipeline_parallel, 4)
     pipeline = gcd(stages, ranks // tensor) if mode == "training" else 1
@@ -42,12 +41,13 @@ def own_keys(name, ranks, mode):
     keys |= {"expert_parallel": gcd(model.expert_parallel, data), "context_parallel": 1}
     if tensor == 1 or mode == "decode":
         keys["sequence_parallel"] = False
-    if mode == "decode":
-        return keys | {"batch_per_replica": 16, "zero": 0, "recompute": "none", **_layers(name, 2)}
-    microbatch = model.microbatch or model.batch_per_replica
-    keys |= {"microbatch": microbatch, "batch_per_replica": 2 * pipeline * microbatch}
     if pipeline == 1:
-        keys |= {"pipeline_schedule": "1f1b", "virtual_stages": 1, "batch_per_replica": microbatch}
+        keys |= {"pipeline_schedule": "1f1b", "virtual_stages": None}
+    if mode == "decode":
+        batch = {"batch_per_replica": 16, "microbatch": 16 if model.microbatch else None}
+        return keys | {**batch, "zero": 0, "recompute": "none", **_layers(name, 2)}
+    microbatch = model.microbatch or model.batch_per_replica
+    keys |= {"microbatch": microbatch, "batch_per_replica": microbatch * (2 * pipeline if pipeline > 1 else 1)}
     if model.shard_ranks and data % model.shard_ranks:
         keys["shard_ranks"] = None
     chunks = pipeline * (model.virtual_stages or 1 if pipeline > 1 else 1)
@@ -59,10 +59,12 @@ def _layers(name, layers):
         return {}
     if name == "mamba-2-hybrid-8b":
         return {"layers": 4, "pattern": "M-*-"}
-    dense = {"dense_layers": 1} if getattr(load_workload(name), "dense_layers", 0) else {}
-    return (
-        {"layers": layers} | ({"stage_layers": []} if getattr(load_workload(name), "stage_layers", ()) else {}) | dense
-    )
+    model, keys = load_workload(name), {"layers": layers}
+    if getattr(model, "stage_layers", ()):
+        keys["stage_layers"] = []
+    if getattr(model, "dense_layers", 0):
+        keys["dense_layers"] = 1
+    return keys
 
 
 @cache

@@ -194,8 +194,8 @@ _INTRODUCTION = """\
 Made by `scaleout reproduce --vary --output figures`. How a number is answered comes from the sources of the constants:
 
 - *predicted*: no constant was fitted to this number or to one that shares the constant, and every size and reading
-  follows from what knows nothing of it: a data sheet, a measurement of ours, the paper's own words. Where that was found
-  after the number was known, the note says so;
+  follows from what knows nothing of it: a data sheet, a measurement of ours, the paper's own words. Where that was
+  found after the number was known, the note says so;
 - *calibrated*: a constant was fitted to this number, or to another of the same paper and serves this one too;
 - *chosen*: a size, a reading of the text or a definition was taken knowing the number, or another of its figure, and
   another could have been taken.
