@@ -167,7 +167,7 @@ class Iteration:
         saved_s = 0.0
         for time_s, each in zip(self.scaled_s, self.sublayers, strict=True):
             saved_s += time_s * (1 - each.outcomes[configuration].fused_s / each.outcomes["sequential"].fused_s)
-        return self.total_s / (self.total_s - self.layers * saved_s)
+        return float(self.total_s / (self.total_s - self.layers * saved_s))
 
 
 def iterations(models: Iterable[Model], mode: str, breakdown: Breakdown = Breakdown()) -> list[Iteration]:
