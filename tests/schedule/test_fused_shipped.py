@@ -84,8 +84,8 @@ def asked():
 
 @pytest.mark.parametrize(("name", "topology", "mode"), asked())
 def test_fusing_loses_on_no_workload_and_topology_that_ship(name, topology, mode):
+    keys = own_keys(name, load_topology(topology).num_ranks, mode)
     try:
-        keys = own_keys(name, load_topology(topology).num_ranks, mode)
         found = compare(name, topology=topology, device=DEVICE, changes=keys, schedules=SCHEDULES)
     except ConfigError as error:
         pytest.skip(f"no such job: {error}")
