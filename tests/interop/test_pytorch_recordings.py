@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 
 import numpy as np
 import pytest
@@ -316,9 +317,41 @@ def test_ranks_that_do_not_fit_together_are_refused(tmp_path):
             load_recording((tmp_path / folder,))
 
 
+def test_what_some_ranks_lack_is_counted_and_goes_on_only_where_that_is_asked(tmp_path):
+    def recorded(folder, number, world_size, *, calls=1, launch=2, device="NVIDIA H200"):
+        rank = Rank(number, world_size, device=device)
+        rank.kernel(5, 5, launch=launch)
+        for call in range(calls):
+            rank.collective(10 + 30 * call, 20, launch=3 + 30 * call)
+        rank.write(tmp_path / folder)
+
+    recorded("some", 0, 2, calls=3)
+    recorded("some", 1, 2)
+    recorded("missing", 0, 4)
+    recorded("missing", 2, 4)
+    recorded("mixed", 0, 2)
+    recorded("mixed", 1, 2, device="NVIDIA A100")
+    recorded("unlinked", 0, 1, launch=None)
+    for folder, refused, noted in (
+        ("some", "2 of 3 collectives .* some of their ranks only, the first: all_reduce 1 of ranks 0, 1 by 0",
+         "2 of 3 collectives .* kept as kernels"),
+        ("missing", "ranks 1, 3 of 4 are missing", "ranks 1, 3 of 4 were not recorded and are left out"),
+        ("mixed", r"NVIDIA A100 \(rank 1\) and NVIDIA H200 \(rank 0\)", "recorded on NVIDIA A100"),
+        ("unlinked", None, "1 kernels have no call that launched them"),
+    ):  # fmt: skip
+        if refused:
+            with pytest.raises(TraceError, match=refused):
+                load_recording((tmp_path / folder,))
+        notes = load_recording((tmp_path / folder,), allow_partial=refused is not None)[2].notes
+        assert any(re.search(noted, note) for note in notes), notes
+
+
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
+        ("microbatches=2x", "no micro-batches that repeat alike on all ranks"),
+        ("accumulate=0.5x", "no micro-batches that repeat alike on all ranks"),
+        ("accumulate=1.5x", "give a whole factor"),
         ("batch=0x", "write a factor"),
         ("nothing=2x", "no such edit"),
         ("layers=2x", "no layers that repeat"),

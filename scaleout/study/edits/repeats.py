@@ -27,16 +27,17 @@ class Run(NamedTuple):
 def runs_of(graph: ExecutionGraph, roles: int, *, messages: bool = False) -> list[Run]:
     """Find the unit that repeats in each stretch of passes, by the kernels of the compute stream.
 
-    A stretch ends at a message to or from another rank, unless units may hold `messages`.
+    A stretch ends at a message to or from another rank, unless units may hold `messages`: then they do, alike.
     """
     main = np.flatnonzero((graph.stream == 0) & ~graph.has_role(NodeRole.HOST) & (graph.kind < NodeKind.SEND))
     chosen = graph.has_role(roles)[main].astype(np.int64)
     _, names = np.unique(graph.names, return_inverse=True)
-    rows = np.stack([graph.kernel[main], graph.collective[main], names[main]])
+    passed = np.r_[0, np.cumsum(graph.kind >= NodeKind.SEND)][main]
+    follows = messages & np.r_[False, np.diff(passed) > 0]
+    rows = np.stack([graph.kernel[main], graph.collective[main], names[main], follows])
     what = np.unique(rows, axis=1, return_inverse=True)[1].reshape(-1)
     if not messages:
-        passed = np.r_[0, np.cumsum(graph.kind >= NodeKind.SEND)]
-        chosen = chosen * (1 + passed[main])
+        chosen = chosen * (1 + passed)
     edges = np.flatnonzero(np.diff(np.r_[0, chosen, 0]))
     found = []
     for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
