@@ -143,7 +143,9 @@ def _with_tables(graph: ExecutionGraph) -> Bools:
     """
     inside = np.zeros(len(graph), bool)
     of_tables = np.array(["embedding" in call.op for call in graph.kernels] + [False])[graph.kernel]
-    products = np.array([not call.op.startswith(RECORDED) for call in graph.kernels] + [False])[graph.kernel]
+    products = np.array([not call.op.startswith((RECORDED, "embedding")) for call in graph.kernels] + [False])[
+        graph.kernel
+    ]
     steps = _steps(graph)
     for exchanges in _exchanges(graph):
         if len(exchanges) % 2:
