@@ -71,7 +71,7 @@ def recording_of(name, **changes):
         for node in np.flatnonzero(graph.has_role(NodeRole.WEIGHT_GRADIENT)).tolist():
             sizes = graph.kernels[graph.kernel[node]].sizes
             parameters[sizes["M"] * sizes["N"] * sizes.get("groups", 1)] += 1
-    return Recorded(program.map_graphs(as_recorded), device, 0.5, tuple(parameters.items()))
+    return Recorded(program.map_graphs(as_recorded), device, 0.5, 1, tuple(parameters.items()))
 
 
 def makespan_s(program):

@@ -33,7 +33,8 @@ def described(program: Program, facts: Mapping[str, str], device: Device | str) 
     parameters = tuple((whole(size) or 0, whole(count) or 0) for size, _, count in counts)
     host_bound = number(facts.get("host_bound", "0")) or 0.0
     steps = with_axes(program.map_graphs(without_phase(BEFORE)))
-    return Recorded(steps, device if isinstance(device, Device) else None, host_bound, parameters)
+    count = max(1, whole(facts.get("recorded_steps", "")) or 1)
+    return Recorded(steps, device if isinstance(device, Device) else None, host_bound, count, parameters)
 
 
 def replayed(program: Program, options: SimulationOptions) -> tuple[Topology, SimulationOptions]:

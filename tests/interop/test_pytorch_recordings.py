@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -182,6 +183,24 @@ def test_what_kernels_lose_beside_collectives_is_told_apart(tmp_path):
     base_us, twice_us = (replay_us(tmp_path, edits=edits)[0] for edits in (None, {"batch": "2x"}))
     assert base_us == pytest.approx(1019, abs=2)
     assert twice_us == pytest.approx(2 * (base_us - 120) + 120, rel=0.02)
+
+
+def test_steps_without_an_optimizer_are_edited_alike(tmp_path):
+    """Two steps of inference of a lookup, four layers of two kernels, and a head; without two of the layers."""
+    rank = Rank()
+    for step in range(2):
+        rank.step(step, 300 * step, 300)
+        names = ["aten::index_select", *["aten::mm", "aten::silu"] * 4, "aten::sum"]
+        for place, name in enumerate(names):
+            at = 300 * step + 2 * place
+            rank.operator(name, at, 1.5, dims=[[64, 64], [64, 64]])
+            rank.kernel(300 * step + 50 + 20 * place, 20, launch=at + 0.2, name=name)
+    rank.write(tmp_path)
+    program, facts, _ = load_recording((tmp_path,))
+    found = edited(described(program, facts, "no device"), {"layers": "4->2"}).program.graphs[0]
+    counts = Counter(found.names)
+    assert counts["aten::mm"] == counts["aten::silu"] == 2 * 2
+    assert counts["aten::sum"] == 2
 
 
 def test_the_gradient_of_a_table_touches_each_row_once(tmp_path):

@@ -24,7 +24,7 @@ def microbatches(recording: Recorded, text: str, notes: list[str]) -> Program:
 
 def _repeated(recording: Recorded, where: str, change: Change, notes: list[str]) -> Program:
     """Leave out micro-batches from the middle of each step, or run one of them again."""
-    found = [_units(graph) for graph in recording.program.graphs]
+    found = [_units(graph, recording.steps) for graph in recording.program.graphs]
     counts = {units for mine in found for _, units in mine}
     if len(counts) != 1 or not all(found):
         raise ConfigError(
@@ -57,7 +57,7 @@ def _repeated(recording: Recorded, where: str, change: Change, notes: list[str])
     return recording.program.map_graphs(resize)
 
 
-def _units(graph: ExecutionGraph) -> list[tuple[Run, int]]:
+def _units(graph: ExecutionGraph, steps: int) -> list[tuple[Run, int]]:
     """Return what repeats by micro-batch in each step, and how many times in all: a step has so many times its FLOPs.
 
     Where passes alternate it is a forward and a backward, of which a pipeline of virtual stages runs several before
@@ -65,14 +65,14 @@ def _units(graph: ExecutionGraph) -> list[tuple[Run, int]]:
     """
     both = NodeRole.FORWARD | NodeRole.BACKWARD
     for passes in ((both,), PASSES):
-        found = [(run, roles) for roles in passes for run in runs_of(graph, roles, messages=True)]
+        found = [(run, roles) for roles in passes for run in runs_of(graph, roles, steps=steps, messages=True)]
         if found and all(_holds(graph, run, roles) for run, roles in found):
             break
-    steps = steps_of(graph)
+    within = steps_of(graph, steps)
     counted = []
     for run, roles in found:
         flops = np.where(graph.has_role(roles), graph.flops, 0)
-        begin, end = next((each for each in steps if each[0] <= run.bounds[0] < each[1]), (0, len(graph)))
+        begin, end = next((each for each in within if each[0] <= run.bounds[0] < each[1]), (0, len(graph)))
         unit = int(flops[run.bounds[0] : run.bounds[1]].sum())
         counted.append((run, round(float(flops[begin:end].sum()) / unit) if unit else run.repeats))
     return counted
@@ -97,7 +97,7 @@ def accumulate(recording: Recorded, text: str, notes: list[str]) -> Program:
         notes.append("what adding up gradients takes is not known on this device, and is left out")
 
     def accumulate(graph: ExecutionGraph) -> ExecutionGraph:
-        for begin, end in reversed(steps_of(graph)):
+        for begin, end in reversed(steps_of(graph, recording.steps)):
             longer = repeated(graph, begin, end, times, before=begin)
             size = end - begin
             reduces = gradients_of(longer)
