@@ -20,6 +20,9 @@ ROOMS = (
 HOMES = {
     "click": "cli",
     "rich": "cli",
+    "dask": "study/sweep",
+    "distributed": "study/sweep",
+    "dask_jobqueue": "study/sweep",
     "matplotlib": "report/plots",
     "google": "interop/chakra",
     "torch": "validation/measure",

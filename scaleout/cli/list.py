@@ -5,7 +5,17 @@ import click
 from scaleout.cli.printing import say
 
 KINDS = (
-    *("workloads", "topologies", "devices", "schedules", "strategies", "frameworks", "pipelines", "collectives"),
+    *(
+        "workloads",
+        "topologies",
+        "devices",
+        "studies",
+        "schedules",
+        "strategies",
+        "frameworks",
+        "pipelines",
+        "collectives",
+    ),
     "operators",
 )
 
@@ -30,8 +40,9 @@ def _names(kind: str) -> list[str]:
     from scaleout.workloads.families.frameworks import FRAMEWORKS
     from scaleout.workloads.pipeline import PIPELINES
 
-    if kind in ("workloads", "topologies", "devices"):
-        return library.names({"workloads": "workload", "topologies": "topology", "devices": "device"}[kind])
+    files = {"workloads": "workload", "topologies": "topology", "devices": "device", "studies": "study"}
+    if kind in files:
+        return library.names(files[kind])
     if kind == "collectives":
         of = {k: [a.name for a in collectives.ALGORITHMS.values() if k in a.schedules] for k in collectives.KINDS}
         return [f"{name} ({', '.join(algorithms)})" for name, algorithms in of.items()]

@@ -5,8 +5,7 @@ nothing of ranks; `topology` makes a network of it.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,6 +75,7 @@ class TopologyFile(validated.Config):
     """What a topology file holds."""
 
     dimensions: list[DimensionFile]
+    nodes: RankCount | None = Field(default=None, description="another size of the outermost dimension")
     startup: Seconds = 0.0
     startup_source: str = ""
     library: str | None = None
@@ -103,25 +103,16 @@ def _keys(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         values["library"] = str(path.parent / values["library"])
     if isinstance(values.get("backends"), dict):
         values["backends"] = {name: str(path.parent / str(file)) for name, file in values["backends"].items()}
-    like, nodes = values.pop("like", None), values.pop("nodes", None)
-    if like is not None:
-        if not isinstance(like, str):
-            raise ConfigError(f"{path}: like is {like!r}; give the name or file of a topology")
-        given = str(path.parent / like) if library.is_path(like) and not Path(like).is_absolute() else like
-        values = _keys(library.find("topology", given, named_by=f"{path}: like"), seen=chain) | values
-    return values if nodes is None else _resized(values, nodes, path)
-
-
-def _resized(values: Mapping[str, Any], nodes: Any, path: Path) -> dict[str, Any]:
-    """Give the outermost dimension another size."""
-    dimensions = values.get("dimensions")
-    if not (isinstance(dimensions, list) and dimensions and isinstance(dimensions[-1], dict)):
-        raise ConfigError(f"{path}: nodes is the size of the outermost of 'dimensions', and there is none; add one")
-    try:
-        last = find_kind(str(dimensions[-1].get("kind")), in_file=True).resized(dimensions[-1], nodes)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    return {**values, "dimensions": [*dimensions[:-1], last]}
+    like = values.pop("like", None)
+    if like is None:
+        return values
+    if not isinstance(like, str):
+        raise ConfigError(f"{path}: like is {like!r}; give the name or file of a topology")
+    given = str(path.parent / like) if library.is_path(like) and not Path(like).is_absolute() else like
+    inherited = _keys(library.find("topology", given, named_by=f"{path}: like"), seen=chain)
+    if "dimensions" in values:  # which say their size themselves
+        inherited.pop("nodes", None)
+    return inherited | values
 
 
 def read_dimension(number: int, entry: DimensionFile, path: Path) -> Dimension:
@@ -137,9 +128,7 @@ def read_dimension(number: int, entry: DimensionFile, path: Path) -> Dimension:
             through_host_bytes_per_s=math.inf if entry.through_host is None else entry.through_host,
             **kind.read(entry, path.parent),
         )
-        if entry.bandwidth_per_rank is None:
-            return found
-        return replace(found, bytes_per_s=entry.bandwidth_per_rank / kind.links_of_a_rank(found))
+        return found if entry.bandwidth_per_rank is None else found.sharing(entry.bandwidth_per_rank)
     except ConfigError as error:
         raise ConfigError(f"dimensions.{number}: {error}") from None
 

@@ -56,6 +56,7 @@ class Topology:
     slow_ranks: tuple[tuple[int, float], ...] = ()  # ranks whose kernels take longer, and how many times as long
     # communication back ends that the machine offers besides its library, by name; see `backends.with_policy`
     backends: tuple[tuple[str, Library], ...] = ()
+    altered: tuple[str, ...] = ()  # in words, what `what_if.change_network` has changed
 
     def __post_init__(self) -> None:
         if not self.dimensions:
@@ -198,6 +199,8 @@ def load_topology(name_or_file: str | Path) -> Topology:
     values = read_topology(path)
     try:
         dimensions = tuple(read_dimension(number, entry, path) for number, entry in enumerate(values.dimensions))
+        if values.nodes is not None and dimensions:
+            dimensions = (*dimensions[:-1], dimensions[-1].resized(values.nodes))
         found = None if values.library is None else load_library(Path(values.library))
         backends = {name: load_library(Path(file)) for name, file in values.backends.items()}
         libraries = [*([found] if found else []), *backends.values()]
