@@ -87,6 +87,29 @@ def test_a_collective_takes_the_shortest_of_its_kernels_once_all_are_there(tmp_p
     assert any("clocks" in note for note in report.notes)
 
 
+@pytest.mark.parametrize("where", ["record_param_comms", "c10d::_reduce_scatter_base_", "name of the kernel"])
+def test_a_collective_without_metadata_on_its_kernel_is_told_by_what_called_it(tmp_path, where):
+    """Of 4,000 floats a reduce-scatter over ranks 0 and 2 of 4, as far as each place tells it."""
+    stated = {"Collective name": "_reduce_scatter_base", "In msg nelems": 4000, "Out msg nelems": 2000,
+              "dtype": "Float", "Group size": 2, "Process Group Name": "5",
+              "Process Group Ranks": "[0, 2]"}  # fmt: skip
+    rank = Rank(0, 4)
+    if where == "record_param_comms":
+        rank.operator(where, 0, 3, **stated)
+    elif where.startswith("c10d"):
+        rank.operator(where, 0, 3, dims=[[2000], [4000], []], dtypes=["float", "float", ""])
+    rank.collective(10, 20, launch=1, told=False, name="ncclDevKernel_ReduceScatter_Sum_f32_RING_LL")
+    rank.write(tmp_path)
+    program, _, report = load_recording((tmp_path,))
+    (group,) = report.by_group
+    assert group["kind"] == "reduce_scatter"
+    assert group["bytes"] == (None if where.startswith("name") else 16000)
+    assert group["ranks"] == (2 if where == "record_param_comms" else 4)
+    assert report.collectives_sized == (0 if where.startswith("name") else 1)
+    if where == "record_param_comms":
+        assert sorted(program.groups[0].members) == [(0, 2), (1, 3)]
+
+
 def test_clocks_of_stages_are_set_by_their_messages(tmp_path):
     """Stages begin at 0, 30 and 60; the last one shares nothing with the first."""
     first, second, third = (Rank(number, 3, offset_us=offset) for number, offset in enumerate((0, 5000, -3000)))
@@ -102,6 +125,23 @@ def test_clocks_of_stages_are_set_by_their_messages(tmp_path):
     makespan_us, report = replay_us(tmp_path)
     assert makespan_us == pytest.approx(500)
     assert report.steps[0].recorded_s == pytest.approx(500e-6)
+
+
+def test_kernels_of_a_cuda_graph_keep_their_order(tmp_path):
+    """One launch of four kernels: one, two beside each other, and one that waits for the longer of these."""
+    rank = Rank()
+    rank.operator("aten::mm", 0, 3, dims=[[512, 256], [256, 1024]])
+    rank.graph(1, [(10, 20, 7), (31, 30, 7), (31, 60, 20), (92, 10, 7)])
+    rank.write(tmp_path)
+    makespan_us, report = replay_us(tmp_path)
+    assert makespan_us == pytest.approx(101)
+    assert (report.kernels_kept, report.kernels_linked) == (4, 4)
+    graph = load_recording((tmp_path,))[0].graphs[0]
+    first, short, long, last = (node for node, name in enumerate(graph.names) if name == "mm")
+    needs = [graph.dependencies_of(node).tolist() for node in range(len(graph))]
+    assert first in needs[short]
+    assert first in needs[long]
+    assert {short, long} <= set(needs[last])
 
 
 def test_old_categories_and_compressed_files_are_read(tmp_path):
