@@ -1,5 +1,8 @@
 """Recorded pipelines with other micro-batches or layers: held to the same job generated with as many."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from recorded_jobs import makespan_s, recording_of
 
@@ -27,6 +30,15 @@ def test_a_pipeline_becomes_that_of_other_micro_batches(schedule, ranks, change,
     assert found.program.payload_bytes == other.payload_bytes
     assert makespan_s(found.program) == pytest.approx(makespan_s(other), rel=1e-6)
     assert any("micro-batches" in note for note in found.notes)
+
+
+def test_micro_batches_are_counted_where_no_sizes_were_recorded():
+    base = pipeline("1f1b", 2, 8)
+    unsized = replace(
+        base, program=base.program.map_graphs(lambda graph: graph.with_columns(flops=np.zeros_like(graph.flops)))
+    )
+    found = edited(unsized, {"microbatches": "8->16"}).program
+    assert makespan_s(found) == pytest.approx(makespan_s(pipeline("1f1b", 2, 16).program), rel=1e-6)
 
 
 @pytest.mark.parametrize(("schedule", "ranks"), [("1f1b", 2), ("1f1b", 4), ("gpipe", 4)])

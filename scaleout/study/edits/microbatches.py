@@ -58,9 +58,9 @@ def _repeated(recording: Recorded, where: str, change: Change, notes: list[str])
 
 
 def _units(graph: ExecutionGraph, steps: int) -> list[tuple[Run, int]]:
-    """Return what repeats by micro-batch in each step, and how many times in all: a step has so many times its FLOPs.
+    """Return what repeats by micro-batch in each step, and how many times in all; nothing where steps differ.
 
-    Where passes alternate it is a forward and a backward, of which a pipeline of virtual stages runs several before
+    A step has so many times its FLOPs, or where no sizes were recorded so many times its kernels. Where passes alternate it is a forward and a backward, of which a pipeline of virtual stages runs several before
     they repeat; where all forwards precede, forward and backward each.
     """
     both = NodeRole.FORWARD | NodeRole.BACKWARD
@@ -68,13 +68,15 @@ def _units(graph: ExecutionGraph, steps: int) -> list[tuple[Run, int]]:
         found = [(run, roles) for roles in passes for run in runs_of(graph, roles, steps=steps, messages=True)]
         if found and all(_holds(graph, run, roles) for run, roles in found):
             break
-    within = steps_of(graph, steps)
+    within, sized = steps_of(graph, steps), bool(graph.flops.any())
+    if len(found) % max(len(within), 1):
+        return []
     counted = []
     for run, roles in found:
-        flops = np.where(graph.has_role(roles), graph.flops, 0)
+        work = np.where(graph.has_role(roles), graph.flops if sized else graph.kind == NodeKind.COMPUTE, 0)
         begin, end = next((each for each in within if each[0] <= run.bounds[0] < each[1]), (0, len(graph)))
-        unit = int(flops[run.bounds[0] : run.bounds[1]].sum())
-        counted.append((run, round(float(flops[begin:end].sum()) / unit) if unit else run.repeats))
+        unit = int(work[run.bounds[0] : run.bounds[1]].sum())
+        counted.append((run, round(float(work[begin:end].sum()) / max(unit, 1))))
     return counted
 
 
