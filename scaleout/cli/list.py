@@ -8,6 +8,7 @@ KINDS = (
     *(
         "workloads",
         "topologies",
+        "link-types",
         "devices",
         "studies",
         "schedules",
@@ -40,9 +41,9 @@ def _names(kind: str) -> list[str]:
     from scaleout.workloads.families.frameworks import FRAMEWORKS
     from scaleout.workloads.pipeline import PIPELINES
 
-    files = {"workloads": "workload", "topologies": "topology", "devices": "device", "studies": "study"}
-    if kind in files:
-        return library.names(files[kind])
+    plurals = {"topologies": "topology", "studies": "study"}
+    if (file := plurals.get(kind, kind.removesuffix("s").replace("-", " "))) in library.FOLDERS:
+        return library.names(file)
     if kind == "collectives":
         of = {k: [a.name for a in collectives.ALGORITHMS.values() if k in a.schedules] for k in collectives.KINDS}
         return [f"{name} ({', '.join(algorithms)})" for name, algorithms in of.items()]

@@ -92,6 +92,10 @@ _TRACK_KEYS = [
 ]  # fmt: skip
 _TAPERS = ["1=2:1", "1=2:1@2", "1=1:1,2:1@2", "infiniband=4:3@2", "0=1:2", "ring=2", "all=2:1@", "1=:1@x"]
 _RATES = ["1=2x", "infiniband=0.5x", "nvlink=400Gb/s", "all=700 ns", "0=3", "graph=1e9x", "switch=x", "7=2x", "=2x"]
+_EXPRESSIONS = [
+    "switch(8,nvlink4) x switch(16,ndr)", "torus(4,4,ndr/4)", "fat_tree(4,4,ndr,taper=2:1/1:1)", "mesh(2,2,hdr)",
+    "dragonfly(2,2,2,global_links=1,bandwidth=1 GB/s,latency=1us/1us/1us)", "ring(4,bandwidth=1e9 B/s,latency=0)",
+]  # fmt: skip
 _COUNTS = ["2", "32", "0", "-1", "1e3", "5", "7.5", "x", "1048576", "9" * 30]
 _OPTIONS = {
     "placement": (_PLACES, lambda text: rank_mapping(text, _cluster("h200-node-4"))),
@@ -102,6 +106,7 @@ _OPTIONS = {
     "taper": (_TAPERS, lambda *texts: _changed("dgx-h200-4", taper=texts)),
     "bandwidth": (_RATES, lambda *texts: _changed("dgx-h200-4", bandwidth=texts)),
     "latency": (_RATES, lambda *texts: _changed("graph-8", latency=texts)),
+    "expression": (_EXPRESSIONS, load_topology),
     "nodes": (_COUNTS, lambda text: _changed("dgx-h200-16-fat-tree", nodes=text)),
     "nic_down": (_COUNTS, lambda *texts: _changed("dgx-h200-2", nic_down=texts)),
     "sizes": (_SIZES, parse_sizes),

@@ -11,6 +11,7 @@ Symbols: n ranks along a dimension; V nodes; E edges.
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from scaleout.cluster.topology.fabric import Fabric
 from scaleout.cluster.topology.kinds import KINDS, DimensionKind, find_kind
 from scaleout.cluster.topology.kinds.graph import fields_of
 from scaleout.cluster.topology.kinds.kind import Floats, Ints, Port
+from scaleout.config import library
 from scaleout.errors import ConfigError
 
 
@@ -53,6 +55,7 @@ class Dimension:
     # What a rank's port carries of messages that reach it through the host: where ranks of a node share ports, those
     # that do not leave by the rank beside a port. Without such a detour as much as all others.
     through_host_bytes_per_s: float = math.inf
+    link_type: str = ""  # name or file of the link type, which says what its parts cost; empty if that is not known
     # what all links of a rank carry together, where that was given: another size then changes the bandwidth of each
     rank_bytes_per_s: float | None = None
 
@@ -86,6 +89,11 @@ class Dimension:
     def detour(self) -> float:
         """How many times as long a port needs for messages that reach it through the host."""
         return max(1.0, self.bytes_per_s / self.through_host_bytes_per_s)
+
+    @property
+    def link_name(self) -> str:
+        """Name of its link type, of a file that of the file."""
+        return self.link_type and library.name_of(Path(self.link_type))
 
     @property
     def levels(self) -> list[tuple[int, float]]:

@@ -2,8 +2,8 @@
 
 Other numbers of nodes, tapers, bandwidths and latencies of a dimension; network cards that are down; links that are
 slow or broken, and slow ranks. Changes are applied in the order of the fields of `NetworkChanges`, in whatever order
-they were given. A dimension is named by its number, its link or its kind, or as `all`; a name that several dimensions
-have means each of them.
+they were given. A dimension is named by its number, link type, link or kind, or as `all`; a name that several of them
+have means each.
 
 Where a rank's network card is down, NCCL takes another card of its node, and both ranks send through that one: each has
 half of it. That its messages cross NVLink first, and that a ring over all cards of a node may spread over those that
@@ -18,6 +18,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from scaleout.cluster.topology.dimension import Dimension, edges_of
+from scaleout.cluster.topology.expression import ratio_of
 from scaleout.cluster.topology.faults import LinkChange, find_link, name_link
 from scaleout.cluster.topology.topology import Topology, break_links, degrade_links, slow_down
 from scaleout.config.documents import NUMBER, number, whole
@@ -119,7 +120,11 @@ def _count(name: str, value: Any) -> int:
 def _several(each: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any, ...]]:
     def read(name: str, value: Any) -> tuple[Any, ...]:
         values = value if isinstance(value, list | tuple) else [value]
-        return tuple(dict.fromkeys(each(name, one) for one in values))
+        found = tuple(each(name, one) for one in values)
+        twice = next((one for place, one in enumerate(found) if one in found[:place]), None)
+        if twice is not None:
+            raise ConfigError(f"{name}: {twice} is given twice; give it once")
+        return found
 
     return read
 
@@ -176,9 +181,9 @@ def dimensions_named(topology: Topology, name: str) -> list[int]:
 
 
 def names_of(topology: Topology) -> list[tuple[str, ...]]:
-    """Return the names of each dimension besides `all`: its number, its link, its kind."""
+    """Return the names of each dimension besides `all`: its number, its link type, its link, its kind."""
     return [
-        tuple(dict.fromkeys(filter(None, (str(number), dimension.link, dimension.kind))))
+        tuple(dict.fromkeys(filter(None, (str(number), dimension.link_name, dimension.link, dimension.kind))))
         for number, dimension in enumerate(topology.dimensions)
     ]
 
@@ -237,19 +242,11 @@ def _with_latency(dimension: Dimension, text: str) -> Dimension:
 def _tapered(dimension: Dimension, text: str) -> Dimension:
     """Apply ``2:1`` or ``2:1,1:1``, of a switch with the ranks of a leaf: ``2:1@32``."""
     levels, at, leaf = text.partition("@")
-    ratios = tuple(_ratio(level) for level in levels.split(","))
+    ratios = tuple(ratio_of(level) for level in re.split("[,/]", levels))
     ranks = whole(leaf.strip())
     if at and ranks is None:
         raise ConfigError(f"{shown(leaf)} is no number of ranks of a leaf; write it like 2:1@32")
     return replace(dimension, **dimension.structure.tapered(dimension, ratios, ranks))
-
-
-def _ratio(text: str) -> float:
-    """Return bandwidth down over bandwidth up."""
-    down, colon, up = (number(part.strip()) if part != ":" else part for part in text.partition(":"))
-    if not (colon and isinstance(down, float | int) and isinstance(up, float | int)) or not 0 < up <= down:
-        raise ConfigError(f"{shown(text)} is no taper; write ports down and up of a switch, such as 2:1")
-    return down / up
 
 
 def _shared_cards(topology: Topology, ranks: Sequence[int]) -> dict[str, float]:

@@ -62,6 +62,9 @@ class FatTree(DimensionKind):
             )
         return super().read(entry, folder)
 
+    def latencies(self, latency_s: tuple[float, ...], radices: tuple[int, ...]) -> tuple[float, ...]:
+        return (*latency_s, *(0.0 for _ in radices))  # all of it in the ports
+
     def resized(self, dimension: "Dimension", size: int) -> dict[str, Any]:
         """Another number of ranks is another number of switches below the top level."""
         radices = dimension.radices
@@ -196,6 +199,7 @@ class Switch(FatTree):
     check = DimensionKind.check
     read = DimensionKind.read
     resized = DimensionKind.resized
+    latencies = DimensionKind.latencies
 
     def tapered(self, dimension: "Dimension", ratios: tuple[float, ...], leaf: int | None) -> dict[str, Any]:
         """Leaves under one level of spines, with the latency of the one switch: only bandwidth changes."""

@@ -205,6 +205,10 @@ class DimensionKind:
             "level_bytes_per_s": bandwidth[1:],
         }
 
+    def latencies(self, latency_s: tuple[float, ...], radices: tuple[int, ...]) -> tuple[float, ...]:
+        """Return the latency of a file's entry, by level where it has several, whose messages all take so long."""
+        return latency_s
+
     def resized(self, dimension: "Dimension", size: int) -> dict[str, Any]:
         """Return the fields of `Dimension` that change where it has another size.
 
