@@ -60,8 +60,9 @@ def _repeated(recording: Recorded, where: str, change: Change, notes: list[str])
 def _units(graph: ExecutionGraph, steps: int) -> list[tuple[Run, int]]:
     """Return what repeats by micro-batch in each step, and how many times in all; nothing where steps differ.
 
-    A step has so many times its FLOPs, or where no sizes were recorded so many times its kernels. Where passes alternate it is a forward and a backward, of which a pipeline of virtual stages runs several before
-    they repeat; where all forwards precede, forward and backward each.
+    A step has so many times its FLOPs, or where no sizes were recorded so many times its kernels. Where passes
+    alternate it is a forward and a backward, of which a pipeline of virtual stages runs several before they repeat;
+    where all forwards precede, forward and backward each.
     """
     both = NodeRole.FORWARD | NodeRole.BACKWARD
     for passes in ((both,), PASSES):
