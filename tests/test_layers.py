@@ -24,6 +24,8 @@ HOMES = {
     "distributed": "study/sweep",
     "dask_jobqueue": "study/sweep",
     "matplotlib": "report/plots",
+    "altair": "report/pages",
+    "itables": "report/pages",
     "google": "interop/chakra",
     "torch": "validation/measure",
     "triton": "validation/measure",

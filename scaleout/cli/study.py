@@ -1,8 +1,6 @@
 """`scaleout study`: many jobs that differ in a few keys, as a file says, to one table and report."""
 
 import re
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,12 +101,13 @@ def _run(asked: "Study", output: Path, how: "Execution", *, quiet: bool) -> "pd.
 
 def _write(asked: "Study", cases: "pd.DataFrame", output: Path, *, report: bool) -> dict[str, str]:
     """Write the table, and the report; return the files, and what each holds."""
+    from scaleout.report.pages.study import write_study_report
     from scaleout.study.sweep.table import FILE, write_table
 
     write_table(cases, output / FILE)
     written = {FILE: "a row a case"}
-    if report and find_spec("scaleout.report.study_report"):
-        written |= import_module("scaleout.report.study_report").write_study_report(cases, asked, output)
+    if report:
+        written |= write_study_report(cases, asked, output)
     return written
 
 
