@@ -73,11 +73,13 @@ def _compare_recording(
     from scaleout.config import library
     from scaleout.study.comparison import compare_program
     from scaleout.study.edits import edited
+    from scaleout.study.neighbours import beside_collectives
     from scaleout.study.recording import (
         check_schedules,
         described,
         on_network,
         replayed,
+        rewrites,
         with_shares,
         without_unchanged,
     )
@@ -98,6 +100,12 @@ def _compare_recording(
         topology = change_network(topology, job.changes)
     else:
         program, topology = on_network(program), job.load_topology("")
+        if any(rewrites(name) for name in schedules):
+            program = beside_collectives(program)
+            changed.notes.append(
+                f"schedules that join or cut kernels and collectives leave out the host, for which the GPU waited "
+                f"{recording.host_bound:.1%} of the time; copies beside collectives are part of a kernel next to them"
+            )
         if set(schedules) == {"recorded"}:  # what ran at the same time has slowed each other down already
             options = replace(options, contention=False)
     compared = compare_program(program, topology=topology, device=other or device, schedules=schedules, options=options)
