@@ -35,18 +35,19 @@ COLUMNS: Mapping[str, Column] = {
     "fits": Column("fits into memory"),
     "measured_share": Column("share of kernel time that is measured", "share", "high"),
     "slowest_dimension_bytes": Column("bytes over the busiest link of the slowest dimension", "B", "low"),
-    "joules": Column("energy of a step", "J", "low"),
-    "dollars": Column("list price", "$", "low"),
+    "joules": Column("energy of a step, as far as it is known", "J", "low"),
+    "dollars": Column("list price of nodes and network", "$", "low"),
     "network_dollars": Column("list price of the network", "$", "low"),
     "network_watts": Column("power of the network", "W", "low"),
     "decisions": Column("what the schedule decided"),
+    "model": Column("which model answered"),
 }
 """Results, in the order of the table."""
 
 DIMENSION_BYTES = "dimension_bytes."
 """Begin of the columns of bytes over the busiest link of each dimension."""
 
-TEXTS = ("decisions",)
+TEXTS = ("decisions", "model")
 """Results that are texts; `fits` is a truth value, `ranks` a whole number, and all else a number."""
 
 BEFORE = ("ranks", "peak_memory_bytes", "memory_capacity_bytes", "fits")
