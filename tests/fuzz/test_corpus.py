@@ -8,10 +8,14 @@ checkpoint logs are in `study/test_search.py` and `validation/test_measure.py`.
 """
 
 import gzip
+import io
+import json
+import tarfile
 
 import pytest
 from inputs import KINDS
 from judge import Case, judge
+from kineto_builder import Rank
 from log_inputs import search_rows, signed
 from mutations import Literal, Pairs, as_json, as_yaml, tree
 from nonsense import HUGE
@@ -19,6 +23,7 @@ from seeds import SMALL
 from trace_inputs import MEMORY, NETWORK, SYSTEM
 
 from scaleout.errors import ScaleoutError
+from scaleout.interop.pytorch.kineto import shape_of, whole_of
 from scaleout.validation.measure.checkpoint import MeasurementLog, measured
 
 DEEP = "[" * 40_000
@@ -51,6 +56,120 @@ def test_a_command_line(tmp_path, scaleout, monkeypatch, arguments):
     (tmp_path / "mine.yaml").write_bytes(MINE["mine.yaml"])
     monkeypatch.chdir(tmp_path)
     assert COMMANDS[arguments] in scaleout(*arguments)[2]
+
+
+RECORDING = ("import", "pytorch", "job", "--output", "out", "--allow-partial")
+
+
+def zipped(members, *, mode="w:gz"):
+    """An archive of files by name."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode=mode) as archive:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return content.getvalue()
+
+
+def job(change, *, world=2):
+    """A recording of one rank, of which something is changed."""
+    rank = Rank(0, world).step(3, 0, 10**6)
+    change(rank)
+    return {"job.rank0.json": json.dumps(rank.content()).encode()}
+
+
+def of_groups(count, size, *, stride=1):
+    """As many collectives of a recording, each of a group of its own with so many ranks."""
+
+    def add(rank):
+        for number in range(count):
+            told = {"Process Group Ranks": "...", "Group size": size - number, "Global rank start": 0}
+            rank.collective(60 + 40 * number, 30, launch=8 + 40 * number, **told, **{"Global rank stride": stride})
+
+    return add
+
+
+def operators(count):
+    """As many operators that call one another, and as many kernels that the innermost launches."""
+
+    def add(rank):
+        for number in range(count):
+            rank.operator("c10d::x", 1 + number / 1000, 3000 - number / 1000)
+            rank.kernel(500 + number / 10, 0.05, launch=5 + number / 10)
+
+    return add
+
+
+def on_streams(count):
+    """As many streams of a kernel each, which wait for one another."""
+
+    def add(rank):
+        for number in range(count):
+            rank.call("cudaEventRecord", 4 * number)
+            rank.call("cudaStreamWaitEvent", 4 * number + 1)
+            rank.kernel(4 * number + 2, 1, launch=4 * number + 2, stream=number)
+
+    return add
+
+
+def kernel_with(**changes):
+    """A kernel with some of its event changed."""
+
+    def add(rank):
+        rank.kernel(10, 5, launch=2)
+        rank.events[-1] |= changes
+
+    return add
+
+
+BLANKS = b'{"traceEvents": [' + b" " * 2**27
+RECORDINGS = {
+    "zipped blanks": ({"job.rank0.json.gz": gzip.compress(BLANKS, mtime=0)}, "more than 40 times its size"),
+    "zipped values": ({"job.rank0.json.gz": gzip.compress(b"[" + b"0," * 2**23, mtime=0)}, "4 values for each of"),
+    "an archive of blanks": ({"job.tar.gz": zipped({"rank0.json": BLANKS})}, "more than 40 times its size"),
+    "an archive of others": ({"job.tar.xz": zipped({"x.bin": BLANKS}, mode="w:xz")}, "more than 40 times its size"),
+    "an archive of zipped blanks": (
+        {"job.tar": zipped({"rank0.json.gz": gzip.compress(BLANKS, mtime=0)}, mode="w:")}, "more than 40 times"),
+    "deep": ({"job.rank0.json": b'{"traceEvents": ' + b"[" * 900 + b"]" * 900 + b"}"}, "more than 64 levels"),
+    "a key twice": ({"job.rank0.json": b'{"traceEvents": [], "traceEvents": []}'}, "'traceEvents' stands twice"),
+    "a huge number": ({"job.rank0.json": f'{{"traceEvents": [{HUGE}]}}'.encode()}, "takes more than 64 bits"),
+    "less than no time": (job(kernel_with(dur=-5)), "begins 10 us after the first and lasts -5 us"),
+    "centuries": (job(kernel_with(dur=1e17)), "a recording spans at most 1e+15 us"),
+    "many groups": (job(of_groups(20, 2**20), world=2**20), "groups of more than 8,388,608 ranks in all"),
+    "many calls": (job(operators(400)), "begins while 256 others of its thread run"),
+    "many streams": (job(on_streams(1500)), "kernels on 1,500 streams; at most 1,024 are read"),
+}  # fmt: skip
+"""Files of a recording, and what is said."""
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_a_recording(tmp_path, scaleout, monkeypatch, name):
+    files, said = RECORDINGS[name]
+    path = next(iter(files))
+    arguments = (*RECORDING[:2], path, *RECORDING[3:])
+    assert judge(Case("command", files, arguments), None, tmp_path / "case") == ("refused", "")
+    (tmp_path / path).write_bytes(files[path])
+    monkeypatch.chdir(tmp_path)
+    assert said in scaleout(*arguments)[2]
+
+
+@pytest.mark.parametrize("text", ["\xb2", "--5", "-", "\u0665", "1_0", "9" * 20])
+def test_a_number_of_a_recording_that_is_none(text):
+    """A text of digits that Python takes for a number is none, or is read as it: nothing raises."""
+    assert whole_of(text) == -1
+
+
+@pytest.mark.parametrize("steps", ["9" * 5000, "\u0663"])
+def test_a_step_whose_number_is_none_is_an_operator(tmp_path, steps):
+    marked = Rank().step(3, 0, 400).event("user_annotation", f"ProfilerStep#{steps}", 1, 2)
+    marked.kernel(10, 5, launch=2)
+    files = {"job.rank0.json": json.dumps(marked.content()).encode()}
+    assert judge(Case("command", files, RECORDING), None, tmp_path / "case") == ("accepted", "")
+
+
+def test_a_tensor_has_no_thousands_of_dimensions():
+    assert shape_of([9] * 300_000) is None
 
 
 ROWS = {"us": 5.0, "op": "gemm", "dtype": "bf16", "M": 8, "N": 8, "K": 8}

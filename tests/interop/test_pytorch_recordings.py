@@ -320,6 +320,8 @@ def test_ranks_that_do_not_fit_together_are_refused(tmp_path):
     ("edit", "words"),
     [
         ("batch=0x", "write a factor"),
+        ("batch=1->999999999999999999", "of at most 1,000,000"),
+        ("sequence=1e-9x", "of at most 1,000,000"),
         ("nothing=2x", "no such edit"),
         ("layers=2x", "no layers that repeat"),
         ("chunks=0", "from 1 to 1024"),

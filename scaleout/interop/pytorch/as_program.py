@@ -20,6 +20,7 @@ from scaleout.interop.pytorch.communication import (
     RECEIVE,
     SEND,
     Communication,
+    check_named,
     communications_of,
     is_communication,
 )
@@ -134,10 +135,13 @@ def _keys(rank: _Rank, everyone: tuple[int, ...]) -> dict[int, list[Key]]:
     """Number the collectives of each group, and the messages of each pair of ranks."""
     turns: Counter[tuple[tuple[int, ...], str]] = Counter()
     found: dict[int, list[Key]] = {}
+    named = 0
     for number in rank.order:
         moment = rank.timeline.moments[number]
         for call in rank.calls.get(moment.work, ()) if moment.work != NONE else ():
             group = call.group or everyone
+            named += len(group)
+            check_named(rank.timeline.recording.path, named)
             if call.kind in (SEND, RECEIVE) and call.peer is not None:
                 ends = (rank.number, call.peer) if call.kind == SEND else (call.peer, rank.number)
                 group, kind = ends, SEND
@@ -253,7 +257,7 @@ def _lengths(ranks: Sequence[_Rank], notes: list[str], *, allow_partial: bool) -
 
 def _expected(key: Key, recorded: set[int]) -> set[int]:
     """Return the ranks whose recordings must tell of a collective: of a message both ends, which cannot be cloned."""
-    return set(key[0]) if key[1] == SEND else set(key[0]) & recorded
+    return set(key[0]) if key[1] == SEND else recorded.intersection(key[0])
 
 
 def _listed(ranks: Sequence[int]) -> str:
@@ -275,6 +279,8 @@ def _families(ranks: Sequence[_Rank], everyone: tuple[int, ...]) -> list[GroupFa
                 group = _group_of(key, kept)
                 if len(group) > 1 or key[1] != SEND:
                     names.setdefault(group, call.group_name)
+    if len(ranks) < len(everyone):
+        check_named(ranks[0].timeline.recording.path, len(names) * len(everyone))
     families: list[tuple[str, list[tuple[int, ...]], set[int]]] = []
     for group, name in sorted(names.items(), key=lambda item: (item[1], item[0])):
         members = _tiled(group, len(everyone)) if len(ranks) < len(everyone) else [group]
