@@ -23,7 +23,8 @@ from inputs import KINDS, case_of, kind_of  # noqa: E402
 from judge import Case, judge  # noqa: E402
 
 _MEMORY_BYTES = 4 * 10**9
-_STUCK_S = 120.0
+_STUCK_S = 600.0
+"""By the clock, for an input whose time of a core did not end it: a busy machine gives little of it."""
 _PER_PROCESS = 50_000
 """Inputs of a process: the next ones go to a new one, as memory of hundreds of thousands of inputs is in pieces."""
 _OUTCOMES = ("accepted", "refused", "cut", "failed")

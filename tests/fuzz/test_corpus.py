@@ -8,9 +8,7 @@ checkpoint logs are in `study/test_search.py` and `validation/test_measure.py`.
 """
 
 import gzip
-import io
 import json
-import tarfile
 
 import pytest
 from inputs import KINDS
@@ -19,6 +17,7 @@ from kineto_builder import Rank
 from log_inputs import search_rows, signed
 from mutations import Literal, Pairs, as_json, as_yaml, tree
 from nonsense import HUGE
+from recording_inputs import archived
 from seeds import SMALL
 from trace_inputs import MEMORY, NETWORK, SYSTEM
 
@@ -59,17 +58,6 @@ def test_a_command_line(tmp_path, scaleout, monkeypatch, arguments):
 
 
 RECORDING = ("import", "pytorch", "job", "--output", "out", "--allow-partial")
-
-
-def zipped(members, *, mode="w:gz"):
-    """An archive of files by name."""
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode=mode) as archive:
-        for name, data in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-    return content.getvalue()
 
 
 def job(change, *, world=2):
@@ -127,10 +115,10 @@ BLANKS = b'{"traceEvents": [' + b" " * 2**27
 RECORDINGS = {
     "zipped blanks": ({"job.rank0.json.gz": gzip.compress(BLANKS, mtime=0)}, "more than 40 times its size"),
     "zipped values": ({"job.rank0.json.gz": gzip.compress(b"[" + b"0," * 2**23, mtime=0)}, "4 values for each of"),
-    "an archive of blanks": ({"job.tar.gz": zipped({"rank0.json": BLANKS})}, "more than 40 times its size"),
-    "an archive of others": ({"job.tar.xz": zipped({"x.bin": BLANKS}, mode="w:xz")}, "more than 40 times its size"),
+    "an archive of blanks": ({"job.tar.gz": archived({"rank0.json": BLANKS})}, "more than 40 times its size"),
+    "an archive of others": ({"job.tar.xz": archived({"x.bin": BLANKS}, mode="w:xz")}, "more than 40 times its size"),
     "an archive of zipped blanks": (
-        {"job.tar": zipped({"rank0.json.gz": gzip.compress(BLANKS, mtime=0)}, mode="w:")}, "more than 40 times"),
+        {"job.tar": archived({"rank0.json.gz": gzip.compress(BLANKS, mtime=0)}, mode="w:")}, "more than 40 times"),
     "deep": ({"job.rank0.json": b'{"traceEvents": ' + b"[" * 900 + b"]" * 900 + b"}"}, "more than 64 levels"),
     "a key twice": ({"job.rank0.json": b'{"traceEvents": [], "traceEvents": []}'}, "'traceEvents' stands twice"),
     "a huge number": ({"job.rank0.json": f'{{"traceEvents": [{HUGE}]}}'.encode()}, "takes more than 64 bits"),
@@ -283,6 +271,8 @@ def test_the_page_names_the_limits():
     from scaleout.cli import collective
     from scaleout.config import documents, library, units, yaml_files
     from scaleout.interop.chakra import framing
+    from scaleout.interop.pytorch import communication, files, kineto
+    from scaleout.study.edits import recorded, repeats
     from scaleout.workloads.families import training
 
     page = Path(__file__).parents[2].joinpath("docs/threat-model.md").read_text()
@@ -295,6 +285,10 @@ def test_the_page_names_the_limits():
         f"unit | {documents.LEAST_NUMBER:g} to {documents.LARGEST_NUMBER:g},",
         f"workload | 2^{units.MOST_COUNT.bit_length() - 1} |", f"rows | {units.MOST_WRITTEN:,} |",
         f"row | {documents.MAX_RANKS:,} |", f"step | {training.MOST_PASSES:,} |",
+        f"unpacked | {files.MOST_BYTES // 2**30} GiB |", f"streams of a recording | {kineto._MOST_STREAMS:,} |",
+        f"unpacks to {files.MOST_TIMES} times its size, and to {files.VALUES_A_BYTE} values for each of its bytes",
+        f"call one another | {kineto._MOST_CALLERS} |", f"for each | {communication.MOST_NAMED:,} |",
+        f"divides by | {recorded._MOST_TIMES:,} |", f"after an edit | {repeats.MOST_NODES:,} |",
         f"`like` | {library._LONGEST_CHAIN} |", f"to {framing._MOST_TIMES} times its size",
         f"collective` | {collective._MOST_SIZES:,} |",
         f"a message | {errors._MOST_LINES} lines of {errors._LONGEST_LINE:,} characters",

@@ -26,7 +26,7 @@ from scaleout.interop.pytorch.communication import (
 )
 from scaleout.interop.pytorch.kernels import describe, describe_communication, parameter_shapes
 from scaleout.interop.pytorch.kineto import NONE, Recording, Work, ancestors
-from scaleout.interop.pytorch.timeline import UNTOLD_US, Moment, Timeline
+from scaleout.interop.pytorch.timeline import UNTOLD_US, Moment, Timeline, streams_of
 from scaleout.program.graph import (
     COLLECTIVES,
     ExecutionGraph,
@@ -339,7 +339,7 @@ def _graph(
     if described is None:
         described = describe(recording, [moment.work for moment in timeline.moments if moment.work != NONE])
     shapes = parameter_shapes(recording)
-    streams = _streams(timeline)
+    streams = streams_of(timeline)
     host = max(streams.values(), default=0) + 1
     ends: dict[int, tuple[int, ...]] = {}  # moment to its nodes
     recorded = {each.number for each in ranks}
@@ -439,17 +439,6 @@ def _communication(
         return columns | {"kind": NodeKind.COLLECTIVE, "collective": COLLECTIVES.index(call.kind)}
     kind = NodeKind.SEND if call.kind == SEND else NodeKind.RECV
     return columns | {"kind": kind, "peer": 1}
-
-
-def _streams(timeline: Timeline) -> dict[tuple[int, int], int]:
-    """Number the streams: 0 is the one that is longest busy with kernels that do not communicate."""
-    busy: Counter[tuple[int, int]] = Counter()
-    works = timeline.recording.works
-    for moment in timeline.moments:
-        if moment.work != NONE:
-            work = works[moment.work]
-            busy[work.stream] += 0 if is_communication(work) else int((work.end_us - work.start_us) * 1000)
-    return {stream: number for number, (stream, _) in enumerate(busy.most_common())}
 
 
 _PHASES = ((NodeRole.OPTIMIZER, "optimizer"), (NodeRole.BACKWARD, "backward"), (NodeRole.FORWARD, "forward"))
