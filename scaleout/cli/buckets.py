@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@job_options(faults=True)
+@job_options()
 @click.option("--bytes", "sizes", default="1MiB:4GiB", show_default=True, metavar="SIZES", help=SIZES_HELP)
 @click.option(
     "--algorithm",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@job_options(required=False, faults=True)
+@job_options(required=False)
 @click.option(
     "--schedule",
     "schedules",

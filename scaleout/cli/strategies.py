@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@job_options(faults=True)
+@job_options()
 @click.option(
     "--strategy",
     "names",

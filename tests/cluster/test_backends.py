@@ -305,9 +305,10 @@ def test_a_topology_like_another_differs_in_its_nodes(name):
     [
         ("like: mine.yaml\n", "like leads back to this file"),
         ("like: 3\n", "like is 3; give the name or file of a topology"),
-        ("nodes: 3\nsource: x\n", "nodes is the size of the outermost of 'dimensions', and there is none"),
+        ("nodes: 3\nsource: x\n", "key 'dimensions' is missing"),
         ("like: fat-tree-131072\nnodes: 4\n", "4 nodes are no multiple of the 1024 below a switch of the top level"),
-        ("like: leaf-spine-64\nnodes: 4\n", "nodes cannot resize a dimension of levels or links"),
+        ("like: leaf-spine-64\nnodes: 4\n", "4 nodes are no multiple of the 16 below a switch"),
+        ("like: graph-8\nnodes: 4\n", "nodes cannot resize a dimension of levels or links"),
     ],
 )
 def test_topologies_that_are_like_nothing_are_refused(tmp_path, monkeypatch, text, message):
