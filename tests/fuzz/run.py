@@ -65,10 +65,10 @@ def _work(numbers, counts, at, *, seed, kind, until, save):
                     break
                 at.value = number
                 name = kind or kind_of(number)
-                since = time.monotonic()
+                since = time.process_time()
                 case = case_of(seed, number, name)
                 verdict = judge(case, KINDS[name].read, Path(folder, "case"))
-                took_s[name] += time.monotonic() - since
+                took_s[name] += time.process_time() - since
                 found[name, verdict.outcome] += 1
                 cuts += verdict.outcome == "cut"
                 if verdict.outcome == "failed":
@@ -92,7 +92,7 @@ class _Running(NamedTuple):
 
 
 def fuzz(numbers, *, seed=0, kind=None, minutes=float("inf"), workers=1, save=Path("fuzz-failures")):
-    """Judge inputs in worker processes; return how often each kind had each outcome, seconds, and where it failed."""
+    """Judge inputs in worker processes; return how often each kind had each outcome, CPU time, and where it failed."""
     context = multiprocessing.get_context("fork")
     counts = context.SimpleQueue()
     until = time.monotonic() + 60 * minutes
@@ -130,7 +130,7 @@ def fuzz(numbers, *, seed=0, kind=None, minutes=float("inf"), workers=1, save=Pa
 
 
 def _table(total, took_s):
-    rows = [("kind", "inputs", *_OUTCOMES, "inputs/s")]
+    rows = [("kind", "inputs", *_OUTCOMES, "a CPU second")]
     for kind in (*KINDS, "the fuzzer"):
         found = [total[kind, outcome] for outcome in _OUTCOMES]
         if sum(found):
