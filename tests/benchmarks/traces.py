@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +79,9 @@ def main() -> None:
     load = "import sys; from scaleout.interop.chakra.load import load_program; load_program(sys.argv[1])"
     for ranks, nodes, roles, topology in _SETS:
         with tempfile.TemporaryDirectory() as folder:
-            write_set(ranks, nodes, roles, folder)
+            writer = get_context("spawn").Process(target=write_set, args=(ranks, nodes, roles, folder))
+            writer.start()  # a process started by this one would count the memory that writing took
+            writer.join()
             show(f"{ranks} x {nodes:,} nodes of {roles} roles, loaded", process("-c", load, folder))
             run = scaleout("run", "--trace", folder, "--topology", topology, "--schedule", "baseline", "--json")
             show(f"{ranks} x {nodes:,} nodes of {roles} roles, run", run)
