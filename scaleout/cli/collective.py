@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from scaleout.cluster.topology.topology import Topology
     from scaleout.cluster.topology.what_if import NetworkChanges
     from scaleout.study.backends import BackendComparison
+    from scaleout.study.provenance import Provenance
 
 
 DECIDED = "1KiB:1GiB"
@@ -119,8 +120,9 @@ def collective(
     cluster = cluster if policy is None else with_policy(cluster, policy)
     members = parse_ranks(group, cluster.num_ranks) if group is not None else list(range(cluster.num_ranks))
     request = _Request(kind, cluster, members, algorithm, injection, chunks)
-    title = f"{kind} on {cluster.name}, ranks {len(members)}, {network}"
-    about: dict[str, Any] = {"topology": cluster.name, "ranks": len(members)}
+    model = _model(cluster, network)
+    title = f"{kind} on {cluster.name}, ranks {len(members)}: {model.title}"
+    about: dict[str, Any] = {"topology": cluster.name, "ranks": len(members), "model": model.summary()}
     costs = {size: COST_MODELS[network](request, size) for size in wanted}
     if chunks is not None and all(row["num_chunks"] != chunks for row in costs[max(wanted)].values()):
         raise click.UsageError(f"--chunks {chunks}: nothing here cuts the buffer into chunks; leave it out")
@@ -134,6 +136,14 @@ def collective(
     summary = {**about, "results": [_plain(row) for rows in by_size for row in rows]}
     write = partial(_write, f"{kind} on {cluster.name}", summary, by_size[0][0])
     output.give(summary, partial(_print, title, by_size, left_out), write)
+
+
+def _model(topology: "Topology", network: str) -> "Provenance":
+    """Say which model answers: a collective alone, whatever device it runs on."""
+    from scaleout.simulation.options import SimulationOptions
+    from scaleout.study.provenance import provenance
+
+    return provenance(topology, None, SimulationOptions(network=network))
 
 
 def _check(

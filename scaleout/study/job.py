@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from scaleout import schedule as schedules
 from scaleout.analysis.breakdown import Breakdown, breakdown
+from scaleout.analysis.cost import Energy, energy
 from scaleout.analysis.efficiency import Efficiency, Fit, efficiency
 from scaleout.cluster.device.annotate import annotate
 from scaleout.cluster.device.spec import Device
@@ -146,6 +147,7 @@ class Outcome:
     workload: LayeredModel | None = None
     device: Device | None = None
     fit: Fit | None = None
+    topology: Topology | None = None
     shares: Mapping[str, float] = field(default_factory=dict)  # of a recording: of its time, how much was recorded
 
     @property
@@ -164,6 +166,13 @@ class Outcome:
         if self.workload is None or self.device is None:
             return None
         return efficiency(self.result, self.workload, self.device)
+
+    @cached_property
+    def energy(self) -> Energy | None:
+        """Of the step; None where the device has no power model."""
+        if self.device is None or self.topology is None:
+            return None
+        return energy(self.result, self.device, self.topology)
 
 
 class Prepared(NamedTuple):
@@ -221,7 +230,7 @@ def simulated(prepared: Prepared, program: Program) -> Outcome:
     result = step(program) if device is None else settled(program, device, step, clocks=options.clocks)
     workload = prepared.work if isinstance(prepared.work, LayeredModel) else None
     decisions = (*prepared.decisions, *map(str, planned[-1]))
-    return Outcome(job.schedule, result, decisions=decisions, workload=workload, device=device)
+    return Outcome(job.schedule, result, decisions=decisions, workload=workload, device=device, topology=job.network)
 
 
 class Programs:
