@@ -33,7 +33,13 @@ def _facts(name_or_file: str, settings: dict[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"--set changes a workload, and {name_or_file!r} is a {kind}; leave it out")
     if kind == "workload":
         return describe.workload(name_or_file, settings)
-    return {"topology": describe.topology, "device": describe.device, "trace": describe.trace}[kind](name_or_file)
+    describing = {
+        "topology": describe.topology,
+        "link type": describe.link_type,
+        "device": describe.device,
+        "trace": describe.trace,
+    }
+    return describing[kind](name_or_file)
 
 
 def _is_trace_set(path: Path) -> bool:
@@ -45,11 +51,12 @@ def _is_trace_set(path: Path) -> bool:
 
 def _kind(name_or_file: str) -> str:
     """Tell workloads, topologies and devices apart: by their names, or by what a file holds."""
+    from scaleout.cluster.topology.expression import is_expression
     from scaleout.cluster.topology.fabric import SUFFIXES
     from scaleout.config import library
     from scaleout.config.reading import nearest
 
-    if name_or_file.endswith(SUFFIXES):
+    if name_or_file.endswith(SUFFIXES) or is_expression(name_or_file):
         return "topology"
     if library.is_path(name_or_file):
         return _kind_of_file(Path(name_or_file))
@@ -58,6 +65,10 @@ def _kind(name_or_file: str) -> str:
         hint = library.of_here(name_or_file) or nearest(name_or_file, known)
         raise ConfigError(f"unknown name {name_or_file!r}; {hint} (`scaleout list` names them all)")
     return known[name_or_file]
+
+
+_KEYS = (("workload", "kind"), ("topology", "dimensions"), ("device", "peak_flops"), ("link type", "bandwidth"))
+"""Kind of file, and the key by which it is known."""
 
 
 def _kind_of_file(path: Path) -> str:
@@ -69,7 +80,7 @@ def _kind_of_file(path: Path) -> str:
     while True:
         chain = library.lengthened(chain, path, key="like")
         values = read_yaml(path)
-        for kind, key in (("workload", "kind"), ("topology", "dimensions"), ("device", "peak_flops")):
+        for kind, key in _KEYS:
             if key in values:
                 return kind
         like = values.get("like")

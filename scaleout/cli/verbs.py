@@ -18,6 +18,7 @@ from scaleout.cli.lazy import LazyGroup  # noqa: E402
 
 VERBS = {
     "run": ("run:run", "Simulate a step of WORKLOAD, and print where the time goes."),
+    "study": ("study:study", "Run jobs that differ in a few keys, as a file says, to one table and report."),
     "search": ("search:search", "Find the fastest parallelisation plans that fit the memory."),
     "collective": ("collective:collective", "Print the time and bandwidths of a collective on a topology."),
     "diff": ("diff:diff", "Compare two results or recordings: what takes longer in B than in A."),

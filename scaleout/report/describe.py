@@ -15,6 +15,7 @@ from scaleout.cluster.device.sections import Power
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.communication_library import Library
 from scaleout.cluster.topology.faults import name_link
+from scaleout.cluster.topology.link_type import load_link_type, sources_of
 from scaleout.cluster.topology.placement import place
 from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.config.units import format_bytes, format_seconds
@@ -107,6 +108,23 @@ def topology(name_or_file: str) -> dict[str, Any]:
         **({"backends": [_backend(*entry) for entry in found.backends]} if found.backends else {}),
         "link_bound_of_64MiB_s": {kind: lower_bound_s(kind, _MEBIBYTES_64, everyone) for kind in kinds},
         "source": found.source,
+    }
+
+
+def link_type(name_or_file: str) -> dict[str, Any]:
+    """Describe a link type: its numbers with their sources."""
+    found = load_link_type(name_or_file)
+    parts = {"cable": found.cable, "switch": found.switch}
+    return {
+        "link_type": name_or_file,
+        "link": found.link,
+        "bandwidth_bytes_per_s": found.bytes_per_s,
+        "latency_s": found.latency_s,
+        "library": found.library,
+        "startup_s": found.startup_s,
+        **{name: part.model_dump(exclude_none=True) for name, part in parts.items() if part},
+        **({"included": found.included} if found.included else {}),
+        "sources": dict(sources_of(name_or_file)),
     }
 
 

@@ -17,6 +17,7 @@ from scaleout.config.units import (
     Bytes,
     BytesPerSecond,
     Count,
+    Dollars,
     Duration,
     Joules,
     NotNegative,
@@ -83,6 +84,13 @@ class Power(Config):
         """
         room_w = self.limit_w - self.idle_w
         return float(max(1.0, (joules / (room_w * seconds)) ** (1 / (self.exponent - 1))))
+
+
+class DeviceCost(Config):
+    """What a device costs and draws as part of its node, whose price and power are those that are public."""
+
+    price_usd: Cited[Dollars] = Field(alias="price")  # the node's price over its devices, with network cards
+    node_w: Cited[Watts] = Field(alias="node_power")  # the node's rating over its devices, those included
 
 
 class WorkGroups(Config):
