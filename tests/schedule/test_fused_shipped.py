@@ -14,6 +14,7 @@ from math import gcd
 
 import pytest
 
+from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.config import library
 from scaleout.errors import ConfigError
@@ -85,6 +86,7 @@ def asked():
 @pytest.mark.parametrize(("name", "topology", "mode"), asked())
 def test_fusing_loses_on_no_workload_and_topology_that_ship(name, topology, mode):
     keys = own_keys(name, load_topology(topology).num_ranks, mode)
+    load_device(DEVICE or load_workload(name).device)  # a file that does not load is no job that cannot be
     try:
         found = compare(name, topology=topology, device=DEVICE, changes=keys, schedules=SCHEDULES)
     except ConfigError as error:
