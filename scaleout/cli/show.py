@@ -1,45 +1,60 @@
 """`scaleout show`: what a workload, topology, device or Chakra trace is, in words and numbers."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import json_option, parse_settings, set_option
+from scaleout.cli.options import json_option, network_options, parse_settings, set_option
 from scaleout.cli.printing import say_json
 from scaleout.errors import ConfigError
+
+if TYPE_CHECKING:
+    from scaleout.cluster.topology.what_if import NetworkChanges
 
 
 @click.command()
 @click.argument("name_or_file", metavar="NAME|FILE")
 @set_option()
+@network_options()
 @json_option
-def show(name_or_file: str, settings: tuple[str, ...], as_json: bool) -> None:
-    """Describe a workload, topology, device or Chakra trace (.et, or a directory)."""
-    facts = _facts(name_or_file, parse_settings(settings))
+def show(name_or_file: str, settings: tuple[str, ...], changes: "NetworkChanges", as_json: bool) -> None:
+    """Describe a workload, topology, link type, device or Chakra trace (.et, or a directory).
+
+    A topology may be changed as by `scaleout run`; it is drawn, and its dimensions and links have the names that the
+    options of changes take.
+    """
+    facts = _facts(name_or_file, parse_settings(settings), changes)
     if as_json:
         say_json(facts)
         return
-    from scaleout.cli.console import print_facts
+    from scaleout.cli.console import console, print_facts
 
+    if "link_names" in facts:
+        from scaleout.cluster.topology.topology import load_topology
+        from scaleout.cluster.topology.what_if import change_network
+        from scaleout.report.drawing import draw
+
+        for line in draw(change_network(load_topology(name_or_file), changes)):
+            console().print(line, soft_wrap=True)
+        console().print()
+        del facts["link_names"]  # drawn
     print_facts(facts)
 
 
-def _facts(name_or_file: str, settings: dict[str, Any]) -> dict[str, Any]:
+def _facts(name_or_file: str, settings: dict[str, Any], changes: "NetworkChanges") -> dict[str, Any]:
     from scaleout.report import describe
 
     kind = "trace" if name_or_file.endswith(".et") or _is_trace_set(Path(name_or_file)) else _kind(name_or_file)
     if settings and kind != "workload":
         raise ConfigError(f"--set changes a workload, and {name_or_file!r} is a {kind}; leave it out")
+    if changes.words and kind != "topology":
+        raise ConfigError(f"{changes.words[0]} changes a topology, and {name_or_file!r} is a {kind}; leave it out")
+    if kind == "topology":
+        return describe.topology(name_or_file, changes)
     if kind == "workload":
         return describe.workload(name_or_file, settings)
-    describing = {
-        "topology": describe.topology,
-        "link type": describe.link_type,
-        "device": describe.device,
-        "trace": describe.trace,
-    }
-    return describing[kind](name_or_file)
+    return {"link type": describe.link_type, "device": describe.device, "trace": describe.trace}[kind](name_or_file)
 
 
 def _is_trace_set(path: Path) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from scaleout.cluster.device.sections import DeviceCost, Power, Stages, WorkGroups
+from scaleout.cluster.device.sections import DeviceCost, Power, Reliability, Stages, WorkGroups
 from scaleout.config import library
 from scaleout.config.documents import is_file
 from scaleout.config.units import Bytes, BytesPerSecond, ComputeRate, Count, Hertz, Positive, Rate, Seconds
@@ -64,6 +64,7 @@ class DeviceFile(Config):
     stages: Stages | None = None
     power: Power | None = None
     cost: DeviceCost | None = None
+    reliability: Reliability | None = None
     work_groups: WorkGroups | None = None
 
     @field_validator("peak_flops_per_s", "calibration")
@@ -110,6 +111,7 @@ class Device:
     stages: Stages | None = None  # sections of the file; None where it has none
     power: Power | None = None
     cost: DeviceCost | None = None
+    reliability: Reliability | None = None
     work_groups: WorkGroups | None = None
     # key of `work_groups` that was not measured to the section with the least and with the greatest that it may be
     brackets: Mapping[str, tuple[WorkGroups, WorkGroups]] = field(default_factory=dict, hash=False, repr=False)

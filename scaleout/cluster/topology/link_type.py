@@ -13,7 +13,7 @@ from pydantic import Field
 
 from scaleout.config import library
 from scaleout.config.documents import whole
-from scaleout.config.units import BytesPerSecond, Count, Dollars, Seconds, Watts
+from scaleout.config.units import BytesPerSecond, Count, Dollars, Failures, Seconds, Watts
 from scaleout.config.validated import Cited, Config, read_yaml, sources_in, validate
 from scaleout.errors import ConfigError, shown
 
@@ -44,6 +44,8 @@ class LinkType(Config):
     startup_s: Cited[Seconds] = Field(default=0.0, alias="startup")
     cable: Part | None = None  # a link, with the transceivers at both ends
     switch: SwitchPart | None = None
+    # of a port of a rank, with its card and its share of cables and switches
+    failures_per_s: Cited[Failures] = Field(default=0.0, alias="failures")
     included: str = ""  # in what price its parts are, where they are not sold apart
 
 
