@@ -73,8 +73,21 @@ class Held:
         )  # fmt: skip
 
 
-Units = tuple[tuple[Held, int], ...]
-"""Parts of a stage in order, each with how many of it follow one another."""
+@dataclass(frozen=True, eq=False)
+class Contained:
+    """What a stage holds: its parts in order, each with how many of it follow one another, and their sum."""
+
+    parts: tuple[tuple[Held, int], ...]
+    total: Held
+
+    @functools.cached_property
+    def units(self) -> "Units":
+        """What of it persists through a step."""
+        return tuple((held.parameters, held.weights, count) for held, count in self.parts)
+
+
+Units = tuple[tuple[tuple[int, int], frozenset[tuple[int, int]], int], ...]
+"""Parameters of each part of a stage and their placeholders, and how many parts that are alike follow one another."""
 
 
 @dataclass(frozen=True)
@@ -86,17 +99,17 @@ class _Stage:
     workload: LayeredModel = field(compare=False)
 
 
-def _units_of_stages(workload: LayeredModel, contents: Sequence[Content]) -> dict[Content, tuple[Units, Held]]:
-    """Return the embedding, the layers of each kind, and the head, as far as each stage has them, and their sum."""
+def _contained_in(workload: LayeredModel, contents: Sequence[Content]) -> dict[Content, Contained]:
+    """Return what stages hold: the embedding, layers of each kind, and the head, as far as each has them."""
     key = (*part_key(workload), workload.transient_memory, workload.placeholder_gradients)
-    return {content: _units_of(_Stage(key, content, workload)) for content in dict.fromkeys(contents)}
+    return {content: _contained(_Stage(key, content, workload)) for content in dict.fromkeys(contents)}
 
 
 @functools.lru_cache(maxsize=65536)
-def _units_of(stage: _Stage) -> tuple[Units, Held]:
+def _contained(stage: _Stage) -> Contained:
     profile_of = profiles_of(stage.workload, backward=True)
-    units = tuple((Held.of(profile_of(kind), stage.workload), count) for kind, count in stage.content)
-    return units, sum((held.times(count) for held, count in units), Held())
+    parts = tuple((Held.of(profile_of(kind), stage.workload), count) for kind, count in stage.content)
+    return Contained(parts, sum((held.times(count) for held, count in parts), Held()))
 
 
 _SHARDED_FROM = {"optimizer_states": 1, "gradients": 2, "parameters": 3}
@@ -109,19 +122,31 @@ Shares = tuple[GradientSync, GradientSync]
 """Who shares the parameters that are no expert's, and the experts'."""
 
 
-def persistent_bytes(
-    workload: LayeredModel, units: Sequence[Units], sharing: Shares, *, cached_bytes: int
-) -> Mapping[str, float]:
-    """Return the bytes of all kinds but activations that a rank holds; its layers cache some bytes of a sequence."""
-    sequences = workload.batch_per_replica // PIPELINES[workload.pipeline_schedule].layout.copies
-    trains = workload.mode == "training"
+_ONLY_PASSES = frozenset(("recompute", "pipeline_schedule", "virtual_stages"))
+"""Keys of a plan that what persists through a step does not depend on, but for whether there are several stages."""
+
+
+@dataclass(frozen=True)
+class _Persistent:
+    """What decides what persists on a rank; the workload is any that has this key."""
+
+    key: tuple[object, ...]
+    units: tuple[Units, ...]
+    cached_bytes: int
+    workload: LayeredModel = field(compare=False)
+
+
+@functools.lru_cache(maxsize=65536)
+def _persistent_bytes(rank: _Persistent) -> Mapping[str, float]:
+    """Return the bytes of all kinds but activations that a rank holds, of which some are cached in inference."""
+    workload, units, axes = rank.workload, rank.units, Axes(rank.workload)
+    sharing, trains = (axes.dense(), axes.experts()), workload.mode == "training"
     item_bytes = {
         "parameters": workload.item_bytes,
         "gradients": workload.gradient_bytes if trains else 0,
         "optimizer_states": _state_bytes(workload) if trains else 0,
     }
-    held = [(part.parameters, count) for stage in units for part, count in stage]
-    totals = [sum(count * parameters[bucket] for parameters, count in held) for bucket in range(2)]
+    totals = [sum(count * parameters[n] for stage in units for parameters, _, count in stage) for n in range(2)]
     found = {
         kind: float(
             sum(
@@ -131,11 +156,11 @@ def persistent_bytes(
         )
         for kind, size in item_bytes.items()
     }
-    shapes = frozenset().union(*(part.weights for stage in units for part, _ in stage))
+    shapes = frozenset().union(*(weights for stage in units for _, weights, _ in stage))
     found["gradients"] += float(workload.item_bytes * sum(outputs * inputs for outputs, inputs in shapes))
     return found | {
         "communication_buffers": _buffers(workload, units, sharing),
-        "kv_cache": 0.0 if trains else float(sequences * cached_bytes),
+        "kv_cache": float(rank.cached_bytes),
     }
 
 
@@ -184,8 +209,8 @@ def _whole_bytes(workload: LayeredModel, units: Sequence[Units], sharing: Shares
     sharded = [share.shards > 1 for share in sharing]
     return [
         [
-            workload.item_bytes * sum(n for n, is_sharded in zip(part.parameters, sharded, strict=True) if is_sharded)
-            for part, count in stage
+            workload.item_bytes * sum(n for n, is_sharded in zip(parameters, sharded, strict=True) if is_sharded)
+            for parameters, _, count in stage
             for _ in range(count)
         ]
         for stage in units
@@ -297,6 +322,15 @@ def peaks(workload: LayeredModel) -> list[Peak]:
     return [ledger.peak_of(rank) for rank in range(workload.pipeline_parallel)]
 
 
+def _cached_bytes(workload: LayeredModel, contents: Sequence[Content]) -> int:
+    """Return what layers of a rank cache of all its sequences, in inference."""
+    if workload.mode == "training":
+        return 0
+    sequences = workload.batch_per_replica // PIPELINES[workload.pipeline_schedule].layout.copies
+    layers = ((kind, count) for content in contents for kind, count in content if kind not in ENDS)
+    return sequences * sum(count * workload.cache_bytes(kind) for kind, count in layers)
+
+
 @dataclass(frozen=True, eq=False)
 class Ledger:
     """What each pipeline rank holds; what passes is that of the moment when it is highest in all, shape (p,)."""
@@ -314,31 +348,26 @@ class Ledger:
     def of(cls, workload: LayeredModel) -> "Ledger":
         """Count them."""
         numbers, contents = workload.stages_of_ranks.tolist(), workload.contents
-        of_content = _units_of_stages(workload, contents)
-        stages = tuple(tuple(of_content[contents[number]][1] for number in rank) for rank in numbers)
-        axes = Axes(workload)
-        sharing = (axes.dense(), axes.experts())
-        alike: dict[tuple[Content, ...], Mapping[str, float]] = {}
-        persistent = []
-        for rank in numbers:
-            key = tuple(contents[number] for number in rank)
-            if key not in alike:
-                cached = sum(
-                    count * workload.cache_bytes(kind) for content in key for kind, count in content if kind not in ENDS
-                )
-                alike[key] = persistent_bytes(
-                    workload, [of_content[content][0] for content in key], sharing, cached_bytes=cached
-                )
-            persistent.append(alike[key])
+        of_content = _contained_in(workload, contents)
+        contents_of_rank = [tuple(contents[number] for number in rank) for rank in numbers]
+        names = (name for name in type(workload).model_fields if name not in _ONLY_PASSES)
+        key = (type(workload), len(contents) > 1, *map(workload.__dict__.__getitem__, names))
+        alike = {}
+        for mine in dict.fromkeys(contents_of_rank):
+            held = tuple(of_content[content] for content in mine)
+            units = tuple(each.units for each in held)
+            alike[mine] = held, _persistent_bytes(_Persistent(key, units, _cached_bytes(workload, mine), workload))
+        ranks, persistent = zip(*(alike[mine] for mine in contents_of_rank), strict=True)
         if workload.mode == "training":
             kept, recomputed, transient, moment = _highest(
-                stages, workload.pipeline_schedule, **workload.pipeline_sizes
+                ranks, workload.pipeline_schedule, **workload.pipeline_sizes
             )
         else:
-            one = max(held.kept_bytes + held.recompute_bytes for units, _ in of_content.values() for held, _ in units)
+            one = max(part.kept_bytes + part.recompute_bytes for each in of_content.values() for part, _ in each.parts)
             kept, recomputed, transient = np.full(len(numbers), one), np.zeros(len(numbers)), np.zeros(len(numbers))
             moment = np.zeros(len(numbers), np.int64)
         total = np.array([fsum(each.values()) for each in persistent]) + kept + recomputed + transient
+        stages = [[each.total for each in rank] for rank in ranks]
         return cls(workload, stages, persistent, kept, recomputed, transient, total, moment)
 
     @property
@@ -367,11 +396,11 @@ class Ledger:
 
 @functools.lru_cache(maxsize=4096)
 def _highest(
-    held: tuple[tuple[Held, ...], ...], schedule: str, /, **sizes: Any
+    held: tuple[tuple[Contained, ...], ...], schedule: str, /, **sizes: Any
 ) -> tuple[Floats, Floats, Floats, Index]:
     """Return the most that each rank holds as micro-batches pass, and at which moment, shape (p,) each."""
     kept, recompute, all_recompute, transient = (
-        np.array([[getattr(each, name) for each in rank] for rank in held])
+        np.array([[getattr(each.total, name) for each in rank] for rank in held])
         for name in ("kept_bytes", "recompute_bytes", "all_recompute_bytes", "transient_bytes")
     )
     moments = _moments(schedule, **sizes)
