@@ -24,7 +24,8 @@ from matplotlib.axes import Axes
 
 from scaleout.config.units import format_bytes
 from scaleout.config.writing import write_text
-from scaleout.report.plots.schedules import COMMUNICATION, COMPUTE, PUBLISHED, SERIES, STYLE, drawn
+from scaleout.report.colours import COMMUNICATION, COMPUTE, PUBLISHED, SERIES
+from scaleout.report.plots.schedules import STYLE, drawn
 from scaleout.report.plots.studies import draw_curves, draw_map
 from scaleout.study.backends import BackendComparison
 from scaleout.validation.papers import published

@@ -20,7 +20,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from scaleout.program.graph import NodeKind
-from scaleout.report.plots.schedules import COMPUTE, IDLE, SERIES, STYLE, save
+from scaleout.report.colours import COMPUTE, IDLE, SERIES
+from scaleout.report.plots.schedules import STYLE, save
 from scaleout.simulation.result import Timeline
 from scaleout.validation.papers import centauri
 from scaleout.validation.papers.centauri import Step, Steps

@@ -66,11 +66,13 @@ def tiers() -> list[str]:
 def data_parallel() -> list[str]:
     """Return Fig. 9's gains of Big over each other strategy by batch; what does not fit is marked."""
     rows = []
-    for name in centauri.DATA_PARALLEL[:-1]:
+    found = centauri.figure_9()
+    for name in centauri.DATA_PARALLEL:
+        if name == "centauri":
+            continue
         row = [name]
         for batch in centauri.BATCHES:
-            steps = {each: centauri.step(each, "big", batch_per_replica=batch, data_parallel=16) for each in
-                     (name, "centauri")}  # fmt: skip
+            steps = found[f"big\n{batch}"]
             row.append(f"{centauri.gain(steps[name], steps['centauri']):.2f}" + ("" if steps[name].fits else " (OOM)"))
         rows.append(row)
     return table(("over", *(f"batch {batch}" for batch in centauri.BATCHES)), rows)

@@ -19,7 +19,8 @@ from matplotlib.axes import Axes
 
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import Topology, load_topology
-from scaleout.report.plots.schedules import SERIES, STYLE, draw_comparison, save
+from scaleout.report.colours import SERIES
+from scaleout.report.plots.schedules import STYLE, draw_comparison, save
 from scaleout.study.strategies import Followed, follow, side_by_side
 from scaleout.workloads.config import Transformer, load_workload
 

@@ -18,8 +18,9 @@ import numpy as np
 import pandas as pd
 
 from scaleout.config.writing import write_text
+from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE, PUBLISHED
 from scaleout.report.plots.operators import draw_timelines
-from scaleout.report.plots.schedules import COMMUNICATION, COMPUTE, IDLE, PUBLISHED, drawn
+from scaleout.report.plots.schedules import drawn
 from scaleout.schedule.fusion import evaluate_operator
 from scaleout.validation.papers import fused, published
 

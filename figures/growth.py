@@ -17,7 +17,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullLocator
 
-from scaleout.report.plots.schedules import COMMUNICATION, COMPUTE, IDLE, SERIES, drawn
+from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE, SERIES
+from scaleout.report.plots.schedules import drawn
 
 BENCHMARK = Path(__file__).parents[1] / "tests" / "benchmarks" / "growth.py"
 COLOURS = {"alone": COMPUTE, "contention": COMMUNICATION, "links": SERIES[2]}

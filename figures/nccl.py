@@ -28,7 +28,8 @@ from scaleout.config.library import folder
 from scaleout.config.writing import write_text
 from scaleout.network.alpha_beta.cost import CollectiveCost, collective_cost
 from scaleout.network.collectives import bus_bandwidth
-from scaleout.report.plots.schedules import IDLE, SERIES, drawn
+from scaleout.report.colours import IDLE, SERIES
+from scaleout.report.plots.schedules import drawn
 from scaleout.validation.measure.experiments import RINGS
 from scaleout.validation.measure.machine_files import fit
 from scaleout.validation.measured.rows import read_rows

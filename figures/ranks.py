@@ -25,7 +25,8 @@ from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import Topology, load_topology
 from scaleout.config.writing import write_text
-from scaleout.report.plots.schedules import COMMUNICATION, COMPUTE, IDLE, drawn
+from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE
+from scaleout.report.plots.schedules import drawn
 from scaleout.schedule import apply_schedule
 from scaleout.simulation.run import simulate
 from scaleout.workloads.config import load_workload

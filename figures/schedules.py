@@ -16,7 +16,8 @@ from matplotlib.axes import Axes
 
 from scaleout import compare
 from scaleout.config.writing import write_text
-from scaleout.report.plots.schedules import SERIES, STYLE, save
+from scaleout.report.colours import SERIES
+from scaleout.report.plots.schedules import STYLE, save
 from scaleout.study.comparison import Comparison
 
 ZERO_1 = {"zero": 1, "overlap_gradient_reduce": True, "overlap_parameter_gather": True}

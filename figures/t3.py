@@ -27,8 +27,9 @@ from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.placement import place
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.network.alpha_beta.cost import collective_cost
+from scaleout.report.colours import PUBLISHED, SERIES
 from scaleout.report.plots.operators import COLOURS, KINDS, draw_traffic
-from scaleout.report.plots.schedules import PUBLISHED, SERIES, STYLE, save
+from scaleout.report.plots.schedules import STYLE, save
 from scaleout.schedule.t3.gemm import stage
 from scaleout.schedule.t3.memory import COMPUTE_FIRST
 from scaleout.schedule.t3.overlap import overlap

@@ -44,6 +44,13 @@ class Rank:
                    **args)  # fmt: skip
         return correlation
 
+    def graph(self, launch, kernels):
+        """Launch a CUDA graph of kernels, each of a start, a duration and a stream."""
+        correlation = self.call("cudaGraphLaunch", launch)
+        for start, lasts, stream in kernels:
+            self.event("kernel", "mm", start, lasts, pid=GPU, tid=stream, device=0, stream=stream,
+                       correlation=correlation)  # fmt: skip
+
     def copy(self, start, lasts, *, launch, returns, stream=7):
         """Copy memory by a call of the host that returns at a moment."""
         correlation = self.call("cudaMemcpyAsync", launch, returns - launch)

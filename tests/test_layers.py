@@ -20,7 +20,12 @@ ROOMS = (
 HOMES = {
     "click": "cli",
     "rich": "cli",
+    "dask": "study/sweep",
+    "distributed": "study/sweep",
+    "dask_jobqueue": "study/sweep",
     "matplotlib": "report/plots",
+    "altair": "report/pages",
+    "itables": "report/pages",
     "google": "interop/chakra",
     "torch": "validation/measure",
     "triton": "validation/measure",

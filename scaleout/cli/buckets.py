@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@job_options(faults=True)
+@job_options()
 @click.option("--bytes", "sizes", default="1MiB:4GiB", show_default=True, metavar="SIZES", help=SIZES_HELP)
 @click.option(
     "--algorithm",
@@ -40,6 +40,7 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: "Simulati
     from scaleout.config.units import format_bytes, format_seconds
     from scaleout.study.buckets import best, sweep_buckets
     from scaleout.study.job import Job
+    from scaleout.study.provenance import provenance_of
 
     if "gradient_bucket" in job.settings:
         raise ConfigError("the sweep sets gradient_bucket; leave it out, and give the sizes")
@@ -48,7 +49,9 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: "Simulati
     swept = Job(loaded, device, topology, "overlap:always", options)
     rows = sweep_buckets(swept, sizes_bytes=parse_sizes(sizes), ways=tuple(dict.fromkeys(ways)))
     found = best(rows)
-    summary = {"workload": workload, "best": asdict(found), "results": [asdict(row) for row in rows]}
+    model = provenance_of(swept)
+    about = {"workload": workload, "model": model.summary()}
+    summary = {**about, "best": asdict(found), "results": [asdict(row) for row in rows]}
 
     def print_tables() -> None:
         columns = ("algorithm", "", "bucket", "step", "communication", "exposed")
@@ -56,7 +59,7 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: "Simulati
         for row in rows:
             times = map(format_seconds, (row.step_s, row.communication_s, row.exposed_s))
             cells.append([row.way, "best" if row == found else "", format_bytes(row.bucket_bytes), *times])
-        print_table(f"{workload}: gradient buckets", columns, cells, left=2)
+        print_table(f"{workload}: gradient buckets: {model.title}", columns, cells, left=2)
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.config.writing import write_json

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import SIMULATION, Output, Whole, change_links, link_options, output_options
+from scaleout.cli.options import SIMULATION, Output, Whole, network_options, output_options
 from scaleout.cli.printing import say
 
 if TYPE_CHECKING:
     from scaleout.cluster.topology.placement import Placement
     from scaleout.cluster.topology.topology import Topology
+    from scaleout.cluster.topology.what_if import NetworkChanges
     from scaleout.study.backends import BackendComparison
+    from scaleout.study.provenance import Provenance
 
 
 DECIDED = "1KiB:1GiB"
@@ -72,7 +74,7 @@ class _Request:
     help="Print which back end of the topology (--policy) is the fastest, by size and ranks.",
 )
 @output_options("Write tables and a heat map of all links here.")
-@link_options
+@network_options(ranks=False)
 def collective(
     kind: str,
     sizes: str | None,
@@ -86,8 +88,7 @@ def collective(
     policy: str | None,
     comparing: bool,
     output: Output,
-    degrade: tuple[str, ...],
-    broken: tuple[str, ...],
+    changes: "NetworkChanges",
 ) -> None:
     """Print the time and bandwidths of a collective on a topology.
 
@@ -104,22 +105,24 @@ def collective(
     """
     from scaleout.cluster.topology.backends import with_policy
     from scaleout.cluster.topology.topology import load_topology
+    from scaleout.cluster.topology.what_if import change_network
 
     kind = kind.replace("-", "_")
     if comparing:
         if decide or group is not None or algorithm != "auto" or network != "alpha_beta":
             raise click.UsageError("--compare goes with --bytes, --policy, --output and --json alone")
-        cluster = change_links(load_topology(topology), degrade, broken)
+        cluster = change_network(load_topology(topology), changes)
         _compare(kind, cluster, parse_sizes(sizes) if sizes else [], policy, output)
         return
     wanted = parse_sizes(sizes or (DECIDED if decide else ""))
     _check(network, algorithm, injection, decide=decide, output=output.folder, count=len(wanted))
-    cluster = change_links(load_topology(topology), degrade, broken)
+    cluster = change_network(load_topology(topology), changes)
     cluster = cluster if policy is None else with_policy(cluster, policy)
     members = parse_ranks(group, cluster.num_ranks) if group is not None else list(range(cluster.num_ranks))
     request = _Request(kind, cluster, members, algorithm, injection, chunks)
-    title = f"{kind} on {cluster.name}, ranks {len(members)}, {network}"
-    about: dict[str, Any] = {"topology": cluster.name, "ranks": len(members)}
+    model = _model(cluster, network)
+    title = f"{kind} on {cluster.name}, ranks {len(members)}: {model.title}"
+    about: dict[str, Any] = {"topology": cluster.name, "ranks": len(members), "model": model.summary()}
     costs = {size: COST_MODELS[network](request, size) for size in wanted}
     if chunks is not None and all(row["num_chunks"] != chunks for row in costs[max(wanted)].values()):
         raise click.UsageError(f"--chunks {chunks}: nothing here cuts the buffer into chunks; leave it out")
@@ -133,6 +136,14 @@ def collective(
     summary = {**about, "results": [_plain(row) for rows in by_size for row in rows]}
     write = partial(_write, f"{kind} on {cluster.name}", summary, by_size[0][0])
     output.give(summary, partial(_print, title, by_size, left_out), write)
+
+
+def _model(topology: "Topology", network: str) -> "Provenance":
+    """Say which model answers: a collective alone, whatever device it runs on."""
+    from scaleout.simulation.options import SimulationOptions
+    from scaleout.study.provenance import provenance
+
+    return provenance(topology, None, SimulationOptions(network=network))
 
 
 def _check(

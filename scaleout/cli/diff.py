@@ -70,9 +70,10 @@ def _side(path: str, schedule: str | None, topology: str | None, *, timeline: bo
             f"one of them"
         )
     from scaleout.cli.traced import compare_trace
+    from scaleout.cluster.topology.what_if import NetworkChanges
     from scaleout.simulation.options import SimulationOptions
 
-    job = NamedJob(None, topology, None, {})
+    job = NamedJob(None, topology, None, {}, NetworkChanges())
     chosen = () if schedule is None else (schedule,)
     compared = compare_trace(path, job, chosen, SimulationOptions(), only_one=True)
     return side_of(compared.summary(), None, trace_events(compared) if timeline else None, where=path)

@@ -5,7 +5,18 @@ import click
 from scaleout.cli.printing import say
 
 KINDS = (
-    *("workloads", "topologies", "devices", "schedules", "strategies", "frameworks", "pipelines", "collectives"),
+    *(
+        "workloads",
+        "topologies",
+        "link-types",
+        "devices",
+        "studies",
+        "schedules",
+        "strategies",
+        "frameworks",
+        "pipelines",
+        "collectives",
+    ),
     "operators",
 )
 
@@ -30,8 +41,9 @@ def _names(kind: str) -> list[str]:
     from scaleout.workloads.families.frameworks import FRAMEWORKS
     from scaleout.workloads.pipeline import PIPELINES
 
-    if kind in ("workloads", "topologies", "devices"):
-        return library.names({"workloads": "workload", "topologies": "topology", "devices": "device"}[kind])
+    plurals = {"topologies": "topology", "studies": "study"}
+    if (file := plurals.get(kind, kind.removesuffix("s").replace("-", " "))) in library.FOLDERS:
+        return library.names(file)
     if kind == "collectives":
         of = {k: [a.name for a in collectives.ALGORITHMS.values() if k in a.schedules] for k in collectives.KINDS}
         return [f"{name} ({', '.join(algorithms)})" for name, algorithms in of.items()]

@@ -13,6 +13,7 @@ from scaleout.errors import ConfigError, one_line, shown
 if TYPE_CHECKING:
     from scaleout.cluster.device.spec import Device
     from scaleout.cluster.topology.topology import Topology
+    from scaleout.cluster.topology.what_if import NetworkChanges
     from scaleout.workloads.config import ModelFamily
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -224,16 +225,14 @@ def simulation_options(*names: str) -> Callable[[Command], Command]:
 class NamedJob(NamedTuple):
     """A workload and the machine that it runs on, by name or file as a command line gives them.
 
-    `settings` are keys of the workload to change; `degrade`, `broken` and `slow` links and ranks of the topology.
+    `settings` are keys of the workload to change, `changes` those of the network.
     """
 
     workload: str | None
     topology: str | None
     device: str | None
     settings: Mapping[str, Any]
-    degrade: Sequence[str] = ()
-    broken: Sequence[str] = ()
-    slow: Sequence[str] = ()
+    changes: "NetworkChanges"
 
     def load(self) -> "tuple[ModelFamily, Topology, Device]":
         """Load the workload, and the topology and device that it names where the command line names none."""
@@ -246,80 +245,94 @@ class NamedJob(NamedTuple):
         return workload, topology, load_device(self.device or workload.device)
 
     def load_topology(self, default: str) -> "Topology":
-        """Load the topology, with its links and ranks changed."""
+        """Load the topology, with its changes."""
         from scaleout.cluster.topology.topology import load_topology
+        from scaleout.cluster.topology.what_if import change_network
 
-        loaded = load_topology(self.topology or default)
-        return change_ranks(change_links(loaded, self.degrade, self.broken), self.slow)
-
-
-def link_options(command: Command) -> Command:
-    """Add ``--degrade`` and ``--break``."""
-    degrade = click.option(
-        "--degrade",
-        multiple=True,
-        metavar="LINK=RATE",
-        help="Slow a link down to a share of its bandwidth or to a rate: 3-4=0.5, or 3-4='10 GB/s'. A link joins two "
-        "ranks of the topology, or a switch and a rank or switch (`5-switch`); repeatable.",
-    )
-    cut = click.option(
-        "--break",
-        "broken",
-        multiple=True,
-        metavar="LINK",
-        help="Break a link; messages take another route; repeatable.",
-    )
-    return degrade(cut(command))
+        return change_network(load_topology(self.topology or default), self.changes)
 
 
-def job_options(*, required: bool = True, faults: bool = False) -> Callable[[Command], Command]:
-    """Add WORKLOAD, ``--topology``, ``--device`` and ``--set``, and hand the verb one ``job``, a `NamedJob`.
+class _Change(NamedTuple):
+    """An option that changes the network, and the field of `NetworkChanges` that it is."""
 
-    With `faults` also ``--degrade``, ``--break`` and ``--slow``.
+    field: str
+    form: str
+    meaning: str
+    example: str = ""  # where it maps
+
+    @property
+    def option(self) -> str:
+        return "--break" if self.field == "broken" else f"--{self.field.replace('_', '-')}"
+
+
+_CHANGES = (
+    _Change("nodes", "N", "Another number of nodes: the size of the outermost dimension"),
+    _Change(
+        "taper",
+        "DIM=RATIO",
+        "Bandwidth below over bandwidth above the switches of a fat tree: 1=2:1, or with a ratio a level 1=2:1,1:1; a "
+        "switch is cut into leaves of 32 ranks under spines by 1=2:1@32",
+        "like 1=2:1",
+    ),
+    _Change("bandwidth", "DIM=RATE", "Bandwidth of a dimension: infiniband=2x, or 1=400Gb/s", "like 1=2x or 1=400Gb/s"),
+    _Change("latency", "DIM=TIME", "Latency of a dimension: 1=0.5x, or nvlink=700ns", "like 1=2x or 1=700ns"),
+    _Change("nic_down", "RANK", "Network card of a rank that is down; another of its node takes over, and is shared"),
+    _Change(
+        "degrade",
+        "LINK=RATE",
+        "Slow a link down to a share of its bandwidth or to a rate: 3-4=0.5, or 3-4='10 GB/s'. A link joins two ranks "
+        "of the topology, or a switch and a rank or switch (`5-switch`); `scaleout show TOPOLOGY` names links and "
+        "dimensions",
+        "like 3-4=0.5",
+    ),
+    _Change("broken", "LINK", "Break a link; messages take another route"),
+    _Change("slow", "RANK=FACTOR", "Multiply the kernel times of a rank, such as 5=1.3", "like 5=1.3"),
+)
+
+
+def parse_changes(given: Mapping[str, Any]) -> "NetworkChanges":
+    """Turn texts of options, by the field of `NetworkChanges` that they are, into changes; `ConfigError` if wrong."""
+    from scaleout.cluster.topology.what_if import NetworkChanges
+
+    found = dict(given)
+    for each in _CHANGES:
+        if each.example and each.field in found:
+            found[each.field] = pairs_of(found[each.field], option=each.option, form=each.example)
+    return NetworkChanges.of(**found)
+
+
+def network_options(*, ranks: bool = True) -> Callable[[Command], Command]:
+    """Add the options that change the network, and hand the verb one ``changes``, a `NetworkChanges`.
+
+    Without `ranks` there is no ``--slow``: a collective alone has no kernels.
     """
+    offered = [each for each in _CHANGES if ranks or each.field != "slow"]
+
+    def add(command: Command) -> Command:
+        for each in reversed(offered):
+            several = each.field != "nodes"
+            words = f"{each.meaning}{'; repeatable' * several}."
+            command = click.option(each.option, each.field, multiple=several, metavar=each.form, help=words)(command)
+        return command
+
+    return _handing(
+        "changes", lambda given: parse_changes({each.field: given.pop(each.field) for each in offered}), add
+    )
+
+
+def job_options(*, required: bool = True) -> Callable[[Command], Command]:
+    """Add WORKLOAD, ``--topology``, ``--device``, ``--set`` and changes of the network; hand the verb a `NamedJob`."""
 
     def collect(given: dict[str, Any]) -> NamedJob:
         settings = parse_settings(given.pop("settings"))
-        named = {name: given.pop(name) for name in ("workload", "topology", "device")}
-        changed = {name: given.pop(name) for name in ("degrade", "broken", "slow")} if faults else {}
-        return NamedJob(**named, settings=settings, **changed)
+        named = {name: given.pop(name) for name in ("workload", "topology", "device", "changes")}
+        return NamedJob(**named, settings=settings)
 
     def add(command: Command) -> Command:
-        if faults:
-            meaning = "Multiply the kernel times of a rank, such as 5=1.3; repeatable."
-            command = link_options(click.option("--slow", multiple=True, metavar="RANK=FACTOR", help=meaning)(command))
-        return click.argument("workload", required=required)(machine_options()(set_option()(command)))
+        named = machine_options()(set_option()(network_options()(command)))
+        return click.argument("workload", required=required)(named)
 
     return _handing("job", collect, add)
-
-
-def change_links(topology: "Topology", degrade: Sequence[str], broken: Sequence[str]) -> "Topology":
-    """Apply ``--degrade`` and ``--break``; `ConfigError` if a link is both."""
-    from scaleout.cluster.topology.faults import find_link
-    from scaleout.cluster.topology.topology import break_links, degrade_links
-
-    slower = pairs_of(degrade, option="--degrade", form="like 3-4=0.5")
-    links = {find_link(topology.dimensions, name): name for name in slower}
-    for name in broken:
-        if (other := links.get(find_link(topology.dimensions, name))) is not None:
-            raise ConfigError(
-                f"--break {name} and --degrade {other}={slower[other]} are the same link; give one of them"
-            )
-    return break_links(degrade_links(topology, slower), broken)
-
-
-def change_ranks(topology: "Topology", slow: Sequence[str]) -> "Topology":
-    """Apply ``--slow``; `ConfigError` if a rank or factor is no number."""
-    from scaleout.cluster.topology.topology import slow_down
-    from scaleout.config.documents import number, whole
-
-    factors: dict[int, float] = {}
-    for text, to in pairs_of(slow, option="--slow", form="like 5=1.3").items():
-        rank, factor = whole(text), number(to)
-        if rank is None or factor is None:
-            raise ConfigError(f"--slow {text}={to}: write a rank and a factor, such as --slow 5=1.3")
-        factors[rank] = factor
-    return slow_down(topology, factors)
 
 
 def pairs_of(texts: Sequence[str], *, option: str, form: str, empty: bool = False) -> dict[str, str]:

@@ -17,10 +17,11 @@ from scaleout.errors import ConfigError, ScaleoutError
 
 if TYPE_CHECKING:
     from scaleout.simulation.options import SimulationOptions
+    from scaleout.study.comparison import Comparison
 
 
 @click.command()
-@job_options(required=False, faults=True)
+@job_options(required=False)
 @click.option(
     "--schedule",
     "schedules",
@@ -44,6 +45,11 @@ if TYPE_CHECKING:
     "tensor or expert, by a factor (2x) or OLD->NEW; bucket=SIZE of gradients, chunks=N of an exchange, recompute=full "
     "or none; repeatable.",
 )
+@click.option(
+    "--plan",
+    metavar="FILE#N",
+    help="Simulate plan N of a folder that `scaleout search --output` has written, such as plans#1, not a workload.",
+)
 @output_options("Write tables, timeline and figure here.")
 def run(
     job: NamedJob,
@@ -51,6 +57,7 @@ def run(
     options: "SimulationOptions",
     trace_path: str | None,
     edits: tuple[str, ...],
+    plan: str | None,
     output: Output,
 ) -> None:
     """Simulate a step of WORKLOAD, and print where the time goes.
@@ -65,6 +72,13 @@ def run(
     """
     from scaleout.study.comparison import compare
 
+    if plan is not None:
+        from scaleout.cli.plan import compare_plan
+
+        if trace_path is not None or edits:
+            raise ConfigError(f"--plan {plan} is of a workload; leave out --trace and --edit")
+        _give(compare_plan(plan, job, options, schedules), output)
+        return
     if job.workload is None and trace_path is None:
         raise ConfigError(
             "give a workload, such as `scaleout run dlrm-128` (`scaleout list workloads`), or --trace DIR"
@@ -80,6 +94,11 @@ def run(
         from scaleout.cli.traced import compare_trace
 
         comparison = compare_trace(trace_path, job, schedules, options, edits)
+    _give(comparison, output)
+
+
+def _give(comparison: "Comparison", output: Output) -> None:
+    """Print or write a comparison; `ScaleoutError` if a schedule of it failed."""
     from scaleout.cli.tables import print_comparison
     from scaleout.report.files import write
 

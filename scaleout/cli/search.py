@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from scaleout.cli.options import NamedJob, Output, Whole, job_options, output_options, simulation_options
+from scaleout.cli.plan import inputs_of
 from scaleout.errors import ConfigError, ScaleoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from scaleout.simulation.options import SimulationOptions
-    from scaleout.study.search.best import EvaluatedPlan
+    from scaleout.study.provenance import Provenance
+    from scaleout.study.search.best import Choice, EvaluatedPlan
     from scaleout.study.search.checkpoint import Memory
     from scaleout.study.search.explanation import Explanation
     from scaleout.study.search.request import SearchRequest
     from scaleout.study.search.search import Answer
+
+    Jobs = Mapping[Choice, dict[str, Any]]
 
 _COUNTED = {
     "indivisible": "degrees do not divide",
@@ -106,7 +110,8 @@ def search(
         if not answer.fastest:
             raise ConfigError(why_none(request, answer))
         found = explanation(request, answer, workers=workers, memory=memory) if request.schedules else None
-    summary = _summary(request, answer, found)
+    jobs = {each.choice: inputs_of(job, request, each) for each in (*answer.fastest, *answer.front)}
+    summary = _summary(request, answer, found, jobs)
     exports = [_export(name, request, answer) for name in dict.fromkeys(formats)]
     if exports:
         summary["exports"] = {each.format: each.summary() for each in exports}
@@ -126,6 +131,7 @@ def search(
         }
 
     def print_tables() -> None:
+        _print_answer(request, answer, jobs, output.folder)
         _print(request, answer, found)
         _print_exports(exports, whole=output.folder is None)
 
@@ -260,17 +266,18 @@ def _find(request: "SearchRequest", memory: "Memory", workers: int, *, quiet: bo
         return find(request, workers=workers, tell=tell, memory=memory)
 
 
-def _summary(request: "SearchRequest", answer: "Answer", found: "Explanation | None") -> dict[str, Any]:
+def _summary(request: "SearchRequest", answer: "Answer", found: "Explanation | None", jobs: "Jobs") -> dict[str, Any]:
     summary = {
         "workload": request.base.name,
         "topology": request.topology.name,
         "device": request.device.name,
         "ranks": request.num_ranks,
+        "model": _model(request).summary(),
         "global_batch": request.batch,
         "memory_bytes": request.memory_bytes,
         "counts": vars(answer.counts),
-        "fastest": [_row(found) for found in answer.fastest],
-        "front": [_row(found) for found in answer.front],
+        "fastest": [_row(found, request, jobs) for found in answer.fastest],
+        "front": [_row(found, request, jobs) for found in answer.front],
     }
     if found is not None and answer.simulated is not None:
         counts = {key: value for key, value in vars(answer.simulated).items() if key != "found"}
@@ -279,8 +286,45 @@ def _summary(request: "SearchRequest", answer: "Answer", found: "Explanation | N
     return summary
 
 
-def _row(found: "EvaluatedPlan") -> dict[str, Any]:
-    return {"plan": found.plan._asdict(), "schedule": found.schedule, **found.estimate.summary()}
+def _model(request: "SearchRequest") -> "Provenance":
+    """Say which model answers."""
+    from scaleout.study.job import Job
+    from scaleout.study.provenance import provenance_of
+
+    return provenance_of(Job(request.base, request.device, request.topology, options=request.options))
+
+
+def _row(found: "EvaluatedPlan", request: "SearchRequest", jobs: "Jobs") -> dict[str, Any]:
+    from scaleout.study.sweep.cases import run_line
+
+    inputs = jobs[found.choice]
+    return {
+        "plan": found.plan._asdict(),
+        "schedule": found.schedule,
+        **found.estimate.summary(),
+        "tokens_per_s_per_rank": found.estimate.tokens_per_s / request.num_ranks,
+        "headroom_bytes": request.memory_bytes - found.estimate.peak_bytes,
+        "inputs": inputs,
+        "run": run_line(inputs),
+    }
+
+
+def _print_answer(request: "SearchRequest", answer: "Answer", jobs: "Jobs", folder: Path | None) -> None:
+    """Print the fastest plan, what it reaches, and how to run it."""
+    from scaleout.cli.console import console
+    from scaleout.config.units import format_bytes, format_seconds
+    from scaleout.study.sweep.cases import run_line
+
+    best = answer.fastest[0]
+    each = best.estimate
+    speed = f"{each.tokens_per_s / request.num_ranks:,.0f} tokens/s/GPU, MFU {each.mfu:.1%}"
+    room = f"{format_bytes(request.memory_bytes - each.peak_bytes)} of {format_bytes(request.memory_bytes)} left"
+    console().print(f"fastest: {best.plan}, under {best.schedule}", soft_wrap=True)
+    console().print(f"  {format_seconds(each.step_s)} a step, {speed}, {room}", soft_wrap=True)
+    console().print(f"  {run_line(jobs[best.choice])}", soft_wrap=True)
+    if folder is not None:
+        console().print(f"  or: scaleout run --plan {folder}#1", soft_wrap=True)
+    console().print()
 
 
 def _print(request: "SearchRequest", answer: "Answer", found: "Explanation | None") -> None:
@@ -288,11 +332,13 @@ def _print(request: "SearchRequest", answer: "Answer", found: "Explanation | Non
     from scaleout.config.units import format_bytes
 
     where = f"{request.base.name} on {request.topology.name}, ranks {request.num_ranks}"
-    title = f"{where}, global batch {request.batch}, {format_bytes(request.memory_bytes)} a rank"
+    size = f"global batch {request.batch}, {format_bytes(request.memory_bytes)} a rank"
+    title = f"{where}, {size}, device {request.device.name}: {_model(request).title}"
     several = bool(request.schedules)
-    _print_plans(title, answer.fastest, several=several)
+    _print_plans(title, request, answer.fastest, several=several)
     _print_plans(
         "least memory for the step time (Pareto front), up to a quarter slower than the fastest",
+        request,
         answer.front,
         several=several,
     )
@@ -340,7 +386,7 @@ def _print_explanation(answer: "Answer", found: "Explanation") -> None:
         console().print(words)
 
 
-def _print_plans(title: str, plans: "tuple[EvaluatedPlan, ...]", *, several: bool) -> None:
+def _print_plans(title: str, request: "SearchRequest", plans: "tuple[EvaluatedPlan, ...]", *, several: bool) -> None:
     from scaleout.cli.console import print_table
     from scaleout.config.units import format_bytes, format_seconds
 
@@ -355,14 +401,16 @@ def _print_plans(title: str, plans: "tuple[EvaluatedPlan, ...]", *, several: boo
                 *([found.schedule] if several else []),
                 format_seconds(each.step_s),
                 f"{each.tokens_per_s:,.0f}",
+                f"{each.tokens_per_s / request.num_ranks:,.0f}",
                 f"{each.mfu:.1%}",
                 f"{each.bubble:.1%}",
                 *(f"{each.exposed_s.get(axis, 0.0) / each.step_s:.1%}" for axis in axes),
                 format_bytes(each.peak_bytes),
+                f"{1 - each.peak_bytes / request.memory_bytes:.1%}",
                 each.bound_by,
             ]
         )
     exposed = [f"exposed {axis}" for axis in axes]
     which = ("", "plan", "schedule") if several else ("", "plan")
-    columns = (*which, "step", "tokens/s", "MFU", "bubble", *exposed, "memory", "bound by")
+    columns = (*which, "step", "tokens/s", "tokens/s/GPU", "MFU", "bubble", *exposed, "memory", "free", "bound by")
     print_table(title, columns, rows, left=len(which))

@@ -1,39 +1,60 @@
 """`scaleout show`: what a workload, topology, device or Chakra trace is, in words and numbers."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import json_option, parse_settings, set_option
+from scaleout.cli.options import json_option, network_options, parse_settings, set_option
 from scaleout.cli.printing import say_json
 from scaleout.errors import ConfigError
+
+if TYPE_CHECKING:
+    from scaleout.cluster.topology.what_if import NetworkChanges
 
 
 @click.command()
 @click.argument("name_or_file", metavar="NAME|FILE")
 @set_option()
+@network_options()
 @json_option
-def show(name_or_file: str, settings: tuple[str, ...], as_json: bool) -> None:
-    """Describe a workload, topology, device or Chakra trace (.et, or a directory)."""
-    facts = _facts(name_or_file, parse_settings(settings))
+def show(name_or_file: str, settings: tuple[str, ...], changes: "NetworkChanges", as_json: bool) -> None:
+    """Describe a workload, topology, link type, device or Chakra trace (.et, or a directory).
+
+    A topology may be changed as by `scaleout run`; it is drawn, and its dimensions and links have the names that the
+    options of changes take.
+    """
+    facts = _facts(name_or_file, parse_settings(settings), changes)
     if as_json:
         say_json(facts)
         return
-    from scaleout.cli.console import print_facts
+    from scaleout.cli.console import console, print_facts
 
+    if "link_names" in facts:
+        from scaleout.cluster.topology.topology import load_topology
+        from scaleout.cluster.topology.what_if import change_network
+        from scaleout.report.drawing import draw
+
+        for line in draw(change_network(load_topology(name_or_file), changes)):
+            console().print(line, soft_wrap=True)
+        console().print()
+        del facts["link_names"]  # drawn
     print_facts(facts)
 
 
-def _facts(name_or_file: str, settings: dict[str, Any]) -> dict[str, Any]:
+def _facts(name_or_file: str, settings: dict[str, Any], changes: "NetworkChanges") -> dict[str, Any]:
     from scaleout.report import describe
 
     kind = "trace" if name_or_file.endswith(".et") or _is_trace_set(Path(name_or_file)) else _kind(name_or_file)
     if settings and kind != "workload":
         raise ConfigError(f"--set changes a workload, and {name_or_file!r} is a {kind}; leave it out")
+    if changes.words and kind != "topology":
+        raise ConfigError(f"{changes.words[0]} changes a topology, and {name_or_file!r} is a {kind}; leave it out")
+    if kind == "topology":
+        return describe.topology(name_or_file, changes)
     if kind == "workload":
         return describe.workload(name_or_file, settings)
-    return {"topology": describe.topology, "device": describe.device, "trace": describe.trace}[kind](name_or_file)
+    return {"link type": describe.link_type, "device": describe.device, "trace": describe.trace}[kind](name_or_file)
 
 
 def _is_trace_set(path: Path) -> bool:
@@ -45,11 +66,12 @@ def _is_trace_set(path: Path) -> bool:
 
 def _kind(name_or_file: str) -> str:
     """Tell workloads, topologies and devices apart: by their names, or by what a file holds."""
+    from scaleout.cluster.topology.expression import is_expression
     from scaleout.cluster.topology.fabric import SUFFIXES
     from scaleout.config import library
     from scaleout.config.reading import nearest
 
-    if name_or_file.endswith(SUFFIXES):
+    if name_or_file.endswith(SUFFIXES) or is_expression(name_or_file):
         return "topology"
     if library.is_path(name_or_file):
         return _kind_of_file(Path(name_or_file))
@@ -58,6 +80,10 @@ def _kind(name_or_file: str) -> str:
         hint = library.of_here(name_or_file) or nearest(name_or_file, known)
         raise ConfigError(f"unknown name {name_or_file!r}; {hint} (`scaleout list` names them all)")
     return known[name_or_file]
+
+
+_KEYS = (("workload", "kind"), ("topology", "dimensions"), ("device", "peak_flops"), ("link type", "bandwidth"))
+"""Kind of file, and the key by which it is known."""
 
 
 def _kind_of_file(path: Path) -> str:
@@ -69,7 +95,7 @@ def _kind_of_file(path: Path) -> str:
     while True:
         chain = library.lengthened(chain, path, key="like")
         values = read_yaml(path)
-        for kind, key in (("workload", "kind"), ("topology", "dimensions"), ("device", "peak_flops")):
+        for kind, key in _KEYS:
             if key in values:
                 return kind
         like = values.get("like")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@job_options(faults=True)
+@job_options()
 @click.option(
     "--strategy",
     "names",
@@ -40,6 +40,8 @@ def strategies(job: NamedJob, names: tuple[str, ...], options: "SimulationOption
     """
     from scaleout.cluster.topology.topology import check_ranks
     from scaleout.report.files import write
+    from scaleout.study.job import Job
+    from scaleout.study.provenance import provenance_of
     from scaleout.study.strategies import STRATEGIES, follow, side_by_side
     from scaleout.workloads.config import layered
 
@@ -52,8 +54,10 @@ def strategies(job: NamedJob, names: tuple[str, ...], options: "SimulationOption
     ]
     comparison = side_by_side(found, device=device)
     rows = [_row(each, comparison.outcomes[0].makespan_s) for each in found]
-    summary = {"workload": workload.name, "topology": topology.name, "device": device.name, "results": rows}
-    title = f"{workload.name} on {topology.name}, ranks {workload.num_ranks}, device {device.name}"
+    model = provenance_of(Job(workload, device, topology, options=options))
+    about = {"workload": workload.name, "topology": topology.name, "device": device.name, "model": model.summary()}
+    summary = {**about, "results": rows}
+    title = f"{workload.name} on {topology.name}, ranks {workload.num_ranks}, device {device.name}: {model.title}"
     output.give(summary, partial(_print, title, rows), partial(write, comparison))
 
 

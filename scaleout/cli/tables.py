@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from scaleout.analysis import breakdown as analysis
 from scaleout.cli.console import console, print_links, print_table
-from scaleout.config.units import format_bytes, format_seconds
+from scaleout.config.units import format_bytes, format_dollars, format_joules, format_seconds, format_watts
 
 if TYPE_CHECKING:
     from scaleout.analysis.breakdown import Row, Segment
@@ -34,7 +34,8 @@ def print_comparison(comparison: "Comparison") -> None:
         if outcome.decisions:
             print_table(f"what {outcome.schedule} decided", ("choice",), [[words] for words in outcome.decisions])
     print_table(
-        f"{comparison.workload} on {comparison.topology}, ranks {comparison.ranks}, device {comparison.device}",
+        f"{comparison.workload} on {comparison.topology}, ranks {comparison.ranks}, device {comparison.device}"
+        + (f": {comparison.provenance.title}" if comparison.provenance else ""),
         ("schedule", "makespan", "speed-up", "saved", "compute", "communication", "exposed", "idle"),
         [_schedule_row(outcome) for outcome in comparison.outcomes],
     )
@@ -43,11 +44,13 @@ def print_comparison(comparison: "Comparison") -> None:
     for key, found in fits.items():
         under = [outcome.schedule for outcome in comparison.outcomes if id(outcome.fit) == key]
         _print_fit(found, f" under {', '.join(under)}" if len(fits) > 1 else "")
+    _print_cost(comparison)
     _print_sources(comparison)
     if comparison.recorded_s is not None:
         console().print(f"recorded: {format_seconds(comparison.recorded_s)} in {comparison.steps} steps")
-    for note in comparison.notes:
-        console().print(f"note: {note}")
+    model = comparison.provenance
+    for note in (*comparison.notes, *(model.notes if model else ())):
+        console().print(f"note: {note}", soft_wrap=True)
 
 
 def _schedule_row(outcome: "Outcome") -> list[str]:
@@ -145,6 +148,27 @@ def _print_fit(found: "Fit", under: str) -> None:
     if not found.advice:
         console().print("  no change that was tried; take devices with more memory")
     console().print()
+
+
+def _print_cost(comparison: "Comparison") -> None:
+    """Print the energy of a step under each schedule, and what the machine costs, as far as that is public."""
+    rows = []
+    for outcome in comparison.outcomes:
+        found = outcome.energy
+        if found is not None and outcome.makespan_s:
+            joules = (found.total_j, found.device_j, found.node_j, found.network_j)
+            mean_w = format_watts(found.total_j / outcome.makespan_s)
+            rows.append([outcome.schedule, *("-" if each is None else format_joules(each) for each in joules), mean_w])
+    if rows:
+        columns = ("schedule", "energy of a step", "devices", "rest of the nodes", "network", "mean power")
+        print_table("energy", columns, rows)
+    machine = comparison.bill
+    if machine is not None and machine.network_dollars is not None and machine.device_dollars is not None:
+        words = (
+            f"{format_dollars(machine.device_dollars)} of nodes, {format_dollars(machine.network_dollars)} of network"
+        )
+        guess = ", partly estimates" if any(row.estimate for row in machine.parts) else ""
+        console().print(f"list price: {words}{guess} (--json has the parts)", soft_wrap=True)
 
 
 def _print_sources(comparison: "Comparison") -> None:

@@ -3,7 +3,7 @@
 import gc
 from typing import TYPE_CHECKING
 
-from scaleout.cli.options import NamedJob, change_ranks, pairs_of
+from scaleout.cli.options import NamedJob, pairs_of
 from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -69,14 +69,17 @@ def _compare_recording(
     from dataclasses import replace
 
     from scaleout.cluster.device.spec import load_device
+    from scaleout.cluster.topology.what_if import NetworkChanges, change_network
     from scaleout.config import library
     from scaleout.study.comparison import compare_program
     from scaleout.study.edits import edited
+    from scaleout.study.neighbours import beside_collectives
     from scaleout.study.recording import (
         check_schedules,
         described,
         on_network,
         replayed,
+        rewrites,
         with_shares,
         without_unchanged,
     )
@@ -91,12 +94,18 @@ def _compare_recording(
     schedules = schedules or ("recorded",)
     check_schedules(schedules, on_network=job.topology is not None)
     if job.topology is None:
-        if job.degrade or job.broken:
+        if job.changes != NetworkChanges(slow=job.changes.slow):
             raise ConfigError(f"{path}: a recording does not say on which network it ran; give --topology")
         topology, options = replayed(program, options)
-        topology = change_ranks(topology, job.slow)
+        topology = change_network(topology, job.changes)
     else:
         program, topology = on_network(program), job.load_topology("")
+        if any(rewrites(name) for name in schedules):
+            program = beside_collectives(program)
+            changed.notes.append(
+                f"schedules that join or cut kernels and collectives leave out the host, for which the GPU waited "
+                f"{recording.host_bound:.1%} of the time; copies beside collectives are part of a kernel next to them"
+            )
         if set(schedules) == {"recorded"}:  # what ran at the same time has slowed each other down already
             options = replace(options, contention=False)
     compared = compare_program(program, topology=topology, device=other or device, schedules=schedules, options=options)

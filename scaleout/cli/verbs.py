@@ -18,7 +18,9 @@ from scaleout.cli.lazy import LazyGroup  # noqa: E402
 
 VERBS = {
     "run": ("run:run", "Simulate a step of WORKLOAD, and print where the time goes."),
+    "study": ("study:study", "Run jobs that differ in a few keys, as a file says, to one table and report."),
     "search": ("search:search", "Find the fastest parallelisation plans that fit the memory."),
+    "goodput": ("goodput:goodput", "Say how long training WORKLOAD takes, and what is lost on the way."),
     "collective": ("collective:collective", "Print the time and bandwidths of a collective on a topology."),
     "diff": ("diff:diff", "Compare two results or recordings: what takes longer in B than in A."),
     "buckets": ("buckets:buckets", "Find the best size of DDP's gradient buckets for WORKLOAD."),
@@ -27,7 +29,7 @@ VERBS = {
     "import": ("importing:import_from", "Read jobs and models of other tools."),
     "astra": ("astra:astra", "Simulate ASTRA-sim's own inputs as ASTRA-sim 2.0 does."),
     "list": ("list:list_names", "List the names that other verbs take; by default of all kinds."),
-    "show": ("show:show", "Describe a workload, topology, device or Chakra trace (.et, or a directory)."),
+    "show": ("show:show", "Describe a workload, topology, link type, device or Chakra trace (.et, or a directory)."),
     "validate": ("validate:validate", "Predict measured runs, and print the errors."),
     "measure": ("measure:measure", "Measure kernels, collectives and steps on this machine's GPUs."),
     "reproduce": ("reproduce:reproduce", "Simulate the experiments of four papers, and compare."),

@@ -11,7 +11,13 @@ from scaleout.errors import ConfigError
 
 _PACKAGE = Path(__file__).parents[1]
 _ROOTS = (_PACKAGE / "data", _PACKAGE.parent)
-FOLDERS = {"workload": "workloads", "topology": "topologies", "device": "traces"}
+FOLDERS = {
+    "workload": "workloads",
+    "topology": "topologies",
+    "link type": "topologies/links",
+    "device": "traces",
+    "study": "workloads/studies",
+}
 """Kind of file to the data folder that holds it; a device is a folder with its file and its measured kernel times."""
 _DEVICE_FILE = "device.yaml"
 _LONGEST_CHAIN = 16

@@ -43,10 +43,20 @@ _BYTE_UNITS = _with_prefixes("B", 1.0, _DECIMAL | _BINARY) | _with_prefixes("b",
 
 BYTES = Quantity("a size", _BYTE_UNITS, "64MiB")
 BYTES_PER_S = Quantity("a bandwidth", {f"{unit}/s": f for unit, f in _BYTE_UNITS.items()}, "200 Gb/s")
-SECONDS = Quantity("a time", {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}, "700 ns", 1e-15, 1e9)
+_TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "day": 86400.0}
+SECONDS = Quantity("a time", _TIMES, "700 ns", 1e-15, 1e9)
+FAILURES = Quantity(
+    "a rate of failures",
+    {"/s": 1.0, "/h": 1 / 3600, "/day": 1 / 86400, "/year": 1 / (365.25 * 86400)},
+    "0.17/year",
+    1e-18,
+    1e3,
+)
+TOKENS = Quantity("a number of tokens", {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}, "15T", 1.0, 1e18)
 HERTZ = Quantity("a clock", _with_prefixes("Hz", 1.0, _DECIMAL), "1.41 GHz")
 WATTS = Quantity("a power", _with_prefixes("W", 1.0, _DECIMAL), "700 W")
 JOULES = Quantity("an energy", {"J": 1.0, "mJ": 1e-3, "uJ": 1e-6, "nJ": 1e-9, "pJ": 1e-12}, "1 pJ", 1e-18, 1e9)
+DOLLARS = Quantity("a price", _with_prefixes("USD", 1.0, {"": 1.0, "k": 1e3, "M": 1e6}), "36 kUSD", 1e-3, 1e15)
 _FLOP_UNITS = _with_prefixes("FLOP/s", 1.0, _DECIMAL) | _with_prefixes("FLOPS", 1.0, _DECIMAL)
 FLOPS_PER_S = Quantity("a compute rate", _FLOP_UNITS, "989 TFLOP/s", largest=1e24)
 
@@ -102,6 +112,8 @@ BytesPerSecond = Annotated[float, _validator(BYTES_PER_S)]
 Seconds = Annotated[float, _validator(SECONDS)]
 Watts = Annotated[float, _validator(WATTS)]
 Joules = Annotated[float, _validator(JOULES)]
+Failures = Annotated[float, _validator(FAILURES)]
+Dollars = Annotated[float, _validator(DOLLARS)]
 FlopsPerSecond = Annotated[float, _validator(FLOPS_PER_S)]
 Hertz = Annotated[float, _validator(HERTZ)]
 BytesPerSecondByLevel = Annotated[tuple[float, ...], _validator(BYTES_PER_S, by_level=True)]
@@ -150,6 +162,21 @@ def format_bytes_per_s(bytes_per_s: float) -> str:
 def format_flops_per_s(flops_per_s: float) -> str:
     """Write a compute rate with a decimal prefix, such as ``'989 TFLOP/s'``."""
     return _scaled(flops_per_s, "FLOP/s", ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")))
+
+
+def format_dollars(dollars: float) -> str:
+    """Write a price with a decimal prefix, such as ``'36 kUSD'``."""
+    return _scaled(dollars, "USD", ((1e9, "G"), (1e6, "M"), (1e3, "k")))
+
+
+def format_watts(watts: float) -> str:
+    """Write a power with a decimal prefix, such as ``'10.2 kW'``."""
+    return _scaled(watts, "W", ((1e6, "M"), (1e3, "k")))
+
+
+def format_joules(joules: float) -> str:
+    """Write an energy with a decimal prefix, such as ``'5.1 kJ'``."""
+    return _scaled(joules, "J", ((1e9, "G"), (1e6, "M"), (1e3, "k")))
 
 
 def format_seconds(seconds: float) -> str:

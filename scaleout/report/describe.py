@@ -6,7 +6,7 @@ Numbers are in SI units, and the end of a fact's name says which: `_s`, `_bytes`
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import fsum
 from typing import Any
 
@@ -15,8 +15,10 @@ from scaleout.cluster.device.sections import Power
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.communication_library import Library
 from scaleout.cluster.topology.faults import name_link
+from scaleout.cluster.topology.link_type import load_link_type, sources_of
 from scaleout.cluster.topology.placement import place
 from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
+from scaleout.cluster.topology.what_if import NetworkChanges, change_network, names_of
 from scaleout.config.units import format_bytes, format_seconds
 from scaleout.interop.chakra.attributes import get, to_dict
 from scaleout.interop.chakra.tables import NodeType
@@ -25,6 +27,7 @@ from scaleout.interop.chakra.wire import read
 from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.network.collectives import KINDS
 from scaleout.program.graph import NodeKind
+from scaleout.report.drawing import link_names
 from scaleout.workloads.config import LayeredModel, ModelFamily, load_workload
 from scaleout.workloads.families.frameworks import FRAMEWORKS
 from scaleout.workloads.generate import generate
@@ -89,16 +92,21 @@ def _buffers(job: ModelFamily) -> dict[str, Any]:
     }
 
 
-def topology(name_or_file: str) -> dict[str, Any]:
+def topology(name_or_file: str, changes: NetworkChanges | None = None) -> dict[str, Any]:
     """Describe a topology: its dimensions, and the least time that 64 MiB of each collective over all ranks takes."""
-    found = load_topology(name_or_file)
+    found = change_network(load_topology(name_or_file), changes or NetworkChanges())
     everyone = place(found, range(found.num_ranks))
     kinds = [kind for kind in KINDS if kind != "send"]
     used = found.library.resource_use if found.library else None
     return {
         "topology": found.name,
         "ranks": found.num_ranks,
-        "dimensions": [_dimension(dimension) for dimension in found.dimensions],
+        **({"changes": list(found.altered)} if found.altered else {}),
+        "dimensions": [
+            _dimension(dimension, names) for dimension, names in zip(found.dimensions, names_of(found), strict=True)
+        ],
+        "link_names": [name for number in range(len(found.dimensions)) for name in link_names(found, number)],
+        "library": found.library.name if found.library else "none: collectives have no costs of protocols",
         "startup_s": found.startup_s,
         **({"changed_links": _changes(found)} if found.changes else {}),
         **({"slow_ranks": {str(rank): factor for rank, factor in found.slow_ranks}} if found.slow_ranks else {}),
@@ -110,7 +118,24 @@ def topology(name_or_file: str) -> dict[str, Any]:
     }
 
 
-def _dimension(found: Dimension) -> dict[str, Any]:
+def link_type(name_or_file: str) -> dict[str, Any]:
+    """Describe a link type: its numbers with their sources."""
+    found = load_link_type(name_or_file)
+    parts = {"cable": found.cable, "switch": found.switch}
+    return {
+        "link_type": name_or_file,
+        "link": found.link,
+        "bandwidth_bytes_per_s": found.bytes_per_s,
+        "latency_s": found.latency_s,
+        "library": found.library,
+        "startup_s": found.startup_s,
+        **{name: part.model_dump(exclude_none=True) for name, part in parts.items() if part},
+        **({"included": found.included} if found.included else {}),
+        "sources": dict(sources_of(name_or_file)),
+    }
+
+
+def _dimension(found: Dimension, names: Sequence[str]) -> dict[str, Any]:
     """Say what a dimension is; what its kind does not have is left out."""
     fabric, host_bytes_per_s = found.fabric, found.through_host_bytes_per_s
     optional = {
@@ -122,6 +147,7 @@ def _dimension(found: Dimension) -> dict[str, Any]:
         "level_latency": ", ".join(map(format_seconds, found.level_latency_s)),
     }
     return {
+        "names": ", ".join(names),
         "kind": found.kind,
         "size": found.size,
         "bandwidth_bytes_per_s": found.bytes_per_s,

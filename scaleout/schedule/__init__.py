@@ -110,7 +110,8 @@ SCHEDULES: dict[str, Schedule] = {
         "every communication partitioned and ordered where that pays; Chen et al., ASPLOS 2024. Five steps: "
         "centauri:primitive, centauri:group, centauri:workload, centauri:order and centauri:model end after the step "
         "that they name; centauri:model is all of the paper, and centauri also reduces gradients in chunks. "
-        "centauri:workload=M (or N) cuts GEMMs along M (or N) alone",
+        "centauri:workload=M (or N) cuts GEMMs along M (or N) alone; centauri:model-group is centauri:model with no "
+        "collective by levels",
         "centauri.schedule:plan",
         decides=True,
         exclusive=True,
@@ -118,7 +119,7 @@ SCHEDULES: dict[str, Schedule] = {
         in_order=True,
         with_option="centauri.schedule:plan_of",
         prepares="centauri.model_tier:model_tier",
-        prepares_for=("", "model", "gradients"),
+        prepares_for=("", "model", "model-group", "gradients"),
     ),
     "chunked": Schedule(
         "every all-to-all and the kernels next to it in two chunks, or with chunked:N in N, but no more than there are "

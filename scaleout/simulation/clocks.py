@@ -77,9 +77,10 @@ def _at_limit(program: Program, device: Device, *, mean_over_s: float, at_limit_
     power = device.power
     if power is None or mean_over_s <= 0:
         return program
+    first_of_role = [int(np.flatnonzero(program.role_of_rank == role)[0]) for role in range(len(program.graphs))]
     slower = [
-        power.slowdown(_joules(graph, power).sum() + _sent_joules(program, role, power), mean_over_s)
-        for role, graph in enumerate(program.graphs)
+        power.slowdown(joules_of_rank(program, graph, rank, power), mean_over_s)
+        for rank, graph in zip(first_of_role, program.graphs, strict=True)
     ]
     if max(slower, default=1.0) <= 1.0:
         return program
@@ -96,10 +97,14 @@ def _joules(graph: ExecutionGraph, power: Power) -> Floats:
     return joules
 
 
-def _sent_joules(program: Program, role: int, power: Power) -> float:
-    """Energy of what the collectives of a rank of a role send."""
-    graph, joules = program.graphs[role], 0.0
-    rank = int(np.flatnonzero(program.role_of_rank == role)[0])
+def joules_of_rank(program: Program, graph: ExecutionGraph, rank: int, power: Power) -> float:
+    """Energy of the kernels and collectives of a rank at full clock, beyond idle."""
+    return float(_joules(graph, power).sum()) + _sent_joules(program, graph, rank, power)
+
+
+def _sent_joules(program: Program, graph: ExecutionGraph, rank: int, power: Power) -> float:
+    """Energy of what the collectives of a rank send."""
+    joules = 0.0
     for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
         kind, ranks = graph.operation(node), len(program.groups[graph.group[node]].of(rank))
         per_byte = getattr(power.sent, kind, 0.0)

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from scaleout.analysis.breakdown import busy_times, ends_of_ranks
+from scaleout.analysis.cost import Bill, bill
 from scaleout.analysis.efficiency import Fit, fit, lacking
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.topology import Topology, load_topology
@@ -14,6 +15,7 @@ from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
 from scaleout.simulation.result import Result
 from scaleout.study.job import Failure, Job, Outcome, run_all
+from scaleout.study.provenance import Provenance, provenance_of
 from scaleout.workloads.config import LayeredModel, ModelFamily, load_workload
 from scaleout.workloads.families.family import WholeModel
 
@@ -40,6 +42,8 @@ class Comparison:
     recorded_s: float | None = None  # of a recording, the time of its steps
     steps: int | None = None
     notes: tuple[str, ...] = ()  # what was assumed
+    provenance: Provenance | None = None  # which model answered
+    bill: Bill | None = None  # what the machine costs; None where the device is only a name
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -51,6 +55,8 @@ class Comparison:
             "topology": self.topology,
             "device": self.device,
             "ranks": self.ranks,
+            **({} if self.provenance is None else {"model": self.provenance.summary()}),
+            **({} if self.bill is None else {"cost": self.bill.summary()}),
             **({} if self.fit is None else {"memory": self.fit.summary()}),
             **({} if self.recorded_s is None else {"recorded_s": self.recorded_s, "steps": self.steps}),
             **({"notes": list(self.notes)} if self.notes else {}),
@@ -61,6 +67,7 @@ class Comparison:
                     "speedup": outcome.speedup,
                     **outcome.shares,
                     **({} if outcome.efficiency is None else asdict(outcome.efficiency)),
+                    **({} if outcome.energy is None else {"energy": outcome.energy.summary()}),
                     **({"decisions": list(outcome.decisions)} if outcome.decisions else {}),
                     **({} if outcome.fit in (None, self.fit) else {"memory": outcome.fit.summary()}),
                     **({"ranks": list(map(asdict, ends_of_ranks(outcome.result)))} if outcome.result.has_puts else {}),
@@ -161,8 +168,14 @@ def compare_job(job: Job, schedules: Sequence[str]) -> Comparison:
         raise ConfigError("no schedules to compare; give at least one, such as ['baseline', 'overlap']")
     found = run_all([replace(job, schedule=name) for name in dict.fromkeys(schedules)])
     outcomes = [each for each in found if isinstance(each, Outcome)]
-    compared = compare_outcomes(outcomes, device=job.device if isinstance(job.device, str) else job.device.name)
-    return replace(compared, failures=tuple(each for each in found if isinstance(each, Failure)))
+    device = job.device
+    compared = compare_outcomes(outcomes, device=device if isinstance(device, str) else device.name)
+    return replace(
+        compared,
+        failures=tuple(each for each in found if isinstance(each, Failure)),
+        provenance=provenance_of(job),
+        bill=None if isinstance(device, str) else bill(job.network, device),
+    )
 
 
 def compare_outcomes(outcomes: Sequence[Outcome], *, device: str) -> Comparison:

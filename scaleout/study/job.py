@@ -9,10 +9,11 @@ Each stage is a function of its own, so that who needs no more takes the first o
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scaleout import schedule as schedules
 from scaleout.analysis.breakdown import Breakdown, breakdown
+from scaleout.analysis.cost import Energy, energy
 from scaleout.analysis.efficiency import Efficiency, Fit, efficiency
 from scaleout.cluster.device.annotate import annotate
 from scaleout.cluster.device.spec import Device
@@ -146,6 +147,7 @@ class Outcome:
     workload: LayeredModel | None = None
     device: Device | None = None
     fit: Fit | None = None
+    topology: Topology | None = None
     shares: Mapping[str, float] = field(default_factory=dict)  # of a recording: of its time, how much was recorded
 
     @property
@@ -164,6 +166,13 @@ class Outcome:
         if self.workload is None or self.device is None:
             return None
         return efficiency(self.result, self.workload, self.device)
+
+    @cached_property
+    def energy(self) -> Energy | None:
+        """Of the step; None where the device has no power model."""
+        if self.device is None or self.topology is None:
+            return None
+        return energy(self.result, self.device, self.topology)
 
 
 class Prepared(NamedTuple):
@@ -221,28 +230,44 @@ def simulated(prepared: Prepared, program: Program) -> Outcome:
     result = step(program) if device is None else settled(program, device, step, clocks=options.clocks)
     workload = prepared.work if isinstance(prepared.work, LayeredModel) else None
     decisions = (*prepared.decisions, *map(str, planned[-1]))
-    return Outcome(job.schedule, result, decisions=decisions, workload=workload, device=device)
+    return Outcome(job.schedule, result, decisions=decisions, workload=workload, device=device, topology=job.network)
 
 
-def run(job: Job) -> Outcome:
+class Programs:
+    """Annotated programs that jobs share: of the same work on the same device, issued by the same host, placed alike.
+
+    The same is what is one object. The `most` programs that were used last are kept.
+    """
+
+    def __init__(self, most: int = 8) -> None:
+        self._most = most
+        self._kept: dict[tuple[Any, ...], tuple[Prepared, Program]] = {}  # which keeps their works, so that ids hold
+
+    def of(self, prepared: Prepared) -> Program:
+        """Return the program of a prepared job; `ScaleoutError` as `annotated`."""
+        job, options = prepared.job, prepared.job.options
+        linear = options.placement == "linear"
+        place = "linear" if linear else (repr(options.placement), id(job.topology), options.policy)
+        key = (id(prepared.work), id(job.device), job.traced, options.host, place)
+        found = self._kept.pop(key, None) or (prepared, annotated(prepared))
+        self._kept[key] = found
+        while len(self._kept) > self._most:
+            del self._kept[next(iter(self._kept))]
+        return found[1]
+
+
+def run(job: Job, programs: Programs | None = None) -> Outcome:
     """Simulate a job, from its names to its numbers.
+
+    Programs that jobs before it have made are taken from `programs`, and its own are left there for those after it.
 
     Raises
     ------
     ScaleoutError
         If anything in the job is wrong; the message says what, where and what to do.
     """
-    return _run(job, {})
-
-
-def _run(job: Job, programs: dict[int, tuple[Prepared, Program]]) -> Outcome:
-    """Simulate a job whose work may have a program already, by its identity."""
-    found: list[Outcome] = []
-    for prepared in prepare(job):
-        key = id(prepared.work)
-        if key not in programs:
-            programs[key] = prepared, annotated(prepared)
-        found.append(simulated(prepared, programs[key][1]))
+    programs = Programs() if programs is None else programs
+    found = [simulated(prepared, programs.of(prepared)) for prepared in prepare(job)]
     return fastest(found, key=lambda outcome: outcome.makespan_s)
 
 
@@ -262,11 +287,11 @@ def run_all(jobs: Sequence[Job]) -> list[Outcome | Failure]:
 
     One that fails does not keep others from running; if all fail, the error of the first is raised.
     """
-    programs: dict[int, tuple[Prepared, Program]] = {}
+    programs = Programs()
     found: list[Outcome | Failure] = []
     for job in jobs:
         try:
-            found.append(_run(job, programs))
+            found.append(run(job, programs))
         except ScaleoutError as error:
             found.append(Failure(job.schedule, error))
     failures = [each for each in found if isinstance(each, Failure)]

@@ -14,7 +14,7 @@ from scaleout.cluster.topology.topology import Topology
 from scaleout.config.documents import number, whole
 from scaleout.errors import ConfigError
 from scaleout.program.cut import without_phase
-from scaleout.program.graph import ExecutionGraph, NodeKind
+from scaleout.program.graph import NONE, Bools, ExecutionGraph, NodeKind
 from scaleout.program.operations import TimeSource
 from scaleout.program.program import Program
 from scaleout.program.recorded import BEFORE
@@ -33,7 +33,8 @@ def described(program: Program, facts: Mapping[str, str], device: Device | str) 
     parameters = tuple((whole(size) or 0, whole(count) or 0) for size, _, count in counts)
     host_bound = number(facts.get("host_bound", "0")) or 0.0
     steps = with_axes(program.map_graphs(without_phase(BEFORE)))
-    return Recorded(steps, device if isinstance(device, Device) else None, host_bound, parameters)
+    count = max(1, whole(facts.get("recorded_steps", "")) or 1)
+    return Recorded(steps, device if isinstance(device, Device) else None, host_bound, count, parameters)
 
 
 def replayed(program: Program, options: SimulationOptions) -> tuple[Topology, SimulationOptions]:
@@ -54,14 +55,14 @@ def check_schedules(names: Sequence[str], *, on_network: bool) -> None:
     """Refuse schedules that make other collectives of the recorded ones where no network times them."""
     for name in names:
         passes_of(name)
-        if not on_network and _rewrites(name, weighs=True):
+        if not on_network and rewrites(name):
             raise ConfigError(
                 f"--schedule {name}: a recording does not tell how long the collectives take that it would make; give "
                 f"--topology as well"
             )
 
 
-def _rewrites(name: str, *, weighs: bool) -> bool:
+def rewrites(name: str, *, weighs: bool = True) -> bool:
     """Whether a schedule rewrites graphs; also one that weighs costs, and may so leave them as they are, if asked."""
     parts = [SCHEDULES[part.partition(":")[0]] for part in name.split("+")]
     return any(part.rewrites or (weighs and part.decides) for part in parts)
@@ -75,7 +76,7 @@ def without_unchanged(compared: Comparison, program: Program) -> Comparison:
     names = {graph.names for graph in program.graphs}
     kept, failures = [], list(compared.failures)
     for each in compared.outcomes:
-        if _rewrites(each.schedule, weighs=False) and all(line.graph.names in names for line in each.result.timelines):
+        if rewrites(each.schedule, weighs=False) and all(line.graph.names in names for line in each.result.timelines):
             error = ConfigError(
                 "changes nothing of this recording: no collective is next to a kernel "
                 "that it could be joined to or cut with, as copies lie between, or none would gain; leave it out"
@@ -112,6 +113,7 @@ def _untimed(graph: ExecutionGraph) -> ExecutionGraph:
     return graph.with_columns(
         duration_s=np.where(communicates, np.nan, graph.duration_s),
         time_source=np.where(communicates, int(TimeSource.UNKNOWN), graph.time_source),
+        kernel=np.where(communicates, NONE, graph.kernel),
     )
 
 
@@ -123,14 +125,26 @@ def with_shares(compared: Comparison, facts: Mapping[str, str], notes: tuple[str
 
 
 def _shares(result: Result) -> dict[str, float]:
-    """Return how much of the time of kernels and collectives was recorded, scaled and modelled; the sum is 1."""
+    """Return how much of the time of kernels and collectives was recorded, scaled and modelled; the sum is 1.
+
+    Parts of recorded kernels that a schedule cut are scaled.
+    """
     seconds = dict.fromkeys(("recorded", "scaled", "modelled"), 0.0)
     for line in result.timelines:
+        source = line.graph.time_source
+        recorded = (source == TimeSource.RECORDED) & ~_cut(line.graph)
+        scaled = np.isin(source, (TimeSource.RECORDED, TimeSource.SCALED)) & ~recorded
         works = line.is_kernel | line.is_communication
-        for source, name in ((TimeSource.RECORDED, "recorded"), (TimeSource.SCALED, "scaled")):
-            chosen = works & (line.graph.time_source == source)
-            seconds[name] += len(line.ranks) * float(line.duration_s[chosen].sum())
-        rest = works & ~np.isin(line.graph.time_source, (TimeSource.RECORDED, TimeSource.SCALED))
-        seconds["modelled"] += len(line.ranks) * float(line.duration_s[rest].sum())
+        for name, chosen in (("recorded", recorded), ("scaled", scaled), ("modelled", ~recorded & ~scaled)):
+            seconds[name] += len(line.ranks) * float(line.duration_s[works & chosen].sum())
     total = sum(seconds.values())
     return {f"{name}_share": value / total if total else 0.0 for name, value in seconds.items()}
+
+
+def _cut(graph: ExecutionGraph) -> Bools:
+    """(N,) which nodes are parts of a kernel's call."""
+    parts = np.zeros(len(graph), bool)
+    for name in ("flops", "bytes"):
+        whole = np.array([getattr(call, name) for call in graph.kernels] + [0], np.int64)[graph.kernel]
+        parts |= whole != getattr(graph, name)
+    return np.asarray(parts & (graph.kernel != NONE) & (graph.kind == NodeKind.COMPUTE))

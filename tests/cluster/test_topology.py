@@ -176,14 +176,12 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path, change, message):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("through_host: 2 GB/s", "dimensions.0: key 'through_host_source' is missing"),
-        ("through_host_source: a sheet", "dimensions.0: key 'through_host' is missing"),
         ("through_host: 0 GB/s, through_host_source: x", "the host carries 0.0 B/s; give a bandwidth above zero"),
         ("through_host: -2 GB/s, through_host_source: x", "must be finite and not negative"),
         ("through_host: fast, through_host_source: x", "'fast' is not a bandwidth"),
     ],
 )
-def test_a_way_through_the_host_needs_a_rate_and_a_source(tmp_path, kind, more, message):
+def test_a_way_through_the_host_needs_a_rate(tmp_path, kind, more, message):
     links = "links: [{between: [0, 1]}], links_source: x, " if kind == "graph" else ""
     sourced = "bandwidth: 1 GB/s, bandwidth_source: x, latency: 1 us, latency_source: x"
     text = f"source: x\ndimensions:\n  - {{kind: {kind}, size: 2, {sourced}, {links}{more}}}\n"

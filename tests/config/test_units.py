@@ -37,7 +37,10 @@ def test_compute_rates(prefix, factor):
     assert parse(f"2.5{prefix}FLOPS", FLOPS_PER_S) == 2.5 * factor
 
 
-@pytest.mark.parametrize(("unit", "factor"), [("s", 1), ("ms", 1e-3), ("us", 1e-6), ("µs", 1e-6), ("ns", 1e-9)])
+@pytest.mark.parametrize(
+    ("unit", "factor"),
+    [("s", 1), ("ms", 1e-3), ("us", 1e-6), ("µs", 1e-6), ("ns", 1e-9), ("min", 60.0), ("h", 3600.0), ("day", 86400.0)],
+)
 def test_times(unit, factor):
     assert parse(f"700 {unit}", SECONDS) == 700 * factor
 
@@ -45,7 +48,7 @@ def test_times(unit, factor):
 def test_every_unit_is_tested_above():
     assert len(BYTES.factors) == len(BYTES_PER_S.factors) == 2 * len(PREFIXES)
     assert len(FLOPS_PER_S.factors) == 2 * len(DECIMAL)
-    assert len(SECONDS.factors) == 5
+    assert len(SECONDS.factors) == 8
 
 
 def test_a_gigabyte_is_not_a_gibibyte():
@@ -72,7 +75,7 @@ def test_all_else_but_zero_needs_a_unit(quantity):
     [
         ("64 miB", BYTES, "'64 miB': unknown unit 'miB' for a size; use one of B, kB, KB, MB, GB"),
         ("200 Gb", BYTES_PER_S, "unknown unit 'Gb' for a bandwidth; use one of B/s"),
-        ("1 h", SECONDS, "unknown unit 'h' for a time; use one of s, ms, us"),
+        ("1 week", SECONDS, "unknown unit 'week' for a time; use one of s, ms, us"),
         ("fast", BYTES_PER_S, "'fast' is not a bandwidth; write it like '200 Gb/s'"),
         ("", SECONDS, "'' is not a time; write it like '700 ns'"),
         ("1 2 B", BYTES, "'1 2 B' is not a size; write it like '64MiB'"),

@@ -26,9 +26,10 @@ from trace_inputs import ASTRA, astra_files, traces
 
 from scaleout.cli.collective import parse_ranks, parse_sizes
 from scaleout.cli.operator import parse_sweep
-from scaleout.cli.options import change_links, change_ranks, parse_algorithms, parse_settings
+from scaleout.cli.options import parse_algorithms, parse_changes, parse_settings
 from scaleout.cluster.topology.backends import with_policy
 from scaleout.cluster.topology.topology import load_topology
+from scaleout.cluster.topology.what_if import change_network
 from scaleout.config.documents import to_json
 from scaleout.config.units import BYTES, BYTES_PER_S, SECONDS, parse
 from scaleout.schedule import SCHEDULES
@@ -89,12 +90,25 @@ _TRACK_KEYS = [
     "collective=direct", "collective=all_to_all", "collective=all_gather", "following=1", "policy=round-robin",
     "policy=dedicated", "trigger=1 MB", "tracker_entries=16", "split_units=8",
 ]  # fmt: skip
+_TAPERS = ["1=2:1", "1=2:1@2", "1=1:1,2:1@2", "infiniband=4:3@2", "0=1:2", "ring=2", "all=2:1@", "1=:1@x"]
+_RATES = ["1=2x", "infiniband=0.5x", "nvlink=400Gb/s", "all=700 ns", "0=3", "graph=1e9x", "switch=x", "7=2x", "=2x"]
+_EXPRESSIONS = [
+    "switch(8,nvlink4) x switch(16,ndr)", "torus(4,4,ndr/4)", "fat_tree(4,4,ndr,taper=2:1/1:1)", "mesh(2,2,hdr)",
+    "dragonfly(2,2,2,global_links=1,bandwidth=1 GB/s,latency=1us/1us/1us)", "ring(4,bandwidth=1e9 B/s,latency=0)",
+]  # fmt: skip
+_COUNTS = ["2", "32", "0", "-1", "1e3", "5", "7.5", "x", "1048576", "9" * 30]
 _OPTIONS = {
     "placement": (_PLACES, lambda text: rank_mapping(text, _cluster("h200-node-4"))),
-    "degrade": (_LINKS, lambda *texts: change_links(_cluster("graph-8"), texts, ())),
-    "broken": (_BROKEN, lambda *texts: change_links(_cluster("graph-8"), (), texts)),
-    "links": (_BROKEN, lambda *texts: change_links(_cluster("t3-ring-8"), (f"{texts[0]}=0.5",), texts[1:])),
-    "slow": (_SLOW, lambda *texts: change_ranks(_cluster("h200-node-4"), texts)),
+    "degrade": (_LINKS, lambda *texts: _changed("graph-8", degrade=texts)),
+    "broken": (_BROKEN, lambda *texts: _changed("graph-8", broken=texts)),
+    "links": (_BROKEN, lambda *texts: _changed("t3-ring-8", degrade=[f"{texts[0]}=0.5"], broken=texts[1:])),
+    "slow": (_SLOW, lambda *texts: _changed("h200-node-4", slow=texts)),
+    "taper": (_TAPERS, lambda *texts: _changed("dgx-h200-4", taper=texts)),
+    "bandwidth": (_RATES, lambda *texts: _changed("dgx-h200-4", bandwidth=texts)),
+    "latency": (_RATES, lambda *texts: _changed("graph-8", latency=texts)),
+    "expression": (_EXPRESSIONS, load_topology),
+    "nodes": (_COUNTS, lambda text: _changed("dgx-h200-16-fat-tree", nodes=text)),
+    "nic_down": (_COUNTS, lambda *texts: _changed("dgx-h200-2", nic_down=texts)),
     "sizes": (_SIZES, parse_sizes),
     "ranks": (_RANKS, lambda text: parse_ranks(text, 8)),
     "algorithms": (_ALGORITHMS, lambda *texts: parse_algorithms(texts)),
@@ -106,7 +120,13 @@ _OPTIONS = {
     "policy": (_POLICIES, lambda text: with_policy(_cluster("sierra-8"), text)),
 }
 """Option to texts of it, and what reads one or several."""
-_SEVERAL = ("degrade", "broken", "links", "slow", "algorithms", "settings")
+_SEVERAL = (
+    "degrade", "broken", "links", "slow", "algorithms", "settings", "taper", "bandwidth", "latency", "nic_down",
+)  # fmt: skip
+
+
+def _changed(name, **texts):
+    return change_network(_cluster(name), parse_changes(texts))
 
 
 @cache

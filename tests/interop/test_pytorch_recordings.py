@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -85,6 +87,29 @@ def test_a_collective_takes_the_shortest_of_its_kernels_once_all_are_there(tmp_p
     assert any("clocks" in note for note in report.notes)
 
 
+@pytest.mark.parametrize("where", ["record_param_comms", "c10d::_reduce_scatter_base_", "name of the kernel"])
+def test_a_collective_without_metadata_on_its_kernel_is_told_by_what_called_it(tmp_path, where):
+    """Of 4,000 floats a reduce-scatter over ranks 0 and 2 of 4, as far as each place tells it."""
+    stated = {"Collective name": "_reduce_scatter_base", "In msg nelems": 4000, "Out msg nelems": 2000,
+              "dtype": "Float", "Group size": 2, "Process Group Name": "5",
+              "Process Group Ranks": "[0, 2]"}  # fmt: skip
+    rank = Rank(0, 4)
+    if where == "record_param_comms":
+        rank.operator(where, 0, 3, **stated)
+    elif where.startswith("c10d"):
+        rank.operator(where, 0, 3, dims=[[2000], [4000], []], dtypes=["float", "float", ""])
+    rank.collective(10, 20, launch=1, told=False, name="ncclDevKernel_ReduceScatter_Sum_f32_RING_LL")
+    rank.write(tmp_path)
+    program, _, report = load_recording((tmp_path,))
+    (group,) = report.by_group
+    assert group["kind"] == "reduce_scatter"
+    assert group["bytes"] == (None if where.startswith("name") else 16000)
+    assert group["ranks"] == (2 if where == "record_param_comms" else 4)
+    assert report.collectives_sized == (0 if where.startswith("name") else 1)
+    if where == "record_param_comms":
+        assert sorted(program.groups[0].members) == [(0, 2), (1, 3)]
+
+
 def test_clocks_of_stages_are_set_by_their_messages(tmp_path):
     """Stages begin at 0, 30 and 60; the last one shares nothing with the first."""
     first, second, third = (Rank(number, 3, offset_us=offset) for number, offset in enumerate((0, 5000, -3000)))
@@ -100,6 +125,23 @@ def test_clocks_of_stages_are_set_by_their_messages(tmp_path):
     makespan_us, report = replay_us(tmp_path)
     assert makespan_us == pytest.approx(500)
     assert report.steps[0].recorded_s == pytest.approx(500e-6)
+
+
+def test_kernels_of_a_cuda_graph_keep_their_order(tmp_path):
+    """One launch of four kernels: one, two beside each other, and one that waits for the longer of these."""
+    rank = Rank()
+    rank.operator("aten::mm", 0, 3, dims=[[512, 256], [256, 1024]])
+    rank.graph(1, [(10, 20, 7), (31, 30, 7), (31, 60, 20), (92, 10, 7)])
+    rank.write(tmp_path)
+    makespan_us, report = replay_us(tmp_path)
+    assert makespan_us == pytest.approx(101)
+    assert (report.kernels_kept, report.kernels_linked) == (4, 4)
+    graph = load_recording((tmp_path,))[0].graphs[0]
+    first, short, long, last = (node for node, name in enumerate(graph.names) if name == "mm")
+    needs = [graph.dependencies_of(node).tolist() for node in range(len(graph))]
+    assert first in needs[short]
+    assert first in needs[long]
+    assert {short, long} <= set(needs[last])
 
 
 def test_old_categories_and_compressed_files_are_read(tmp_path):
@@ -181,6 +223,24 @@ def test_what_kernels_lose_beside_collectives_is_told_apart(tmp_path):
     base_us, twice_us = (replay_us(tmp_path, edits=edits)[0] for edits in (None, {"batch": "2x"}))
     assert base_us == pytest.approx(1019, abs=2)
     assert twice_us == pytest.approx(2 * (base_us - 120) + 120, rel=0.02)
+
+
+def test_steps_without_an_optimizer_are_edited_alike(tmp_path):
+    """Two steps of inference of a lookup, four layers of two kernels, and a head; without two of the layers."""
+    rank = Rank()
+    for step in range(2):
+        rank.step(step, 300 * step, 300)
+        names = ["aten::index_select", *["aten::mm", "aten::silu"] * 4, "aten::sum"]
+        for place, name in enumerate(names):
+            at = 300 * step + 2 * place
+            rank.operator(name, at, 1.5, dims=[[64, 64], [64, 64]])
+            rank.kernel(300 * step + 50 + 20 * place, 20, launch=at + 0.2, name=name)
+    rank.write(tmp_path)
+    program, facts, _ = load_recording((tmp_path,))
+    found = edited(described(program, facts, "no device"), {"layers": "4->2"}).program.graphs[0]
+    counts = Counter(found.names)
+    assert counts["aten::mm"] == counts["aten::silu"] == 2 * 2
+    assert counts["aten::sum"] == 2
 
 
 def test_the_gradient_of_a_table_touches_each_row_once(tmp_path):
@@ -316,9 +376,41 @@ def test_ranks_that_do_not_fit_together_are_refused(tmp_path):
             load_recording((tmp_path / folder,))
 
 
+def test_what_some_ranks_lack_is_counted_and_goes_on_only_where_that_is_asked(tmp_path):
+    def recorded(folder, number, world_size, *, calls=1, launch=2, device="NVIDIA H200"):
+        rank = Rank(number, world_size, device=device)
+        rank.kernel(5, 5, launch=launch)
+        for call in range(calls):
+            rank.collective(10 + 30 * call, 20, launch=3 + 30 * call)
+        rank.write(tmp_path / folder)
+
+    recorded("some", 0, 2, calls=3)
+    recorded("some", 1, 2)
+    recorded("missing", 0, 4)
+    recorded("missing", 2, 4)
+    recorded("mixed", 0, 2)
+    recorded("mixed", 1, 2, device="NVIDIA A100")
+    recorded("unlinked", 0, 1, launch=None)
+    for folder, refused, noted in (
+        ("some", "2 of 3 collectives .* some of their ranks only, the first: all_reduce 1 of ranks 0, 1 by 0",
+         "2 of 3 collectives .* kept as kernels"),
+        ("missing", "ranks 1, 3 of 4 are missing", "ranks 1, 3 of 4 were not recorded and are left out"),
+        ("mixed", r"NVIDIA A100 \(rank 1\) and NVIDIA H200 \(rank 0\)", "recorded on NVIDIA A100"),
+        ("unlinked", None, "1 kernels have no call that launched them"),
+    ):  # fmt: skip
+        if refused:
+            with pytest.raises(TraceError, match=refused):
+                load_recording((tmp_path / folder,))
+        notes = load_recording((tmp_path / folder,), allow_partial=refused is not None)[2].notes
+        assert any(re.search(noted, note) for note in notes), notes
+
+
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
+        ("microbatches=2x", "no micro-batches that repeat alike on all ranks"),
+        ("accumulate=0.5x", "no micro-batches that repeat alike on all ranks"),
+        ("accumulate=1.5x", "give a whole factor"),
         ("batch=0x", "write a factor"),
         ("nothing=2x", "no such edit"),
         ("layers=2x", "no layers that repeat"),

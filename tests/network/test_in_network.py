@@ -190,7 +190,6 @@ dimensions:
     ("kind", "more", "message"),
     [
         ("ring", "in_network_reduction: true, in_network_reduction_source: x", "a ring has no switches that reduce"),
-        ("switch", "in_network_reduction: true", "dimensions.0: key 'in_network_reduction_source' is missing"),
         ("graph", "links: [{between: [0, 1]}, {between: [1, 2]}, {between: [2, 3]}], in_network_reduction: true, "
          "in_network_reduction_source: x", "a graph has no switches that reduce"),
     ],

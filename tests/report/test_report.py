@@ -10,6 +10,7 @@ import scaleout
 from scaleout.analysis.breakdown import critical_path
 from scaleout.config.writing import into
 from scaleout.errors import ConfigError
+from scaleout.report import colours
 from scaleout.report import files as report
 from scaleout.report.files import ranks_label, trace_events
 from scaleout.report.plots import schedules as plot
@@ -102,4 +103,4 @@ def test_bars_add_up_to_the_makespan(comparison):
 
 @pytest.mark.parametrize(("longest_s", "unit"), [(2.0, "s"), (0.5, "ms"), (2e-5, "µs"), (3e-7, "ns")])
 def test_time_axes_have_a_readable_unit(longest_s, unit):
-    assert plot.time_scale(longest_s)[1] == unit
+    assert colours.time_scale(longest_s)[1] == unit

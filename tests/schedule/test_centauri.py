@@ -150,6 +150,21 @@ def test_dimensions_of_the_partition_space_are_added_one_by_one():
 def test_a_dimension_that_is_none_is_refused():
     with pytest.raises(ConfigError, match=r"unknown dimension 'groups' of centauri's .* did you mean 'group'\?"):
         apply_schedule(gather_then_product(1e-6), "centauri:groups", machine=MACHINE)
+    with pytest.raises(ConfigError, match=r"unknown dimension 'groups' of centauri's .* did you mean 'group'\?"):
+        apply_schedule(gather_then_product(1e-6), "centauri:model-groups", machine=MACHINE)
+
+
+def test_without_groups_the_model_tier_moves_gathers_and_nothing_goes_by_levels():
+    """Data parallelism over two nodes of A100, as Sec. 5.1 partitions it."""
+    keys = {"layers": 2, "data_parallel": 16}
+    schedules = ("centauri:model", "centauri:model-group")
+    found = compare("llama-small", topology="a100-cluster-a-2", changes=keys, schedules=schedules, algorithms=RINGS)
+    found = found.outcomes
+    by_levels, without = ([str(each) for each in outcome.decisions] for outcome in found)
+    assert any("by levels" in words for words in by_levels)
+    assert not any("by levels" in words for words in without)
+    assert any(words.startswith("model tier: zero 1") for words in without)
+    assert found[0].makespan_s < found[1].makespan_s
 
 
 def test_levels_are_taken_where_they_are_shorter_beside_each_other():

@@ -1,5 +1,6 @@
 """Fused operators in oblivious order as puts: against the operators' own model, on both networks, and by hand."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from scaleout.cli.verbs import scaleout
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
+from scaleout.config.library import folder
 from scaleout.errors import ConfigError
 from scaleout.program.graph import NONE, GraphBuilder, NodeKind
 from scaleout.program.operations import TimeSource, kernel
@@ -279,3 +281,17 @@ def test_a_run_says_when_each_rank_is_done():
     late = f"{1e6 * (ends[1]['embedding_forward'] - ends[0]['embedding_forward']):.1f} us"
     assert "ranks of fused-oblivious" in printed
     assert late in printed
+
+
+def test_what_a_put_takes_on_h200_is_what_was_measured_between_two_h100():
+    rows = [json.loads(line) for line in (folder("device") / "h100-pair" / "puts.jsonl").read_text().splitlines()[1:]]
+    puts = {
+        (row["how"], row["work_groups"], row["bytes"]): row["us"] * 1e-6 for row in rows if row["what"] == "put_train"
+    }
+    h200 = load_device("h200")
+    assert h200.work_groups.put_call_s == pytest.approx(puts["store_release_each", 1, 4096], rel=0.01)
+    low, _ = h200.brackets["message_gap"]
+    assert low.message_gap_s == pytest.approx(puts["store_release_each", 132, 16] / 132 / 2, rel=0.05)  # and its flag
+    rates = [row["GB_per_s"] for row in rows if row["what"] == "store_rate" and row["bytes"] == 2**28
+             and row["work_groups"] >= 132 and not row["reads_memory"]]  # fmt: skip
+    assert min(rates) == pytest.approx(load_topology("h200-node-4").dimensions[0].bytes_per_s * 1e-9, rel=0.04)

@@ -3,80 +3,15 @@
 from collections import Counter
 from dataclasses import replace
 
-import numpy as np
 import pytest
+from recorded_jobs import makespan_s, recording_of
 
-from scaleout import load_device, load_workload
-from scaleout.cluster.device.annotate import time_kernels
 from scaleout.errors import ConfigError
-from scaleout.program.graph import COLLECTIVES, NONE, NodeKind, NodeRole
-from scaleout.program.operations import TimeSource, recorded
-from scaleout.simulation.options import SimulationOptions
-from scaleout.study.edits import Recorded, edited
-from scaleout.study.job import Job, run
-from scaleout.study.recording import replayed
-from scaleout.workloads.generate import generate
+from scaleout.program.graph import NONE, NodeKind, NodeRole
+from scaleout.study.edits import edited
 
-BYTES_PER_S = 100e9
 LLAMA = {"layers": 2, "hidden": 2048, "heads": 32, "ffn": 5504, "batch_per_replica": 3}
 MIXTRAL = {"layers": 2, "hidden": 1024, "ffn": 3584, "sequence": 2048, "experts": 16, "grouped_experts": True}
-
-
-def recording_of(name, **changes):
-    """Return a workload as if recorded: kernels by shapes or bytes, collectives at one rate of what leaves a rank."""
-    device = load_device("h200")
-    program = time_kernels(generate(load_workload(name, changes)), device)
-
-    def as_recorded(graph):
-        calls = []
-        index = np.full(len(graph), NONE)
-        duration_s = graph.duration_s.copy()
-        for node in range(len(graph)):
-            size = int(graph.bytes[node])
-            if graph.kind[node] == NodeKind.COLLECTIVE:
-                exchanged = bool(graph.role[node] & NodeRole.EXCHANGE)
-                kind, ranks = COLLECTIVES[graph.collective[node]], len(program.groups[graph.group[node]].members[0])
-                sums = 2 if kind == "all_reduce" else 1
-                duration_s[node] = sums * (ranks - 1) / ranks * size / BYTES_PER_S
-                call = recorded(kind, dtype="bf16", token_bytes=size * exchanged, other_bytes=size * (not exchanged))
-            elif graph.kernel[node] == NONE:
-                continue
-            else:
-                call = graph.kernels[graph.kernel[node]]
-                if call.op in ("gemm", "grouped_gemm"):
-                    weights = graph.role[node] & NodeRole.WEIGHT_GRADIENT
-                    call = call.counting("K" if weights else "M")
-                elif call.op.startswith("attention"):
-                    call = call.counting("batch*seq")
-                else:
-                    updates = bool(graph.role[node] & NodeRole.OPTIMIZER)
-                    call = recorded(
-                        call.op, dtype=call.dtype, token_bytes=size * (not updates), other_bytes=size * updates
-                    )
-            index[node] = len(calls)
-            calls.append(call)
-        return graph.with_columns(
-            kernel=index,
-            kernels=tuple(calls),
-            duration_s=duration_s,
-            time_source=np.full(len(graph), TimeSource.RECORDED),
-            **{
-                name: np.array([getattr(calls[at], name) if at != NONE else 0 for at in index])
-                for name in ("flops", "bytes")
-            },
-        )
-
-    parameters = Counter()
-    for graph in program.graphs[:1]:
-        for node in np.flatnonzero(graph.has_role(NodeRole.WEIGHT_GRADIENT)).tolist():
-            sizes = graph.kernels[graph.kernel[node]].sizes
-            parameters[sizes["M"] * sizes["N"] * sizes.get("groups", 1)] += 1
-    return Recorded(program.map_graphs(as_recorded), device, 0.5, tuple(parameters.items()))
-
-
-def makespan_s(program):
-    topology, options = replayed(program, SimulationOptions())
-    return run(Job(program, "as recorded", topology, "recorded", options, traced=True)).makespan_s
 
 
 def shapes(program):

@@ -92,11 +92,25 @@ def test_schedules_that_place_or_weigh_run(run, schedule):
 
 
 @pytest.mark.parametrize(
+    ("name", "schedule"),
+    [("tp", "async-tp"), ("tp", "fused"), ("tp", "centauri"), ("moe", "centauri"), ("dlrm", "fused")],
+)
+def test_schedules_that_join_or_cut_shorten_a_recording(run, name, schedule):
+    """By no more than its communication; kernels that are cut count as scaled, and copies are kept."""
+    code, summary, err = run(name, *MACHINE, "--schedule", "recorded", "--schedule", schedule)
+    assert code == 0, err
+    whole, cut = summary["results"]
+    assert whole["makespan_s"] - whole["communication_s"] < cut["makespan_s"] < 0.9999 * whole["makespan_s"]
+    assert cut["scaled_share"] > 0 == whole["scaled_share"]
+    assert any("leave out the host" in note for note in summary["notes"])
+
+
+@pytest.mark.parametrize(
     ("name", "options", "words"),
     [
         ("tp", ("--schedule", "async-tp"), "give --topology as well"),
         ("ddp", ("--schedule", "centauri"), "give --topology as well"),
-        ("tp", ("--schedule", "async-tp", *MACHINE), "schedule async-tp: changes nothing of this recording"),
+        ("moe", ("--schedule", "async-tp", *MACHINE), "schedule async-tp: changes nothing of this recording"),
         ("moe", ("--schedule", "fused", *MACHINE), "schedule fused: changes nothing of this recording"),
         ("tp", ("--schedule", "nothing"), "unknown schedule"),
         ("tp", ("--degrade", "0-1=0.5"), "give --topology"),

@@ -17,12 +17,15 @@ from scaleout.config.units import (
     Bytes,
     BytesPerSecond,
     Count,
+    Dollars,
     Duration,
+    Failures,
     Joules,
     NotNegative,
     Positive,
     Seconds,
     Share,
+    ShareOrZero,
     Slowdown,
     Watts,
 )  # fmt: skip
@@ -83,6 +86,21 @@ class Power(Config):
         """
         room_w = self.limit_w - self.idle_w
         return float(max(1.0, (joules / (room_w * seconds)) ** (1 / (self.exponent - 1))))
+
+
+class DeviceCost(Config):
+    """What a device costs and draws as part of its node, whose price and power are those that are public."""
+
+    price_usd: Cited[Dollars] = Field(alias="price")  # the node's price over its devices, with network cards
+    node_w: Cited[Watts] = Field(alias="node_power")  # the node's rating over its devices, those included
+
+
+class Reliability(Config):
+    """How often a job on a device fails because of it or its node, and how much its steps vary."""
+
+    failures_per_s: Cited[Failures] = Field(alias="failures")  # of one device and its share of the node
+    # standard deviation of a device's compute in a step, over its mean
+    jitter: Cited[ShareOrZero] = 0.0
 
 
 class WorkGroups(Config):

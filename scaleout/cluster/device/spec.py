@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from scaleout.cluster.device.sections import Power, Stages, WorkGroups
+from scaleout.cluster.device.sections import DeviceCost, Power, Reliability, Stages, WorkGroups
 from scaleout.config import library
 from scaleout.config.documents import is_file
 from scaleout.config.units import Bytes, BytesPerSecond, ComputeRate, Count, Hertz, Positive, Rate, Seconds
@@ -63,6 +63,8 @@ class DeviceFile(Config):
     launch_gap_s: Cited[Seconds] = Field(default=0.0, alias="launch_gap")
     stages: Stages | None = None
     power: Power | None = None
+    cost: DeviceCost | None = None
+    reliability: Reliability | None = None
     work_groups: WorkGroups | None = None
 
     @field_validator("peak_flops_per_s", "calibration")
@@ -108,6 +110,8 @@ class Device:
     launch_gap_s: float = 0.0
     stages: Stages | None = None  # sections of the file; None where it has none
     power: Power | None = None
+    cost: DeviceCost | None = None
+    reliability: Reliability | None = None
     work_groups: WorkGroups | None = None
     # key of `work_groups` that was not measured to the section with the least and with the greatest that it may be
     brackets: Mapping[str, tuple[WorkGroups, WorkGroups]] = field(default_factory=dict, hash=False, repr=False)

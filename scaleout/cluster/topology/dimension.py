@@ -9,8 +9,9 @@ Symbols: n ranks along a dimension; V nodes; E edges.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from scaleout.cluster.topology.fabric import Fabric
 from scaleout.cluster.topology.kinds import KINDS, DimensionKind, find_kind
 from scaleout.cluster.topology.kinds.graph import fields_of
 from scaleout.cluster.topology.kinds.kind import Floats, Ints, Port
+from scaleout.config import library
 from scaleout.errors import ConfigError
 
 
@@ -39,8 +41,8 @@ class Dimension:
     radices: tuple[int, ...] = ()
     # Fat trees only: bandwidth into over bandwidth out of the switches of each level but the last
     oversubscription: tuple[float, ...] = ()
-    # Fat trees: of a switch of each level, if not all the same. Dragonflies: of a router, and besides of a link within
-    # a group and of a global one.
+    # Fat trees: of a switch of each level, if not all the same, and before them that of the ports, if they have one.
+    # Dragonflies: of a router, and besides of a link within a group and of a global one.
     level_latency_s: tuple[float, ...] = ()
     global_links: int = 0  # dragonflies only: links of each router to other groups
     # dragonflies only: of a link within a group and of a global one, if not that of a port
@@ -53,6 +55,9 @@ class Dimension:
     # What a rank's port carries of messages that reach it through the host: where ranks of a node share ports, those
     # that do not leave by the rank beside a port. Without such a detour as much as all others.
     through_host_bytes_per_s: float = math.inf
+    link_type: str = ""  # name or file of the link type, which says what its parts cost; empty if that is not known
+    # what all links of a rank carry together, where that was given: another size then changes the bandwidth of each
+    rank_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
         structure = find_kind(self.kind)
@@ -86,11 +91,53 @@ class Dimension:
         return max(1.0, self.bytes_per_s / self.through_host_bytes_per_s)
 
     @property
+    def link_name(self) -> str:
+        """Name of its link type, of a file that of the file."""
+        return self.link_type and library.name_of(Path(self.link_type))
+
+    @property
     def levels(self) -> list[tuple[int, float]]:
         """Of each level of a tree's links, ports first: ranks below one bundle, and its bandwidth in ports."""
         sizes = [math.prod(self.radices[:level]) for level in range(max(1, len(self.radices)))]
         ratios = [math.prod(self.oversubscription[:level]) for level in range(len(sizes))]
         return [(size, size / ratio) for size, ratio in zip(sizes, ratios, strict=True)]
+
+    def resized(self, size: int) -> "Dimension":
+        """Return the dimension with another size; `ConfigError` if levels or links say the size already."""
+        found = replace(self, **self.structure.resized(self, size))
+        return found if self.rank_bytes_per_s is None else found.sharing(self.rank_bytes_per_s)
+
+    def sharing(self, bytes_per_s: float) -> "Dimension":
+        """Return the dimension with so much bandwidth over all links of a rank together."""
+        each = bytes_per_s / self.structure.links_of_a_rank(self)
+        return replace(self, bytes_per_s=each, rank_bytes_per_s=bytes_per_s)
+
+    def with_bandwidth(self, bytes_per_s: float) -> "Dimension":
+        """Return the dimension with another bandwidth of a link or port, and all others in proportion."""
+        factor = bytes_per_s / self.bytes_per_s
+        return replace(
+            self,
+            bytes_per_s=bytes_per_s,
+            level_bytes_per_s=tuple(each * factor for each in self.level_bytes_per_s),
+            fabric=self.fabric and self.fabric.scaled(bandwidth=factor),
+            rank_bytes_per_s=self.rank_bytes_per_s and self.rank_bytes_per_s * factor,
+        )
+
+    def with_latency(self, latency_s: float) -> "Dimension":
+        """Return the dimension with another latency of a hop, and of levels and listed links all in proportion.
+
+        `ConfigError` if there is no proportion, as the latency of a hop is zero and that of another is not.
+        """
+        others = [*self.level_latency_s, *(link.latency_s for link in (self.fabric.links if self.fabric else ()))]
+        if not self.latency_s and any(others):
+            raise ConfigError("the latency is zero, so that levels and links have none in proportion; change the file")
+        factor = latency_s / self.latency_s if self.latency_s else 1.0
+        return replace(
+            self,
+            latency_s=latency_s,
+            level_latency_s=tuple(each * factor for each in self.level_latency_s),
+            fabric=self.fabric and self.fabric.scaled(latency=factor),
+        )
 
     def latency_of(self, hops: Any) -> Any:
         """Latency [s] of so many hops, in the shape of `hops`; on a fat tree of the turn that takes so many switches.

@@ -8,7 +8,7 @@ ranks. Every edge has a ``bandwidth`` and a ``latency``, each with its unit. Kno
 import math
 from ast import literal_eval
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,6 +70,11 @@ class Fabric:
     def num_nodes(self) -> int:
         """Ranks and switches ``V``."""
         return self.num_ranks + len(self.switches)
+
+    def scaled(self, *, bandwidth: float = 1.0, latency: float = 1.0) -> "Fabric":
+        """Return the same nodes and links, with bandwidths and latencies times a factor."""
+        links = ((a, b, speed * bandwidth, seconds * latency) for a, b, speed, seconds in self.links)
+        return replace(self, links=tuple(map(FabricLink._make, links)))
 
     def name(self, node: int) -> str:
         """Name a node: a rank by its number."""

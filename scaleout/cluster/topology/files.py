@@ -5,8 +5,7 @@ nothing of ranks; `topology` makes a network of it.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,8 +14,9 @@ from pydantic import Field
 from scaleout.cluster.topology.communication_library import Library
 from scaleout.cluster.topology.dimension import Dimension
 from scaleout.cluster.topology.kinds import find_kind
+from scaleout.cluster.topology.link_type import defaults_of, load_link_type
 from scaleout.config import library, validated
-from scaleout.config.documents import MAX_RANKS
+from scaleout.config.documents import MAX_RANKS, is_file
 from scaleout.config.units import (
     BytesPerSecond,
     BytesPerSecondByLevel,
@@ -45,14 +45,15 @@ class DimensionFile(validated.Config):
     size: RankCount
     bandwidth: BytesPerSecondByLevel = ()
     bandwidth_per_rank: BytesPerSecond | None = None
-    bandwidth_source: str
+    bandwidth_source: str = ""
     latency: SecondsByLevel = ()
-    latency_source: str
+    latency_source: str = ""
     radices: tuple[RankCount, ...] = ()
     oversubscription: tuple[Slowdown, ...] = ()
     global_links: Annotated[int, Field(strict=True, ge=0, le=MAX_RANKS)] = 0
     levels_source: str = ""
     link: str = ""
+    link_type: str = Field(default="", description="gives link, bandwidth and latency where they are not given")
     switches: tuple[str, ...] = ()
     links: tuple[LinkFile, ...] = ()
     file: str = ""
@@ -76,14 +77,15 @@ class TopologyFile(validated.Config):
     """What a topology file holds."""
 
     dimensions: list[DimensionFile]
-    startup: Seconds = 0.0
+    nodes: RankCount | None = Field(default=None, description="another size of the outermost dimension")
+    startup: Seconds | None = None
     startup_source: str = ""
     library: str | None = None
     backends: dict[str, str] = Field(
         default_factory=dict, description="name of a way to communicate to its library's file; see `backends`"
     )
     changes: ChangesFile = ChangesFile()
-    source: str
+    source: str = ""
 
 
 def read_topology(path: Path) -> TopologyFile:
@@ -99,71 +101,89 @@ def _keys(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     for entry in entries if seen and isinstance(entries, list) else []:
         if isinstance(entry, dict) and "file" in entry:
             entry["file"] = str((path.parent / str(entry["file"])).resolve())
-    if isinstance(values.get("library"), str):
-        values["library"] = str(path.parent / values["library"])
+    if isinstance(values.get("library"), str) and values["library"] != "none":
+        values["library"] = _beside(path, values["library"])
     if isinstance(values.get("backends"), dict):
-        values["backends"] = {name: str(path.parent / str(file)) for name, file in values["backends"].items()}
-    like, nodes = values.pop("like", None), values.pop("nodes", None)
-    if like is not None:
-        if not isinstance(like, str):
-            raise ConfigError(f"{path}: like is {like!r}; give the name or file of a topology")
-        given = str(path.parent / like) if library.is_path(like) and not Path(like).is_absolute() else like
-        values = _keys(library.find("topology", given, named_by=f"{path}: like"), seen=chain) | values
-    return values if nodes is None else _resized(values, nodes, path)
+        values["backends"] = {name: _beside(path, str(file)) for name, file in values["backends"].items()}
+    like = values.pop("like", None)
+    if like is None:
+        return values
+    if not isinstance(like, str):
+        raise ConfigError(f"{path}: like is {like!r}; give the name or file of a topology")
+    given = str(path.parent / like) if library.is_path(like) and not Path(like).is_absolute() else like
+    inherited = _keys(library.find("topology", given, named_by=f"{path}: like"), seen=chain)
+    if "dimensions" in values:  # which say their size themselves
+        inherited.pop("nodes", None)
+    return inherited | values
 
 
-def _resized(values: Mapping[str, Any], nodes: Any, path: Path) -> dict[str, Any]:
-    """Give the outermost dimension another size."""
-    dimensions = values.get("dimensions")
-    if not (isinstance(dimensions, list) and dimensions and isinstance(dimensions[-1], dict)):
-        raise ConfigError(f"{path}: nodes is the size of the outermost of 'dimensions', and there is none; add one")
-    try:
-        last = find_kind(str(dimensions[-1].get("kind")), in_file=True).resized(dimensions[-1], nodes)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    return {**values, "dimensions": [*dimensions[:-1], last]}
+def _beside(path: Path, file: str) -> str:
+    """Return the file that one names: beside it or, as where a shipped one was copied, beside the shipped ones."""
+    found, shipped = path.parent / file, library.folder("topology") / file
+    return str(found if is_file(found) or not is_file(shipped) else shipped)
 
 
 def read_dimension(number: int, entry: DimensionFile, path: Path) -> Dimension:
     """Return the dimension that an entry of a file describes."""
     try:
-        _check_sources(entry)
+        entry = _with_link_type(entry, path.parent)
         kind = find_kind(entry.kind, in_file=True)
         found = Dimension(
             kind.name,
             entry.size,
             link=entry.link,
+            link_type=entry.link_type,
             in_network_reduction=entry.in_network_reduction,
             through_host_bytes_per_s=math.inf if entry.through_host is None else entry.through_host,
             **kind.read(entry, path.parent),
         )
-        if entry.bandwidth_per_rank is None:
-            return found
-        return replace(found, bytes_per_s=entry.bandwidth_per_rank / kind.links_of_a_rank(found))
+        return found if entry.bandwidth_per_rank is None else found.sharing(entry.bandwidth_per_rank)
     except ConfigError as error:
         raise ConfigError(f"dimensions.{number}: {error}") from None
 
 
-def _check_sources(entry: DimensionFile) -> None:
-    if entry.in_network_reduction and not entry.in_network_reduction_source:
-        raise ConfigError("key 'in_network_reduction_source' is missing; say where it is written that they can")
-    if entry.through_host is not None and not entry.through_host_source:
-        raise ConfigError("key 'through_host_source' is missing; say where it is written what the host carries")
-    if entry.through_host is None and entry.through_host_source:
-        raise ConfigError("key 'through_host' is missing, and 'through_host_source' is there; give both, or neither")
+def _with_link_type(entry: DimensionFile, folder: Path) -> DimensionFile:
+    """Fill in what the link type of an entry gives, and the entry does not."""
+    if not entry.link_type:
+        return entry
+    given = entry.model_fields_set - {"link_type"} | ({"bandwidth"} if entry.bandwidth_per_rank is not None else set())
+    defaults = {key: value for key, value in defaults_of(entry.link_type, folder).items() if key not in given}
+    for key in ("bandwidth", "latency"):  # a source is that of its number
+        if key in given:
+            defaults.pop(f"{key}_source", None)
+    if "latency" in defaults:
+        defaults["latency"] = find_kind(entry.kind, in_file=True).latencies(defaults["latency"], entry.radices)
+    return entry.model_copy(update=defaults)
 
 
-def join_sources(values: TopologyFile, found: Sequence[Library]) -> str:
+def library_of(values: TopologyFile, dimensions: Sequence[Dimension]) -> tuple[Path | None, float]:
+    """Return the file of the library of a topology, and its start-up: by default those of its innermost link type.
+
+    `none` stands for no library, bare links.
+    """
+    first = load_link_type(dimensions[0].link_type) if dimensions and dimensions[0].link_type else None
+    startup_s = values.startup
+    if values.library is None and first is not None and first.library:
+        startup_s = first.startup_s if startup_s is None else startup_s
+        return library.folder("topology") / first.library, startup_s
+    named = None if values.library in (None, "none") else Path(values.library)
+    return named, startup_s or 0.0
+
+
+_SOURCED = ("bandwidth", "latency", "levels", "links", "in_network_reduction", "through_host")
+"""What a file may say the source of."""
+
+
+def join_sources(values: TopologyFile, found: Sequence[Library], folder: Path) -> str:
     """Return what a file says of where its numbers come from, a line each."""
     lines = [values.source]
-    for number, entry in enumerate(values.dimensions):
-        lines.append(f"dimension {number}: bandwidth: {entry.bandwidth_source}; latency: {entry.latency_source}")
-        for what in ("levels", "links", "in_network_reduction", "through_host"):
-            if source := getattr(entry, f"{what}_source"):
-                lines[-1] += f"; {what}: {source}"
+    for number, entry in enumerate(_with_link_type(each, folder) for each in values.dimensions):
+        said = {what: getattr(entry, f"{what}_source") for what in _SOURCED}
+        if any(said.values()):
+            lines.append(f"dimension {number}: " + "; ".join(f"{what}: {text}" for what, text in said.items() if text))
     if values.startup_source:
         lines.append(f"startup: {values.startup_source}")
     lines += dict.fromkeys(f"{each.name}: {each.source}" for each in found)
     if values.changes.source:
         lines.append(f"changes: {values.changes.source}")
-    return "\n".join(lines)
+    return "\n".join(filter(None, lines))

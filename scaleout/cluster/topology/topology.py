@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from scaleout.cluster.topology.communication_library import Library, load_library
 from scaleout.cluster.topology.dimension import Dimension, graph_dimension
+from scaleout.cluster.topology.expression import is_expression, read_expression
 from scaleout.cluster.topology.fabric import SUFFIXES, load_fabric
 from scaleout.cluster.topology.faults import LinkChange, LinkPosition, find_link, link_bytes_per_s
-from scaleout.cluster.topology.files import join_sources, read_dimension, read_topology
+from scaleout.cluster.topology.files import TopologyFile, join_sources, library_of, read_dimension, read_topology
 from scaleout.config import library, validated
 from scaleout.config.documents import MAX_RANKS, number
 from scaleout.config.units import BYTES_PER_S, parse
@@ -56,6 +57,7 @@ class Topology:
     slow_ranks: tuple[tuple[int, float], ...] = ()  # ranks whose kernels take longer, and how many times as long
     # communication back ends that the machine offers besides its library, by name; see `backends.with_policy`
     backends: tuple[tuple[str, Library], ...] = ()
+    altered: tuple[str, ...] = ()  # in words, what `what_if.change_network` has changed
 
     def __post_init__(self) -> None:
         if not self.dimensions:
@@ -180,31 +182,43 @@ def _changed(topology: Topology, factors: Iterable[tuple[str, float]]) -> Topolo
 
 
 def load_topology(name_or_file: str | Path) -> Topology:
-    """Read a shipped topology by its name, or the user's by its path: YAML, GraphML or an edge list.
+    """Read a shipped topology by its name, the user's by its path (YAML, GraphML or an edge list), or an expression.
+
+    An expression, such as ``switch(8,nvlink4) x torus(4,4,ndr/4)``, says the dimensions; see `expression`.
 
     Raises
     ------
     ConfigError
-        If there is no such name or file, or a key, unit or value in the file is wrong; the message names the file
-        and the key.
+        If there is no such name or file, or a key, unit or value in it is wrong; the message names the file and the
+        key.
 
     >>> load_topology("torus-8x16").num_ranks
     128
     """
-    path = library.find("topology", str(name_or_file))
+    text = str(name_or_file)
+    if is_expression(text):
+        return _topology(text, read_expression(text), Path(text))
+    path = library.find("topology", text)
     if path.suffix in SUFFIXES:
         source = f"{path}\ndimension 0: bandwidth: {path}; latency: {path}"
         return Topology(path.stem, (graph_dimension(load_fabric(path)),), source=source)
-    values = read_topology(path)
+    return _topology(path.stem, read_topology(path), path)
+
+
+def _topology(name: str, values: TopologyFile, path: Path) -> Topology:
+    """Make a network of the values of a file."""
     try:
         dimensions = tuple(read_dimension(number, entry, path) for number, entry in enumerate(values.dimensions))
-        found = None if values.library is None else load_library(Path(values.library))
+        if values.nodes is not None and dimensions:
+            dimensions = (*dimensions[:-1], dimensions[-1].resized(values.nodes))
+        file, startup_s = library_of(values, dimensions)
+        found = None if file is None else load_library(file)
         backends = {name: load_library(Path(file)) for name, file in values.backends.items()}
         libraries = [*([found] if found else []), *backends.values()]
         for each in libraries:
             _check_links(dimensions, each)
-        source = join_sources(values, libraries)
-        topology = Topology(path.stem, dimensions, values.startup, source, found, backends=tuple(backends.items()))
+        source = join_sources(values, libraries, path.parent)
+        topology = Topology(name, dimensions, startup_s, source, found, backends=tuple(backends.items()))
         topology = break_links(degrade_links(topology, values.changes.degrade), values.changes.broken)
         return slow_down(topology, values.changes.slow)
     except ConfigError as error:

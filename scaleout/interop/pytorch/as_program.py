@@ -69,7 +69,6 @@ class Imported:
     steps_s: list[float]  # recorded time of each step
     collectives: int = 0
     collectives_sized: int = 0
-    cloned: int = 0  # ranks that were not recorded
     notes: list[str] = field(default_factory=list)
     by_group: list[dict[str, Any]] = field(default_factory=list)  # collectives by kind, group and size
 
@@ -100,7 +99,7 @@ def program_of(timelines: Mapping[int, Timeline], *, name: str, num_ranks: int, 
     if len(ranks) > 1:
         _set_clocks(ranks, notes)
     if len(ranks) < num_ranks and allow_partial:
-        notes.append(f"{num_ranks - len(ranks)} of {num_ranks} ranks were not recorded and are left out")
+        notes.append(f"ranks {_missing(ranks, num_ranks)} of {num_ranks} were not recorded and are left out")
         everyone = tuple(rank.number for rank in ranks)
     elif len(ranks) < num_ranks and len(ranks) > 1:
         raise _not_all(ranks, num_ranks)
@@ -116,10 +115,9 @@ def program_of(timelines: Mapping[int, Timeline], *, name: str, num_ranks: int, 
         )
         for family in families
     )
-    cloned = len(everyone) - len(ranks)
-    if cloned:
+    if cloned := len(everyone) - len(ranks):
         notes.append(f"{cloned} of {num_ranks} ranks were not recorded and are clones of those that were")
-    imported = Imported(Program(name, tuple(graphs), role_of_rank, groups), _steps_s(ranks), cloned=cloned, notes=notes)
+    imported = Imported(Program(name, tuple(graphs), role_of_rank, groups), _steps_s(ranks), notes=notes)
     _count(imported, ranks, lasts)
     return imported
 
@@ -199,11 +197,14 @@ def _steps_s(ranks: Sequence[_Rank]) -> list[float]:
     return found
 
 
+def _missing(ranks: Sequence[_Rank], num_ranks: int) -> str:
+    return _listed(sorted(set(range(num_ranks)) - {rank.number for rank in ranks}))
+
+
 def _not_all(ranks: Sequence[_Rank], num_ranks: int) -> TraceError:
     """Say that some of several ranks are missing: which of the others one of them is like is not recorded."""
-    missing = sorted(set(range(num_ranks)) - {rank.number for rank in ranks})
     return TraceError(
-        f"ranks {_listed(missing)} of {num_ranks} are missing; "
+        f"ranks {_missing(ranks, num_ranks)} of {num_ranks} are missing; "
         f"give the recordings of all ranks, of one rank that all others are like, or --allow-partial"
     )
 
@@ -226,7 +227,8 @@ def _lengths(ranks: Sequence[_Rank], notes: list[str], *, allow_partial: bool) -
             moment = rank.timeline.moments[number]
             for key, call in zip(keys, rank.calls[moment.work], strict=True):
                 seen[key].append((moment.lasts_us - _apart_us(moment), call, rank))
-    found, lonely = {}, 0
+    found = {}
+    lonely: list[str] = []
     recorded = {rank.number for rank in ranks}
     for key, calls in seen.items():
         expected = _expected(key, recorded)
@@ -237,17 +239,15 @@ def _lengths(ranks: Sequence[_Rank], notes: list[str], *, allow_partial: bool) -
                 f"give recordings of the same steps"
             )
         if len(calls) < len(expected):
-            lonely += 1
-            if not allow_partial:
-                there = {rank.number for _, _, rank in calls}
-                raise TraceError(
-                    f"collective {key[2]} ({min(kinds)}) of ranks {_listed(key[0])} was recorded by ranks "
-                    f"{_listed(sorted(there))} only; give recordings of the same steps, or --allow-partial"
-                )
+            there = sorted(rank.number for _, _, rank in calls)
+            lonely.append(f"{min(kinds)} {key[2]} of ranks {_listed(key[0])} by {_listed(there)}")
         sizes = [call.size_bytes for _, call, _ in calls if call.size_bytes is not None]
         found[key] = _Length(min(us for us, _, _ in calls), len(calls), min(kinds), max(sizes) if sizes else None)
     if lonely:
-        notes.append(f"{lonely} collectives were recorded by some of their ranks only; they are kept as kernels")
+        told = f"{len(lonely)} of {len(seen)} collectives and messages were recorded by some of their ranks only"
+        if not allow_partial:
+            raise TraceError(f"{told}, the first: {lonely[0]}; give recordings of the same steps, or --allow-partial")
+        notes.append(f"{told}; they are kept as kernels")
     return found
 
 

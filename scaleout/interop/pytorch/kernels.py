@@ -22,7 +22,8 @@ DTYPES = {"c10::bfloat16": "bf16", "bfloat16": "bf16", "c10::half": "fp16", "hal
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm")
 _WEIGHT_FIRST = {"MmBackward0": True, "BmmBackward0": True, "AddmmBackward0": False, "BaddbmmBackward0": False}
 """Backward of products of two factors, and whether it computes the gradient of the second one, the weight, first."""
-_LOOKUPS = ("embedding", "_embedding_bag", "_embedding_bag_forward_only", "index_select", "gather")
+_BAGS = ("_embedding_bag", "_embedding_bag_forward_only")
+_LOOKUPS = ("embedding", *_BAGS, "index_select", "gather")
 _TABLES = {"embedding_dense_backward": 2, "_embedding_bag_dense_backward": 5}
 """Gradients of tables, by the place of the number of rows among their inputs."""
 _SEQUENCE_FIRST = ("_flash_attention", "_efficient_attention", "_flash_attn", "_fmha")
@@ -149,15 +150,18 @@ def _kernel(recording: Recording, number: int, shapes: set[Shape], gradients: se
     of_parameters = any(
         each.name.startswith(_PARAMETERS) or each.name == _GRADIENT for each in ancestors(recording.operators, number)
     )
+    backward = any("Backward" in each.name for each in ancestors(recording.operators, number))
     if name in _PRODUCTS and not of_parameters:
         factors = [tensor.shape for tensor in tensors if len(tensor.shape) > 1]
-        call = gemm(dtype, factors, shapes, of_weight=number in gradients)
+        call = gemm(dtype, factors, shapes, of_weight=(number in gradients or None) if backward else False)
         if call is not None:
             return call
     if "attention" in name:
         call = _attention(dtype, name, operator, [tensor.shape for tensor in tensors])
         if call is not None:
             return call
+    if name in _BAGS and (call := _bag(dtype, tensors)) is not None:
+        return call
     total = sum(tensor.num_bytes for tensor in tensors)
     if name in _LOOKUPS:  # of a table only the rows that are looked up are read
         total = sum(tensor.num_bytes for tensor in tensors[1:])
@@ -167,6 +171,16 @@ def _kernel(recording: Recording, number: int, shapes: set[Shape], gradients: se
     of_parameters |= bool(matrices) and all(tensor.shape in shapes for tensor in matrices) and _copies(name)
     tokens = 0 if of_parameters else total
     return recorded(operator.name, dtype=dtype, token_bytes=tokens, other_bytes=total - tokens)
+
+
+def _bag(dtype: str, tensors: Sequence[_Tensor]) -> Kernel | None:
+    """Describe pooled lookups: of a table (rows, size of a row), indices and where each bag of them begins."""
+    table, lookups, bags = (tensor.shape for tensor in tensors[:3]) if len(tensors) > 2 else ((), (), ())
+    if len(table) != 2 or len(bags) != 1 or not bags[0] or prod(lookups) < bags[0]:
+        return None
+    sizes = {"dim": table[1], "pooling": round(prod(lookups) / bags[0]), "rows": table[0]}
+    table_dtype = DTYPES.get(tensors[0].dtype.lower().replace(" ", ""), dtype)
+    return kernel("embedding_bag_fwd", dtype=table_dtype, batch=bags[0], tables=1, **sizes).counting("batch")
 
 
 def _table_gradient(operator: Operator, tensors: Sequence[_Tensor], place: int) -> Kernel:
@@ -187,10 +201,11 @@ def _copies(name: str) -> bool:
     )
 
 
-def gemm(dtype: str, factors: Sequence[Shape], shapes: set[Shape], *, of_weight: bool = False) -> Kernel | None:
+def gemm(dtype: str, factors: Sequence[Shape], shapes: set[Shape], *, of_weight: bool | None = None) -> Kernel | None:
     """Describe a product, and which of its sizes counts tokens: rows, columns, or what is summed over.
 
-    Where as many tokens as the model is wide make shapes of activations those of weights, `of_weight` decides.
+    Where as many tokens as the model is wide make shapes of activations those of weights, `of_weight` decides: whether
+    it computes the gradient of a weight, which none of forward does; None where that is not told.
     """
     if len(factors) < 2 or 0 in (*factors[-2], *factors[-1]):
         return None
@@ -204,7 +219,7 @@ def gemm(dtype: str, factors: Sequence[Shape], shapes: set[Shape], *, of_weight:
     elif right not in shapes:
         if left in shapes:
             tokens = "N"
-        elif is_weight:
+        elif is_weight and of_weight is not False:
             tokens = "K"
     if prod(groups) > 1:
         return kernel("grouped_gemm", dtype=dtype, groups=prod(groups), **sizes).counting(tokens)

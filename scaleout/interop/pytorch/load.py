@@ -106,7 +106,7 @@ def load_recording(
     if device is not None:
         raise ConfigError("--device: kernels of a recording take the time that was recorded; leave it out")
     hosts_linked, notes = _link_hosts(hosts, recordings)
-    _check_devices(recordings, allow_partial=allow_partial)
+    notes += _check_devices(recordings, allow_partial=allow_partial)
     numbers = _steps(recordings, step)
     timelines = {rank: timeline_of(recording, _indices(recording, numbers)) for rank, recording in recordings.items()}
     idle = sorted(
@@ -235,12 +235,21 @@ def _without_devices(
     return program, {"workload": name, "device": device.name}, report
 
 
-def _check_devices(recordings: Mapping[int, Recording], *, allow_partial: bool) -> None:
-    """Refuse recordings on different GPUs, which are of different jobs."""
-    devices = {recording.device: rank for rank, recording in recordings.items() if recording.device}
-    if len(devices) > 1 and not allow_partial:
-        told = " and ".join(f"{device} (rank {rank})" for device, rank in sorted(devices.items()))
+def _check_devices(recordings: Mapping[int, Recording], *, allow_partial: bool) -> list[str]:
+    """Refuse recordings on different GPUs, which are of different jobs; return what to say where they are let in."""
+    ranks_on: dict[str, list[int]] = {}
+    for rank, recording in recordings.items():
+        ranks_on.setdefault(recording.device, []).append(rank)
+    ranks_on.pop("", None)
+    if len(ranks_on) < 2:
+        return []
+    told = " and ".join(
+        f"{device} (rank {ranks[0]}{f' and {len(ranks) - 1} more' if len(ranks) > 1 else ''})"
+        for device, ranks in sorted(ranks_on.items())
+    )
+    if not allow_partial:
         raise TraceError(f"ranks were recorded on {told}; give recordings of one job, or --allow-partial")
+    return [f"ranks were recorded on {told}; an edit scales all their kernels as those of the first rank's device"]
 
 
 def _number(name: str) -> int:

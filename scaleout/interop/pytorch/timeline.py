@@ -288,9 +288,10 @@ class _Layout:
                 reached_us = max(self._last_end_us, timeline.begin_us)
                 timeline.host_bound_us += max(0.0, work.start_us - reached_us)
             self._last_end_us = work.end_us
-        if work.start_us - ready_us > _TOGETHER_US:
-            other = self._ended.before(work.start_us)
-            if other != NONE and moments[other].end_us > ready_us and self._waited(moments[other], work):
+        other = self._ended.before(work.start_us)
+        if other != NONE and moments[other].end_us > ready_us:
+            gap_us = CLOCK_US if self._in_one_graph(moments[other], work) else _TOGETHER_US
+            if work.start_us - ready_us > gap_us and self._waited(moments[other], work):
                 follows.append(other)
                 ready_us = moments[other].end_us
                 timeline.timed_waits += 1
@@ -303,13 +304,20 @@ class _Layout:
         moments.append(moment)
         self._ended.add(work.end_us, len(moments) - 1)
 
+    def _in_one_graph(self, other: Moment, work: Work) -> bool:
+        """Whether one call launched both, as it does the kernels of a CUDA graph."""
+        return work.call != NONE and self._timeline.recording.works[other.work].call == work.call
+
     def _waited(self, other: Moment, work: Work) -> bool:
         """Whether a work waited for another that ended last before it.
 
+        Branches of a CUDA graph wait for each other by no call: where one begins as another ends it waited for that.
         The busiest stream waits for communication; kernels beside it hold up its own for their blocks alone. A side
         stream waits for what ended at once before, or for blocks beside a kernel of the busiest.
         """
         tight, before = work.start_us - other.end_us <= _TOGETHER_US, self._timeline.recording.works[other.work]
+        if self._in_one_graph(other, work):
+            return tight
         if work.stream == self._busiest:
             return tight and is_communication(before)
         return tight or before.stream == self._busiest

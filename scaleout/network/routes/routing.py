@@ -29,6 +29,9 @@ _GRAIN = 2.0**36
 _CELLS = 2**24
 """Distances that are kept at a time."""
 
+_CACHED = 2**18
+"""Distances that are worked out at a time, which a cache holds."""
+
 
 @dataclass(frozen=True, eq=False)
 class Router:
@@ -85,6 +88,12 @@ class Router:
         return self._shortest(np.arange(self.dimension.size))
 
     def _shortest(self, wanted: Ints) -> Flags:
+        """(E, T) whether an edge is on a shortest route to each of some destinations."""
+        many = max(1, _CACHED // max(1, len(self.edges.tails)))
+        parts = [self._shortest_to(wanted[first : first + many]) for first in range(0, len(wanted), many)]
+        return np.concatenate(parts, axis=1)
+
+    def _shortest_to(self, wanted: Ints) -> Flags:
         """(E, T) whether an edge is on a shortest route: then the distance left shrinks by its own cost."""
         edges, num_nodes = self.edges, len(self.begins) - 1
         # Hops are the last digits of a cost; a way through all nodes must not be as far as no way.

@@ -18,7 +18,8 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from scaleout.cluster.topology.topology import Topology
 from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.network.routes.links import Floats, Ints, Port
-from scaleout.report.plots.schedules import COMMUNICATION, STYLE, save
+from scaleout.report.colours import COMMUNICATION
+from scaleout.report.plots.schedules import STYLE, save
 
 COLOURS = LinearSegmentedColormap.from_list("links", ["#e0e0e0", "#f2b36f", COMMUNICATION, "#b3341a", "#420808"])
 """Pale grey where a link rests, dark where it is full; reads in grey and without colour vision."""

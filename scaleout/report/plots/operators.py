@@ -12,7 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from scaleout.report.plots.schedules import COMMUNICATION, COMPUTE, IDLE, PUBLISHED, SERIES, drawn, time_scale
+from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE, PUBLISHED, SERIES, time_scale
+from scaleout.report.plots.schedules import drawn
 from scaleout.schedule.fusion import Evaluation
 from scaleout.schedule.fusion.fused import RankTimeline, Recipe
 from scaleout.schedule.t3.overlap import Overlapped

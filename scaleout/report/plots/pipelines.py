@@ -18,7 +18,8 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from scaleout.analysis.pipeline import Actions, MemoryOverTime
-from scaleout.report.plots.schedules import PUBLISHED, STYLE, drawn, time_scale
+from scaleout.report.colours import PUBLISHED, time_scale
+from scaleout.report.plots.schedules import STYLE, drawn
 from scaleout.workloads.memory import KINDS
 from scaleout.workloads.pipeline import Action
 

@@ -20,16 +20,11 @@ from matplotlib.patches import Patch
 from matplotlib.text import Text
 
 from scaleout.config.writing import write_bytes
+from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE, time_scale
 
 if TYPE_CHECKING:
     from scaleout.simulation.result import Timeline
     from scaleout.study.comparison import Comparison
-
-COMPUTE, COMMUNICATION, IDLE, PUBLISHED = "#4477aa", "#ee7733", "#cccccc", "#222222"
-"""Colours of all figures (Paul Tol's bright scheme, readable without colour vision)."""
-
-SERIES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#885522")
-"""Colours of lines that are told apart by a number."""
 
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -51,14 +46,6 @@ def draw_comparison(comparison: "Comparison", path: Path) -> None:
         figure.suptitle(
             f"{comparison.workload} on {comparison.topology}, {comparison.ranks} ranks of {comparison.device}"
         )
-
-
-def time_scale(longest_s: float) -> tuple[float, str]:
-    """Return what to multiply seconds by, and the unit's name, so that the longest time reads well."""
-    for scale, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
-        if longest_s * scale >= 1:
-            return scale, unit
-    return 1e9, "ns"
 
 
 @contextmanager

@@ -7,7 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from scaleout.config.units import format_bytes, format_seconds
-from scaleout.report.plots.schedules import COMMUNICATION, COMPUTE, IDLE, PUBLISHED, SERIES, drawn, time_scale
+from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE, PUBLISHED, SERIES, time_scale
+from scaleout.report.plots.schedules import drawn
 from scaleout.study.backends import BackendComparison
 from scaleout.study.buckets import Bucketed, best
 from scaleout.study.search.best import SLACK

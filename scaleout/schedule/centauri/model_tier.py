@@ -282,7 +282,7 @@ def _check_fits(workload: LayeredModel, machine: Machine, capacity_bytes: float)
     )
     raise ConfigError(
         f"no plan of {workload.name or 'the workload'} fits in the {format_bytes(capacity_bytes)} of "
-        f"{machine.device.name}: the smallest that centauri found holds {format_bytes(held.total_bytes)} on place "
+        f"{machine.device.name}: the smallest that centauri found holds {format_bytes(held.total_bytes)} on rank "
         f"{held.rank} of the pipeline, {format_bytes(held.total_bytes - capacity_bytes)} too much, most of it "
         f"{largest}; {f'what would fit: {remedies}' if fits else 'nothing that was tried fits: take larger devices'}"
     )

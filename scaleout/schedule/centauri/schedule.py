@@ -34,17 +34,21 @@ model tier, with which the paper ends; and gradients that are reduced in chunks.
 def plan_of(option: str) -> Callable[[Program, Machine | None], Planned]:
     """Return the plan that goes no further than one of `DIMENSIONS`, as in the paper's ablation.
 
-    With ``workload=M`` or ``workload=N`` only chains are cut whose GEMMs are cut along that dimension. A ConfigError
-    says that an option or a dimension is unknown, or that GEMMs may not be cut along it.
+    With ``workload=M`` or ``workload=N`` only chains are cut whose GEMMs are cut along that dimension; ``model-group``
+    leaves one dimension out. A ConfigError says that an option or a dimension is unknown, or that GEMMs may not be cut
+    along it.
     """
-    last, equals, along = option.partition("=")
-    if last not in DIMENSIONS:
-        raise ConfigError(f"unknown dimension {last!r} of centauri's partition space; {nearest(last, DIMENSIONS)}")
+    until, equals, along = option.partition("=")
+    last, _, without = until.partition("-")
+    for each in (last, without or last):
+        if each not in DIMENSIONS:
+            raise ConfigError(f"unknown dimension {each!r} of centauri's partition space; {nearest(each, DIMENSIONS)}")
     if equals and last != "workload":
         raise ConfigError(f"centauri:{option}: only GEMMs are cut along a dimension that is named; give workload=M")
     if equals:
         check_cut(along)
-    return partial(plan, dimensions=DIMENSIONS[: DIMENSIONS.index(last) + 1], along=along)
+    taken = DIMENSIONS[: DIMENSIONS.index(last) + 1]
+    return partial(plan, dimensions=[each for each in taken if each != without], along=along)
 
 
 def plan(

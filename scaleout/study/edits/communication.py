@@ -43,7 +43,7 @@ def bucket(recording: Recorded, text: str, notes: list[str]) -> Program:
         duration_s, sizes, source = graph.duration_s.copy(), graph.bytes.copy(), graph.time_source.copy()
         gone = np.zeros(len(graph), bool)
         held: list[int] = []
-        steps = np.searchsorted([end for _, end in steps_of(graph)], reduces)
+        steps = _steps(graph, recording.steps)[reduces]
         for position, node in enumerate(reduces.tolist()):
             held.append(node)
             split[0] += int(graph.bytes[node]) > 2 * size_bytes
@@ -106,7 +106,9 @@ def chunks(recording: Recorded, text: str, notes: list[str]) -> Program:
         calls = [resized(call, Fraction(1, parts), Fraction(1)) for call in graph.kernels]
         ratios = ratios_of(recording.device, graph.kernels, calls)
         one = with_kernels(graph, calls, ratios, short_s, start_s, waits=1.0)
-        inside = (between_exchanges(graph) | _with_tables(graph)) & (graph.kernel != NONE)
+        inside = (between_exchanges(graph, recording.steps) | _with_tables(graph, recording.steps)) & (
+            graph.kernel != NONE
+        )
         found[0] += int(inside.any())
         return graph.with_columns(
             duration_s=np.where(
@@ -126,16 +128,16 @@ def chunks(recording: Recorded, text: str, notes: list[str]) -> Program:
     return program
 
 
-def between_exchanges(graph: ExecutionGraph) -> Bools:
+def between_exchanges(graph: ExecutionGraph, steps: int) -> Bools:
     """(N,) which nodes are exchanges, or run between one and its way back in the same pass."""
     inside = np.zeros(len(graph), bool)
-    for exchanges in _exchanges(graph):
+    for exchanges in _exchanges(graph, steps):
         for begin, end in zip(exchanges[::2], exchanges[1::2], strict=False):
             inside[begin : end + 1] = True
     return inside & ~graph.has_role(NodeRole.HOST)
 
 
-def _with_tables(graph: ExecutionGraph) -> Bools:
+def _with_tables(graph: ExecutionGraph, steps: int) -> Bools:
     """(N,) which nodes are exchanges without a way back, look up in tables what these carry, or add up its gradients.
 
     In forward that is from the first lookup to the exchange, in backward from it to the last table; products, of which
@@ -143,31 +145,33 @@ def _with_tables(graph: ExecutionGraph) -> Bools:
     """
     inside = np.zeros(len(graph), bool)
     of_tables = np.array(["embedding" in call.op for call in graph.kernels] + [False])[graph.kernel]
-    products = np.array([not call.op.startswith(RECORDED) for call in graph.kernels] + [False])[graph.kernel]
-    steps = _steps(graph)
-    for exchanges in _exchanges(graph):
+    products = np.array([not call.op.startswith((RECORDED, "embedding")) for call in graph.kernels] + [False])[
+        graph.kernel
+    ]
+    step_of = _steps(graph, steps)
+    for exchanges in _exchanges(graph, steps):
         if len(exchanges) % 2:
             last = exchanges[-1]
-            mine = of_tables & (steps == steps[last]) & graph.has_role(int(graph.role[last]))
+            mine = of_tables & (step_of == step_of[last]) & graph.has_role(int(graph.role[last]))
             nodes = [last, *np.flatnonzero(mine).tolist()]
             inside[min(nodes) : max(nodes) + 1] = True
     return np.asarray(inside & ~products & ~graph.has_role(NodeRole.HOST))
 
 
-def _exchanges(graph: ExecutionGraph) -> list[list[int]]:
+def _exchanges(graph: ExecutionGraph, steps: int) -> list[list[int]]:
     """Return the exchanges of each pass of each step."""
     exchange = (graph.kind == NodeKind.COLLECTIVE) & (graph.collective == COLLECTIVES.index("all_to_all"))
-    steps = _steps(graph)
+    step_of = _steps(graph, steps)
     return [
-        np.flatnonzero(exchange & graph.has_role(role) & (steps == step)).tolist()
+        np.flatnonzero(exchange & graph.has_role(role) & (step_of == step)).tolist()
         for role in PASSES
-        for step in np.unique(steps[exchange]).tolist()
+        for step in np.unique(step_of[exchange]).tolist()
     ]
 
 
-def _steps(graph: ExecutionGraph) -> Ints:
+def _steps(graph: ExecutionGraph, steps: int) -> Ints:
     """(N,) the step that each node is of."""
-    return np.asarray(np.searchsorted([end for _, end in steps_of(graph)], np.arange(len(graph)), side="right"))
+    return np.asarray(np.searchsorted([end for _, end in steps_of(graph, steps)], np.arange(len(graph)), side="right"))
 
 
 def _added_s(device: Device | None, graph: ExecutionGraph, inside: Bools) -> Floats:

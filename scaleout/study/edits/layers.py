@@ -21,7 +21,10 @@ def layers(recording: Recorded, text: str, notes: list[str]) -> Program:
     found: list[int] = []
 
     def resize(graph: ExecutionGraph) -> ExecutionGraph:
-        runs = sorted((run for role in PASSES for run in runs_of(graph, role)), key=lambda run: -run.bounds[0])
+        runs = sorted(
+            (run for role in PASSES for run in runs_of(graph, role, steps=recording.steps)),
+            key=lambda run: -run.bounds[0],
+        )
         for run in runs:
             local = _layers_in(run, change)
             more = local * (change.factor - 1)
@@ -110,7 +113,7 @@ def recompute(recording: Recorded, text: str, notes: list[str]) -> Program:
     if recomputed:
         raise ConfigError("--edit recompute=full: the recording recomputes already; record the job without it")
     found = [0]
-    program = recording.program.map_graphs(lambda graph: _recomputed(graph, found))
+    program = recording.program.map_graphs(lambda graph: _recomputed(graph, recording.steps, found))
     if not found[0]:
         raise ConfigError("--edit recompute=full: the recording shows no layers that repeat, forward and backward")
     return program
@@ -123,9 +126,9 @@ def _again(graph: ExecutionGraph) -> Bools:
     return np.asarray(graph.has_role(NodeRole.RECOMPUTE) & ((graph.kind == NodeKind.COMPUTE) | carries))
 
 
-def _recomputed(graph: ExecutionGraph, found: list[int]) -> ExecutionGraph:
+def _recomputed(graph: ExecutionGraph, steps: int, found: list[int]) -> ExecutionGraph:
     """Return a graph whose layers run forward again before their backward, and count them."""
-    forward, backward = runs_of(graph, NodeRole.FORWARD), runs_of(graph, NodeRole.BACKWARD)
+    forward, backward = (runs_of(graph, role, steps=steps) for role in PASSES)
     if not forward or not backward:
         return graph
     unit = forward[0]

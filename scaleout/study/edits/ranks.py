@@ -91,7 +91,7 @@ def expert(recording: Recorded, text: str, notes: list[str]) -> Program:
     axis = axis_of(recording.program, "expert", text)
     _only(axis, "expert", "data")
     ratio = Fraction(axis.old, axis.new)
-    products = {id(graph): _products(graph, axis) for graph in recording.program.graphs}
+    products = {id(graph): _products(graph, axis, recording.steps) for graph in recording.program.graphs}
     experts = {
         graph.kernels[graph.kernel[node]].sizes.get("groups", 1)
         for graph in recording.program.graphs
@@ -174,9 +174,9 @@ def _waiting(graph: ExecutionGraph, on: Bools) -> Bools:
     return found
 
 
-def _products(graph: ExecutionGraph, axis: Axis) -> Bools:
+def _products(graph: ExecutionGraph, axis: Axis, steps: int) -> Bools:
     """(N,) which nodes are GEMMs of experts: between exchanges, those of several experts where there are such."""
-    inside = between_exchanges(graph) & (graph.kernel != NONE)
+    inside = between_exchanges(graph, steps) & (graph.kernel != NONE)
     grouped, plain = (
         inside & np.array([call.op in names for call in graph.kernels] + [False])[graph.kernel]
         for names in (("grouped_gemm",), ("gemm",))

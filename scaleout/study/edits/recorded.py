@@ -28,6 +28,7 @@ class Recorded:
     program: Program
     device: Device | None
     host_bound: float = 0.0  # share of the time in which the GPU waited for the host
+    steps: int = 1
     parameters: tuple[tuple[int, int], ...] = ()  # number of elements, and how many parameters have as many
 
 

@@ -24,19 +24,22 @@ class Run(NamedTuple):
         return len(self.bounds) - 1
 
 
-def runs_of(graph: ExecutionGraph, roles: int, *, messages: bool = False) -> list[Run]:
+def runs_of(graph: ExecutionGraph, roles: int, *, steps: int, messages: bool = False) -> list[Run]:
     """Find the unit that repeats in each stretch of passes, by the kernels of the compute stream.
 
-    A stretch ends at a message to or from another rank, unless units may hold `messages`.
+    A stretch ends with a step, and at a message to or from another rank, unless units may hold `messages`: then they
+    do, alike.
     """
     main = np.flatnonzero((graph.stream == 0) & ~graph.has_role(NodeRole.HOST) & (graph.kind < NodeKind.SEND))
     chosen = graph.has_role(roles)[main].astype(np.int64)
     _, names = np.unique(graph.names, return_inverse=True)
-    rows = np.stack([graph.kernel[main], graph.collective[main], names[main]])
+    passed = np.r_[0, np.cumsum(graph.kind >= NodeKind.SEND)][main]
+    follows = messages & np.r_[False, np.diff(passed) > 0]
+    rows = np.stack([graph.kernel[main], graph.collective[main], names[main], follows])
     what = np.unique(rows, axis=1, return_inverse=True)[1].reshape(-1)
+    chosen *= 1 + np.searchsorted([end for _, end in steps_of(graph, steps)], main, side="right")
     if not messages:
-        passed = np.r_[0, np.cumsum(graph.kind >= NodeKind.SEND)]
-        chosen = chosen * (1 + passed[main])
+        chosen = chosen * (len(graph) + 1) + chosen * passed
     edges = np.flatnonzero(np.diff(np.r_[0, chosen, 0]))
     found = []
     for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
@@ -154,14 +157,19 @@ def inserted(graph: ExecutionGraph, copied: Sequence[int], at: int) -> Execution
     return graph.with_columns(names=names, dependency_offsets=offsets, dependencies=dependencies, **columns)
 
 
-def steps_of(graph: ExecutionGraph) -> list[tuple[int, int]]:
-    """Return where forward and backward of each step begin and end: up to its optimizer."""
+def steps_of(graph: ExecutionGraph, steps: int) -> list[tuple[int, int]]:
+    """Return where forward and backward of each step begin and end: up to its optimizer.
+
+    Without an optimizer, as in inference, so many steps have as many kernels each.
+    """
     main = np.flatnonzero((graph.stream == 0) & ~graph.has_role(NodeRole.HOST))
     works = graph.has_role(NodeRole.FORWARD | NodeRole.BACKWARD)[main]
     optimizes = graph.has_role(NodeRole.OPTIMIZER)[main]
     found, begin = [], 0
     ends = np.flatnonzero(optimizes & ~np.r_[False, optimizes[:-1]])
-    for end in [*ends.tolist(), *([] if len(ends) else [len(main)])]:
+    if not len(ends):
+        ends = len(main) // steps * np.arange(1, steps + 1) if len(main) % steps == 0 else np.array([len(main)])
+    for end in ends.tolist():
         if works[begin:end].any():
             first = int(main[begin - 1]) + 1 if begin else 0
             found.append((first, int(main[end - 1]) + 1))

@@ -193,13 +193,17 @@ _INTRODUCTION = """\
 
 Made by `scaleout reproduce --vary --output figures`. How a number is answered comes from the sources of the constants:
 
-- *predicted*: no constant was fitted to this number or to one that shares the constant, and no size or reading was
-  taken knowing it;
+- *predicted*: no constant was fitted to this number or to one that shares the constant, and every size and reading
+  follows from what knows nothing of it: a data sheet, a measurement of ours, the paper's own words. Where that was
+  found after the number was known, the note says so;
 - *calibrated*: a constant was fitted to this number, or to another of the same paper and serves this one too;
-- *chosen*: a size, a reading of the text or a definition was taken knowing the number, or another of its figure.
+- *chosen*: a size, a reading of the text or a definition was taken knowing the number, or another of its figure, and
+  another could have been taken.
 
-T3's ring is read as 75 GB/s each way, since more of its numbers are met so than with 150. Those that 150 would miss are
-chosen; predictions of T3 are met under either reading, or missed.
+T3's ring of "150 GB/s bi-directional" is 75 GB/s each way: the V100 that it simulates has six NVLinks of 25 GB/s each
+way, of which a ring has three to each neighbour. It was first read so because more numbers are met: 150 each way would
+meet 11 fewer. Where the times of a whole iteration come from, the text leaves open; numbers of T3 that not all three
+readings meet, or miss, are chosen (docs/models/t3.md).
 
 A number published as x% is met within five points, or within a third of it where it is small; a zero meets none.
 *-30% / +30%* is the number simulated with 30% less and 30% more of the constant that moves it most, named in the last

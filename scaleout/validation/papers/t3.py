@@ -21,6 +21,7 @@ from scaleout.config.yaml_files import scaled
 from scaleout.schedule.t3.gemm import stage
 from scaleout.schedule.t3.memory import Traffic
 from scaleout.schedule.t3.sublayer import CONFIGURATIONS, Outcome, Sublayer, TrackSettings, sublayer_of
+from scaleout.simulation.result import Timeline
 from scaleout.study.comparison import compare
 
 DEVICE, FUTURE_DEVICE = "t3-gpu", "t3-gpu-2x"
@@ -128,35 +129,58 @@ def _times(layer: Sublayer, gemm_units: int, other_units: int) -> tuple[float, f
 
 
 @dataclass(frozen=True)
+class Breakdown:
+    """Where the times of an iteration come from: a device, and whether each rank computes all heads of attention."""
+
+    device: str = DEVICE
+    whole_attention: bool = False
+
+
+BREAKDOWNS: Mapping[str, Breakdown] = {
+    "the simulated GPU": Breakdown(),
+    "MI210": Breakdown("mi210"),
+    "MI210, attention not sliced": Breakdown("mi210", whole_attention=True),
+}
+"""Readings of Sec. 5.1.2, where a run of BERT on one MI210 is scaled, and of Sec. 6.3, whose "non-sliced attention
+operations" take 40 to 45% of it: as sliced as all else they take 3 to 9%, and 26 to 50% if they are not sliced."""
+
+
+@dataclass(frozen=True)
 class Iteration:
-    """A whole training iteration or prompt phase, bulk-synchronous, and its sub-layers."""
+    """A whole training iteration or prompt phase, bulk-synchronous, and its sub-layers.
+
+    `scaled_s` is what the GEMM and the reduce-scatter of each sub-layer take in it.
+    """
 
     model: str
     degree: int
     mode: str
     total_s: float
     communication_s: float
+    attention_s: float
     layers: int
     sublayers: tuple[Swept, ...]
+    scaled_s: tuple[float, ...]
 
     def speedup(self, configuration: str) -> float:
-        """Speed-up of the iteration whose sub-layers run in a configuration."""
-        outcomes = [each.outcomes for each in self.sublayers]
-        saved_s = fsum(each["sequential"].total_s - each[configuration].total_s for each in outcomes)
-        return self.total_s / (self.total_s - self.layers * saved_s)
+        """Speed-up of the iteration, GEMMs and reduce-scatters as much faster as simulated (Sec. 5.1.2)."""
+        saved_s = 0.0
+        for time_s, each in zip(self.scaled_s, self.sublayers, strict=True):
+            saved_s += time_s * (1 - each.outcomes[configuration].fused_s / each.outcomes["sequential"].fused_s)
+        return float(self.total_s / (self.total_s - self.layers * saved_s))
 
 
-def iterations(models: Iterable[Model], mode: str) -> list[Iteration]:
+def iterations(models: Iterable[Model], mode: str, breakdown: Breakdown = Breakdown()) -> list[Iteration]:
     """Return iterations of some models: Figs. 4 and 19. `mode` is training or prefill."""
     rows = []
     for model in models:
         for degree in model.degrees:
             changes = {"tensor_parallel": degree, "mode": mode, "dropout": mode == "training", "attention": "unfused"}
             (outcome,) = compare(
-                model.workload, topology=f"t3-ring-{degree}", device=DEVICE, schedules=("baseline",),
+                model.workload, topology=f"t3-ring-{degree}", device=breakdown.device, schedules=("baseline",),
                 changes={**changes, **dict(model.changes)}, algorithms=RINGS,
             ).outcomes  # fmt: skip
-            job = outcome.workload
+            job, line = outcome.workload, outcome.result.timelines[0]
             assert job is not None
             one_degree = Model(model.name, model.workload, model.hidden, model.tokens, (degree,))
             swept = tuple(
@@ -164,18 +188,43 @@ def iterations(models: Iterable[Model], mode: str) -> list[Iteration]:
                 for each in sweep([one_degree], configurations=("sequential", "t3", "t3-mca"))
                 if mode == "training" or each.name in FORWARD
             )
-            times_s = outcome.makespan_s, outcome.breakdown.communication_s
-            rows.append(Iteration(model.name, degree, mode, *times_s, job.layers, swept))
+            scatter_s = (
+                next(line.duration_s[at] for at, name in enumerate(line.graph.names) if name == FIRST_REDUCED) / 2
+            )
+            device = load_device(breakdown.device)
+            scaled_s = tuple(sublayer(one_degree, degree, each.name, device).isolated_s + scatter_s for each in swept)
+            attention_s = _attention_s(line) * (degree if breakdown.whole_attention else 1)
+            total_s = outcome.makespan_s + (attention_s * (1 - 1 / degree) if breakdown.whole_attention else 0.0)
+            times_s = total_s, outcome.breakdown.communication_s, attention_s
+            rows.append(Iteration(model.name, degree, mode, *times_s, job.layers, swept, scaled_s))
     return rows
+
+
+FIRST_REDUCED = "layer_0_attention_all_reduce"
+ATTENTION = ("attention_scores", "attention_values", "softmax")
+
+
+def _attention_s(line: Timeline) -> float:
+    """Time of unfused attention on a rank: both products, softmax, and dropout of what that makes, there and back."""
+    graph, found = line.graph, []
+    calls = [graph.kernels[kernel] if kernel >= 0 else None for kernel in graph.kernel.tolist()]
+    weights = next(call.sizes["tokens"] * call.sizes["keys"] for call in calls if call and call.op == "softmax_fwd")
+    for name, call, time_s in zip(graph.names, calls, line.duration_s.tolist(), strict=True):
+        if name.startswith(ATTENTION) or (name.startswith("dropout") and call and call.sizes["elements"] == weights):
+            found.append(time_s)
+    return fsum(found)
 
 
 def _percent(ratio: float) -> float:
     return 100 * (ratio - 1)
 
 
-def _figure_4() -> Mapping[str, float]:
+MODES = {"train": "training", "prompt": "prefill"}
+
+
+def _figure_4(breakdown: Breakdown = Breakdown()) -> Mapping[str, float]:
     def largest(models: Iterable[Model], mode: str) -> float:
-        return max(100 * each.communication_s / each.total_s for each in iterations(models, mode))
+        return max(100 * each.communication_s / each.total_s for each in iterations(models, mode, breakdown))
 
     large = (*LARGE_MODELS, *FUTURE_MODELS)
     return {
@@ -265,10 +314,10 @@ def _figure_18() -> Mapping[str, float]:
     }
 
 
-def _figure_19() -> Mapping[str, float]:
+def _figure_19(breakdown: Breakdown = Breakdown()) -> Mapping[str, float]:
     found = {}
-    for label, mode in (("train", "training"), ("prompt", "prefill")):
-        rows = iterations(MODELS, mode)
+    for label, mode in MODES.items():
+        rows = iterations(MODELS, mode, breakdown)
         for short, configuration in (("t3", "t3"), ("mca", "t3-mca")):
             speedups = [each.speedup(configuration) for each in rows]
             found[f"T19-{label}-{short}-max"] = _percent(max(speedups))
@@ -279,7 +328,7 @@ def _figure_19() -> Mapping[str, float]:
 def _large() -> Mapping[str, float]:
     speedups = [each.speedup("t3-mca") for each in sweep(LARGE_MODELS, configurations=("sequential", "t3-mca"))]
     found = {"T-large-geomean": _percent(geometric_mean(speedups)), "T-large-max": _percent(max(speedups))}
-    for label, mode in (("train", "training"), ("prompt", "prefill")):
+    for label, mode in MODES.items():
         found[f"T-large-{label}"] = _percent(max(each.speedup("t3-mca") for each in iterations(LARGE_MODELS, mode)))
     return found
 
@@ -307,13 +356,18 @@ def _figure_20() -> Mapping[str, float]:
         ]
         return geometric_mean(ratios) if ratios else math.nan  # of which no trend holds
 
-    speedups = {(each.model, each.degree): each.speedup("t3-mca") for each in iterations(MODELS, "training")}
-    grown = [speedups[model.name, 16] > speedups[model.name, 8] for model in MODELS]
     return {
         "T20-fc2": float(grows("FC-2") > 1),
         "T20-op": float(grows("OP") < 1),
-        "T20-large-train-range": float(all(grown)),
+        "T20-large-train-range": float(_grows_with_degree()),
     }
+
+
+def _grows_with_degree(breakdown: Breakdown = Breakdown()) -> bool:
+    """Whether iterations of both models gain more at the higher degree."""
+    rows = iterations(MODELS, "training", breakdown)
+    speedups = {(each.model, each.degree): each.speedup("t3-mca") for each in rows}
+    return all(speedups[model.name, 16] > speedups[model.name, 8] for model in MODELS)
 
 
 FIGURES: Mapping[str, Callable[[], Mapping[str, float]]] = {
@@ -335,6 +389,16 @@ READINGS: Mapping[str, tuple[tuple[str, str, float], ...]] = {
     "150 GB/s each way, unloaded latency": (_RING, _UNLOADED),
 }
 """Reading of Table 1's ring, "150 GB/s bi-directional", and of the memory's latency, to what files are scaled by."""
+
+
+def broken_down(breakdown: Breakdown) -> Mapping[str, float]:
+    """Return the numbers of whole iterations under a reading of where their times come from."""
+    found = dict(_figure_4(breakdown)) | dict(_figure_19(breakdown))
+    for label, mode in MODES.items():
+        found[f"T-large-{label}"] = _percent(
+            max(each.speedup("t3-mca") for each in iterations(LARGE_MODELS, mode, breakdown))
+        )
+    return found | {"T20-large-train-range": float(_grows_with_degree(breakdown))}
 
 
 def read_as(reading: str) -> Mapping[str, float]:

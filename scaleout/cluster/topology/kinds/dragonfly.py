@@ -49,6 +49,9 @@ class Dragonfly(DimensionKind):
                 f"cannot join every two groups; give it {math.ceil((groups - 1) / routers)} 'global_links' or more"
             )
 
+    def latencies(self, latency_s: tuple[float, ...], radices: tuple[int, ...]) -> tuple[float, ...]:
+        return ()  # not known: routes are of one to three routers
+
     def example(self, size: int) -> dict[str, Any]:
         ranks = max(d for d in range(1, size + 1) if size % d == 0 and d * d <= size)
         return {"radices": (ranks, 1, size // ranks), "global_links": max(0, size // ranks - 1)}

@@ -2,13 +2,13 @@
 
 What the switches above a subtree carry is one bundle, up and down: the bandwidth of all ports in the subtree, over
 every `oversubscription` up to it. A message turns at the lowest level ``l`` that joins both ends, through ``2 l - 1``
-switches. See docs/models/topologies.md.
+switches; a rank's port, with the network card, may have a latency of its own. See docs/models/topologies.md.
 
 Symbols: n ranks along the dimension; m members, s apart.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -47,7 +47,7 @@ class FatTree(DimensionKind):
 
     def check(self, dimension: "Dimension") -> None:
         super().check(dimension)
-        check_radices(dimension, order="leaves first", lower_bound=min(2, dimension.size))
+        check_radices(dimension, order="leaves first", lower_bound=min(2, dimension.size), ports=True)
         radices, ratios = dimension.radices, dimension.oversubscription
         if len(ratios) != len(radices) - 1 or not all(math.isfinite(ratio) and ratio >= 1 for ratio in ratios):
             raise ConfigError(
@@ -62,17 +62,21 @@ class FatTree(DimensionKind):
             )
         return super().read(entry, folder)
 
-    def resized(self, entry: Mapping[str, Any], size: Any) -> dict[str, Any]:
+    def latencies(self, latency_s: tuple[float, ...], radices: tuple[int, ...]) -> tuple[float, ...]:
+        return (*latency_s, *(0.0 for _ in radices))  # all of it in the ports
+
+    def resized(self, dimension: "Dimension", size: int) -> dict[str, Any]:
         """Another number of ranks is another number of switches below the top level."""
-        if entry["kind"] != self.name:
-            return super().resized(entry, size)
-        radices = entry.get("radices")
-        if not (isinstance(radices, list) and isinstance(size, int)):
-            return {**entry, "size": size}
+        radices = dimension.radices
         below = math.prod(radices[:-1])
         if size % below:
             raise ConfigError(f"{size} nodes are no multiple of the {below} below a switch of the top level")
-        return {**entry, "size": size, "radices": [*radices[:-1], size // below]}
+        return {"size": size, "radices": (*radices[:-1], size // below)}
+
+    def tapered(self, dimension: "Dimension", ratios: tuple[float, ...], leaf: int | None) -> dict[str, Any]:
+        if leaf is not None:
+            raise ConfigError(f"the tree has leaves of {dimension.radices[0]}; leave out @{leaf}")
+        return {"oversubscription": ratios}
 
     def example(self, size: int) -> dict[str, Any]:
         leaf = max(d for d in range(1, size + 1) if size % d == 0 and d * d <= size)
@@ -88,7 +92,7 @@ class FatTree(DimensionKind):
         """Half the latency of a switch is on each of its links."""
         n, edges = dimension.size, []
         radices = dimension.radices or (n,)
-        latencies = [0.0, *(dimension.level_latency_s or (dimension.latency_s,) * len(radices))]
+        latencies = _latencies_s(dimension)
         below, above = 0, n
         for level, (span, ports) in enumerate(dimension.levels):
             wider = span * radices[level]
@@ -113,8 +117,8 @@ class FatTree(DimensionKind):
         """Latency [s] of the turn that takes so many switches."""
         if not dimension.level_latency_s:
             return super().latency_of(dimension, hops)
-        ups = [0.0, *dimension.level_latency_s]
-        turns = np.array([2 * math.fsum(ups[1:level]) + ups[level] for level in range(1, len(ups))])
+        port_s, *ups = _latencies_s(dimension)
+        turns = np.array([port_s + 2 * math.fsum(ups[:level]) + ups[level] for level in range(len(ups))])
         found = turns[(np.asarray(hops) - 1) // 2]
         return float(found) if np.ndim(found) == 0 else found
 
@@ -195,6 +199,20 @@ class Switch(FatTree):
     check = DimensionKind.check
     read = DimensionKind.read
     resized = DimensionKind.resized
+    latencies = DimensionKind.latencies
+
+    def tapered(self, dimension: "Dimension", ratios: tuple[float, ...], leaf: int | None) -> dict[str, Any]:
+        """Leaves under one level of spines, with the latency of the one switch: only bandwidth changes."""
+        n = dimension.size
+        if leaf is None:
+            raise ConfigError(
+                f"a switch never blocks; say how many of its {n} ranks are below a leaf switch, such as 2:1@{n // 2}"
+            )
+        if n % leaf or not 1 < leaf < n:
+            raise ConfigError(f"leaves of {leaf} do not divide the {n} ranks; give a divisor between 1 and {n}")
+        levels = {"radices": (leaf, n // leaf), "level_latency_s": (dimension.latency_s, 0.0, 0.0)}
+        return {"kind": FatTree.name, "oversubscription": ratios, **levels}
+
     example = DimensionKind.example
 
     def switches(self, dimension: "Dimension") -> tuple[str, ...]:
@@ -205,6 +223,13 @@ class Switch(FatTree):
 
     def ports(self, dimension: "Dimension") -> list[Port]:
         return super().ports(dimension) if dimension.size > 1 else []
+
+
+def _latencies_s(dimension: "Dimension") -> list[float]:
+    """Latency [s] of a rank's port, zero where the file gives none apart, and of a switch of each level."""
+    levels = max(1, len(dimension.radices))
+    given = dimension.level_latency_s or (dimension.latency_s,) * levels
+    return [0.0] * (levels + 1 - len(given)) + list(given)
 
 
 def _below(extent: "Extent") -> list[int]:

@@ -10,7 +10,7 @@ group, in coordinates; M messages.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -112,15 +112,18 @@ def up_and_down(a: int, b: int, *, level: int, at: tuple[int, int], rest: tuple[
     return [Edge(a, b, 2 * level, *at, *rest), Edge(b, a, 2 * level + 1, *at, *rest)]
 
 
-def check_radices(dimension: "Dimension", *, order: str, lower_bound: int) -> None:
-    """Refuse levels whose ranks are not those of the dimension, and latencies that are not one a level."""
+def check_radices(dimension: "Dimension", *, order: str, lower_bound: int, ports: bool = False) -> None:
+    """Refuse levels whose ranks are not those of the dimension, and latencies that are not one a level.
+
+    With `ports` there may be a latency of the ports before those of the levels.
+    """
     name, radices, latencies = dimension.kind.replace("_", " "), dimension.radices, dimension.level_latency_s
     if min(radices, default=0) < lower_bound or math.prod(radices) != dimension.size:
         raise ConfigError(
             f"a {name} of {dimension.size} ranks has radices {list(radices)}; give one a level, {lower_bound} or more, "
             f"{order}, whose product is {dimension.size}"
         )
-    if len(latencies) not in (0, len(radices)):
+    if len(latencies) not in (0, len(radices), len(radices) + ports):
         raise ConfigError(f"a {name} of {len(radices)} levels has {len(latencies)} latencies; give one or one a level")
 
 
@@ -202,8 +205,12 @@ class DimensionKind:
             "level_bytes_per_s": bandwidth[1:],
         }
 
-    def resized(self, entry: Mapping[str, Any], size: Any) -> dict[str, Any]:
-        """Return the keys of an entry of a file with another size.
+    def latencies(self, latency_s: tuple[float, ...], radices: tuple[int, ...]) -> tuple[float, ...]:
+        """Return the latency of a file's entry, by level where it has several, whose messages all take so long."""
+        return latency_s
+
+    def resized(self, dimension: "Dimension", size: int) -> dict[str, Any]:
+        """Return the fields of `Dimension` that change where it has another size.
 
         Raises
         ------
@@ -212,7 +219,15 @@ class DimensionKind:
         """
         if not self.takes.isdisjoint({"radices", "fabric"}):
             raise ConfigError("nodes cannot resize a dimension of levels or links; give the dimensions in full")
-        return {**entry, "size": size}
+        return {"size": size}
+
+    def tapered(self, dimension: "Dimension", ratios: tuple[float, ...], leaf: int | None) -> dict[str, Any]:
+        """Return the fields of `Dimension` that change where levels have less bandwidth up than down.
+
+        `ratios` are bandwidth down over bandwidth up, one for each level but the last; `leaf` the ranks below a leaf
+        switch, for a kind that has no levels of its own.
+        """
+        raise ConfigError(f"a {self.name} has no switches in levels; taper a fat_tree, a leaf_spine or a switch")
 
     def example(self, size: int) -> dict[str, Any]:
         """Return the fields of `Dimension` that the kind needs besides size, bandwidth and latency, for tests."""

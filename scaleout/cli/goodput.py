@@ -1,0 +1,143 @@
+"""`scaleout goodput`: from the step of a job to the time that training takes, with failures, checkpoints and jitter."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scaleout.cli.options import SIMULATION, NamedJob, Output, job_options, output_options, pairs_of, simulation_options
+from scaleout.errors import ConfigError
+
+if TYPE_CHECKING:
+    from scaleout.analysis.goodput import Disturbance, Goodput
+    from scaleout.cluster.device.spec import Device
+    from scaleout.cluster.topology.topology import Topology
+    from scaleout.simulation.options import SimulationOptions
+
+
+@click.command()
+@job_options()
+@click.option("--schedule", default="overlap", show_default=True, metavar="NAME", help="As of `scaleout run`.")
+@click.option("--tokens", required=True, metavar="N", help="Tokens to train on, such as 15T.")
+@click.option("--checkpoint", required=True, metavar="TIME", help="How long training waits for a checkpoint: 10s.")
+@click.option("--restart", default="10min", show_default=True, metavar="TIME", help="From a failure until it goes on.")
+@click.option("--interval", metavar="TIME", help="Training between checkpoints; by default the best.")
+@click.option(
+    "--failures",
+    metavar="RATE",
+    help="Of a device with its port, such as 0.17/year; by default those of the device's and the link types' files.",
+)
+@click.option(
+    "--jitter",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="Standard deviation of a rank's compute in a step over its mean; by default the device's, or 0.",
+)
+@click.option(
+    "--stragglers", multiple=True, metavar="SHARE=FACTOR", help="Ranks that are slow, and how much, such as 0.005=1.1."
+)
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of the samples.")
+@simulation_options(*SIMULATION)
+@output_options("Write the numbers here.")
+def goodput(
+    job: NamedJob, schedule: str, tokens: str, options: "SimulationOptions", output: Output, **asked: Any
+) -> None:
+    """Say how long training WORKLOAD takes, and what is lost on the way.
+
+    A step is simulated as by `scaleout run`; then its slowest rank, failures, checkpoints and restarts are added.
+
+    Example: scaleout goodput llama-3-8b --set tensor_parallel=8 --set data_parallel=16 --topology dgx-h200-16
+    --tokens 15T --checkpoint 10s.
+    """
+    from scaleout.analysis.goodput import goodput as find
+    from scaleout.config.units import TOKENS, parse
+    from scaleout.study.job import Job, run
+    from scaleout.study.provenance import provenance_of
+    from scaleout.workloads.config import layered
+
+    loaded, topology, device = job.load()
+    workload = layered(loaded, wants="goodput is of training a model of layers")
+    if workload.mode != "training":
+        raise ConfigError(f"workload {workload.name!r} is in mode {workload.mode!r}; goodput is of training")
+    wanted = parse(tokens, TOKENS)
+    disturbance = _disturbance(topology, device, **asked)
+    simulated = Job(workload, device, topology, schedule, options)
+    outcome = run(simulated)
+    compute_s = outcome.breakdown.compute_s
+    found = find(outcome.makespan_s, compute_s=compute_s, ranks=workload.num_ranks, disturbance=disturbance)
+    steps = wanted / (workload.tokens * workload.data_parallel)
+    energy_j = None if outcome.energy is None else outcome.energy.total_j * steps / found.goodput
+    model = provenance_of(simulated)
+    summary = {
+        "workload": workload.name,
+        "topology": topology.name,
+        "device": device.name,
+        "ranks": workload.num_ranks,
+        "schedule": schedule,
+        "model": model.summary(),
+        "tokens": wanted,
+        "steps": steps,
+        "training_s": found.training_s(steps),
+        "energy_j": energy_j,
+        **found.summary(),
+        "disturbance": vars(disturbance),
+    }
+
+    def write(folder: Any) -> dict[str, str]:
+        from scaleout.config.writing import write_json
+
+        write_json(folder / "goodput.json", summary)
+        return {"goodput.json": "the numbers of the table"}
+
+    title = f"{workload.name} on {topology.name}, ranks {workload.num_ranks}, device {device.name}: {model.title}"
+    output.give(summary, partial(_print, title, found, disturbance, summary), write)
+
+
+def _disturbance(topology: "Topology", device: "Device", **asked: Any) -> "Disturbance":
+    """Read what disturbs the job, by default as the files of the device and its link types say."""
+    from scaleout.analysis.goodput import Disturbance, failures_per_s
+    from scaleout.config.documents import number
+    from scaleout.config.units import FAILURES, SECONDS, parse
+
+    pairs = list(pairs_of(asked["stragglers"], option="--stragglers", form="like 0.005=1.1").items())
+    share, slowdown = (number(each) for each in pairs[0]) if pairs else (0.0, 1.0)
+    if len(pairs) > 1 or share is None or slowdown is None:
+        raise ConfigError("--stragglers: give one share and factor, such as --stragglers 0.005=1.1")
+    given = asked["failures"]
+    rate = failures_per_s(topology, device) if given is None else parse(given, FAILURES) * topology.num_ranks
+    reliability = device.reliability
+    own = 0.0 if reliability is None else reliability.jitter
+    return Disturbance(
+        rate,
+        parse(asked["checkpoint"], SECONDS),
+        parse(asked["restart"], SECONDS),
+        None if asked["interval"] is None else parse(asked["interval"], SECONDS),
+        own if asked["jitter"] is None else asked["jitter"],
+        share,
+        slowdown,
+        asked["seed"],
+    )
+
+
+def _print(title: str, found: "Goodput", disturbance: "Disturbance", summary: dict[str, Any]) -> None:
+    from scaleout.cli.console import console, print_table
+    from scaleout.config.units import format_joules, format_seconds
+
+    days = summary["training_s"] / 86400
+    energy = summary["energy_j"]
+    words = f"{days:,.1f} days for {summary['tokens']:.4g} tokens, {found.speed:.1%} of the simulated speed"
+    console().print(words + ("" if energy is None else f", {format_joules(energy)}"), soft_wrap=True)
+    console().print()
+    rows = [
+        ["step, simulated", format_seconds(found.step_s)],
+        ["step, median", format_seconds(found.step_median_s)],
+        ["step, 95th percentile", format_seconds(found.step_p95_s)],
+        ["failures a day", f"{disturbance.failures_per_s * 86400:.3g}"],
+        ["training between checkpoints", format_seconds(found.interval_s)],
+        ["time that trains", f"{found.goodput:.1%}"],
+        ["time of checkpoints", f"{found.checkpoint_share:.1%}"],
+        ["time lost to failures: computed again, restarts", f"{found.failure_share:.1%}"],
+    ]
+    print_table(title, ("", ""), rows)
+    for note in summary["model"]["notes"]:
+        console().print(f"note: {note}", soft_wrap=True)

@@ -1,0 +1,106 @@
+"""Plans of a search as jobs to run: the inputs of each, the command that runs it, and ``run --plan FILE#1``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scaleout.cli.options import NamedJob
+from scaleout.errors import ConfigError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scaleout.simulation.options import SimulationOptions
+    from scaleout.study.comparison import Comparison
+    from scaleout.study.search.best import EvaluatedPlan
+    from scaleout.study.search.request import SearchRequest
+    from scaleout.study.sweep.cases import Case
+
+_SUMMARY = "summary.json"
+
+
+def inputs_of(job: NamedJob, request: "SearchRequest", found: "EvaluatedPlan") -> dict[str, Any]:
+    """Return the inputs of the job of a plan, as a study has them: what differs from the workload's file."""
+    from scaleout.workloads.config import LayeredModel, load_workload
+
+    shipped, planned = load_workload(str(job.workload)), request.workload(found.plan)
+    assert isinstance(shipped, LayeredModel)
+    wanted = {**found.plan._asdict(), "batch_per_replica": planned.batch_per_replica}
+    settings = {**job.settings, **{key: value for key, value in wanted.items() if getattr(shipped, key) != value}}
+    plain = {"host": "none", "clocks": "unthrottled", "contention": True}
+    options = {key: value for key, default in plain.items() if (value := getattr(request.options, key)) != default}
+    return {
+        "workload": job.workload,
+        **{f"set.{key}": value for key, value in settings.items()},
+        "topology": job.topology or shipped.topology,
+        "device": job.device or shipped.device,
+        **_changes_of(job),
+        **options,
+        "schedule": found.schedule,
+    }
+
+
+def _changes_of(job: NamedJob) -> dict[str, Any]:
+    """Changes of the network as inputs of a study."""
+    found: dict[str, Any] = {}
+    for name, value in vars(job.changes).items():
+        if not value:
+            continue
+        if isinstance(value, tuple) and isinstance(value[0], tuple):
+            found |= {f"{name}.{what}": to for what, to in value}
+        else:
+            found[{"broken": "break"}.get(name, name)] = value
+    return found
+
+
+def compare_plan(text: str, job: NamedJob, options: "SimulationOptions", schedules: "Sequence[str]") -> "Comparison":
+    """Simulate a plan that a search has written, under its own schedule if no others are given; see `read_plan`."""
+    from scaleout.study.comparison import compare
+
+    case = read_plan(text, job, options)
+    assert case.workload is not None
+    assert case.topology is not None
+    assert case.device is not None
+    return compare(
+        case.workload.value,
+        topology=case.topology.value,
+        device=case.device.value,
+        schedules=schedules or [case.schedule],
+        options=case.options,
+    )
+
+
+def read_plan(text: str, job: NamedJob, options: "SimulationOptions") -> "Case":
+    """Return the job of a plan that a search has written: ``FILE#2`` is its second, FILE its folder or summary.json.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such plan, or the command line says of the job what the plan says already.
+    """
+    from scaleout.config.documents import read_json, whole
+    from scaleout.simulation.options import SimulationOptions
+    from scaleout.study.sweep.cases import Resolver
+
+    if job != NamedJob(None, None, None, {}, type(job.changes)()) or options != SimulationOptions():
+        raise ConfigError(
+            f"--plan {text} says workload, machine and options; leave out all but --schedule and --output, or change "
+            f"the command that `scaleout search` prints for the plan"
+        )
+    name, sign, number = text.rpartition("#")
+    which = whole(number)
+    if not sign or not which:
+        raise ConfigError(f"--plan {shown(text)}: write FILE#1, the number of a plan in a folder of `scaleout search`")
+    path = Path(name) / _SUMMARY if Path(name).is_dir() else Path(name)
+    summary = read_json(path)
+    plans = summary.get("fastest") if isinstance(summary, dict) else None
+    if not (isinstance(plans, list) and all(isinstance(each, dict) and "inputs" in each for each in plans)):
+        raise ConfigError(f"{path}: is no {_SUMMARY} of `scaleout search --output`; give one")
+    if which > len(plans):
+        raise ConfigError(f"--plan {text}: {path} has {len(plans)} plans; give 1 to {len(plans)}")
+    inputs = plans[which - 1]["inputs"]
+    if not (isinstance(inputs, dict) and isinstance(inputs.get("workload"), str)):
+        raise ConfigError(f"{path}: plan {which} has no inputs; search again")
+    case = Resolver().resolve(0, {key: tuple(each) if isinstance(each, list) else each for key, each in inputs.items()})
+    if case.error:
+        raise ConfigError(f"--plan {text}: {case.error}")
+    return case

@@ -1,0 +1,165 @@
+"""`scaleout study`: many jobs that differ in a few keys, as a file says, to one table and report."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scaleout.cli.options import Folder, Whole, json_option
+from scaleout.errors import ConfigError, ScaleoutError, shown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from scaleout.study.sweep.engine import Execution
+    from scaleout.study.sweep.study import Study
+
+
+def _part(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[int, int] | None:
+    """Return which part of how many a text such as 3/8 is; `ConfigError` if it is none."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})", text)
+    if found is None or int(found[1]) > int(found[2]):
+        raise ConfigError(f"--shard {shown(text)}: is no part of a study; give 1/8 to 8/8 for eight parts")
+    return int(found[1]), int(found[2])
+
+
+@click.command()
+@click.argument("file", metavar="STUDY")
+@click.option(
+    "--output",
+    type=Folder(),
+    required=True,
+    help="Keep results, table and report here; what is there is not run again.",
+)
+@click.option("--workers", type=Whole(), help="Processes, or workers of a cluster; by default all cores.")
+@click.option("--cluster", metavar="local|slurm|tcp://HOST:PORT", default="", help="Run the cases on Dask.")
+@click.option("--shard", callback=_part, metavar="I/N", help="Run one part of N, as jobs of an array; the rest later.")
+@click.option("--yes", is_flag=True, help="Run a study of a million cases or more.")
+@click.option("--no-report", is_flag=True, help="Write the table only.")
+@json_option
+def study(
+    file: str,
+    output: Path,
+    workers: int | None,
+    cluster: str,
+    shard: tuple[int, int] | None,
+    yes: bool,
+    no_report: bool,
+    as_json: bool,
+) -> None:
+    """Run jobs that differ in a few keys, as a file says, to one table and report.
+
+    STUDY is a name (`scaleout list studies`) or a file. Each row of the table has the `scaleout run` line that gives
+    the same numbers. An interrupted study goes on where it was when the same command is given again.
+
+    Examples: scaleout study four-topologies --output results; scaleout study mine.yaml --output results --cluster
+    local.
+    """
+    from scaleout.study.sweep.engine import Execution
+    from scaleout.study.sweep.study import load_study
+
+    if shard is not None and cluster:
+        raise ConfigError("--shard is a part for one machine, and --cluster shares all parts out; give one of them")
+    asked = load_study(file)
+    how = Execution(workers=workers, cluster=cluster, shard=shard or (1, 1), approved=yes)
+    cases = _run(asked, output, how, quiet=as_json)
+    if cases is None:
+        _say_part(asked, output, how, as_json=as_json)
+        return
+    written = _write(asked, cases, output, report=not no_report)
+    summary = _summary(asked, cases, output, written)
+    _give(asked, cases, output, summary, as_json=as_json)
+    if not summary["ok"]:
+        raise ScaleoutError(f"all cases failed, the first with: {summary['failures'][0]['message']}")
+
+
+def _run(asked: "Study", output: Path, how: "Execution", *, quiet: bool) -> "pd.DataFrame | None":
+    """Run the cases, with a bar of progress on standard error."""
+    from dataclasses import replace
+
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from scaleout.study.sweep.engine import run_study
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    shown = Console(stderr=True)
+    hidden = quiet or not shown.is_terminal
+    with Progress(*columns, console=shown, disable=hidden, transient=True, auto_refresh=False) as progress:
+        bar = progress.add_task("running cases", total=None)
+
+        def tell(done: int, total: int, failed: int) -> None:
+            words = f"{done:,} of {total:,} cases" + (f", {failed:,} failed" if failed else "")
+            progress.update(bar, completed=done, total=total, description=words)
+            progress.refresh()
+
+        return run_study(asked, output, replace(how, tell=tell))
+
+
+def _write(asked: "Study", cases: "pd.DataFrame", output: Path, *, report: bool) -> dict[str, str]:
+    """Write the table, and the report; return the files, and what each holds."""
+    from scaleout.report.pages.study import write_study_report
+    from scaleout.study.sweep.table import FILE, write_table
+
+    write_table(cases, output / FILE)
+    written = {FILE: "a row a case"}
+    if report:
+        written |= write_study_report(cases, asked, output)
+    return written
+
+
+def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[str, str]) -> dict[str, Any]:
+    """Return what is printed as JSON: counts, the fastest case of each workload, and what failed."""
+    from scaleout.study.sweep.cases import version
+    from scaleout.study.sweep.table import best_of, failures_of
+
+    counts = cases["status"].value_counts()
+    return {
+        "study": asked.name,
+        "title": asked.title,
+        "version": version(),
+        "output": str(output),
+        "cases": len(cases),
+        "ok": int(counts.get("ok", 0)),
+        "failed": int(counts.get("failed", 0)),
+        "left_out": int(counts.get("left out", 0)),
+        "axes": {column: list(values) for column, values in asked.axes.items()},
+        "fastest": best_of(asked, cases),
+        "failures": failures_of(cases),
+        "files": written,
+    }
+
+
+def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str, Any], *, as_json: bool) -> None:
+    from scaleout.cli.console import print_table
+    from scaleout.cli.printing import say, say_json
+    from scaleout.config.units import format_seconds
+    from scaleout.errors import one_line
+
+    if as_json:
+        say_json(summary)
+        return
+    rows = [
+        [str(each["case"]), each["inputs"], format_seconds(each["makespan_s"]), each["run"]]
+        for each in summary["fastest"]
+    ]
+    print_table(f"{asked.title}: the fastest of each workload", ("case", "inputs", "makespan", "run"), rows, left=2)
+    more = f", {summary['left_out']:,} left out" if summary["left_out"] else ""
+    say(f"{summary['cases']:,} cases: {summary['ok']:,} ok, {summary['failed']:,} failed{more}")
+    for each in summary["failures"]:
+        say(one_line(f"{each['cases']:,} failed: {each['message']}"))
+    for name, meaning in summary["files"].items():
+        say(one_line(f"{output / name}  {meaning}"))
+
+
+def _say_part(asked: "Study", output: Path, how: "Execution", *, as_json: bool) -> None:
+    from scaleout.cli.printing import say, say_json
+
+    part, parts = how.shard
+    if as_json:
+        say_json({"study": asked.name, "output": str(output), "shard": [part, parts]})
+        return
+    say(f"part {part} of {parts} is done; run the same command without --shard when all are, for table and report")

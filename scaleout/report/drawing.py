@@ -1,0 +1,89 @@
+"""A network as lines of text: each dimension from the outermost in, what its links are called, and how to change them.
+
+Knows no terminal; `cli` prints the lines.
+"""
+
+import math
+from collections.abc import Iterator
+
+from scaleout.cluster.topology.dimension import Dimension, edges_of
+from scaleout.cluster.topology.faults import LinkChange, name_link
+from scaleout.cluster.topology.topology import Topology
+from scaleout.cluster.topology.what_if import names_of
+from scaleout.config.units import format_bytes_per_s, format_seconds
+
+_MOST_NODES = 8
+"""Of a dimension that are drawn one by one."""
+_MOST_LINKS = 6
+"""Whose names are listed of a dimension."""
+
+
+def draw(topology: Topology) -> list[str]:
+    """Return a picture of a network: one block a dimension, innermost last, as ranks lie within nodes."""
+    lines = []
+    for number in reversed(range(len(topology.dimensions))):
+        dimension, names = topology.dimensions[number], names_of(topology)[number]
+        inner = math.prod(topology.shape[:number])
+        unit = "ranks" if inner == 1 else f"x {inner} ranks"
+        speed = f"{format_bytes_per_s(dimension.bytes_per_s)} each way, {format_seconds(dimension.latency_s)}"
+        lines.append(f"dimension {' or '.join(names)}: {dimension.size} {unit}, {dimension.structure.description}")
+        lines.append(f"  {speed}")
+        lines += [f"  {line}" for line in _picture(dimension)]
+        found = list(link_names(topology, number))
+        total = len(edges_of(dimension).tails) // 2 * (topology.num_ranks // dimension.size)
+        more = f", ... ({total:,} in all)" if total > len(found) else ""
+        lines.append(f"  links: {', '.join(found)}{more}" if found else "  no links")
+    return lines
+
+
+def link_names(topology: Topology, number: int) -> Iterator[str]:
+    """Yield the names of the first links of a dimension, as ``--degrade`` and ``--break`` take them."""
+    dimension = topology.dimensions[number]
+    edges = edges_of(dimension)
+    several = sum(each.size > 1 for each in topology.dimensions) > 1
+    seen: set[tuple[int, int]] = set()
+    for tail, head in zip(edges.tails.tolist(), edges.heads.tolist(), strict=True):
+        ends = (min(tail, head), max(tail, head))
+        if ends in seen:
+            continue
+        if len(seen) == _MOST_LINKS:
+            return
+        seen.add(ends)
+        name = name_link(topology.dimensions, LinkChange(number, 0, ends, 1.0))
+        line = "@0" if min(ends) >= dimension.size and topology.num_ranks > dimension.size else ""
+        yield f"{number}:{name}{line}" if several else f"{name}{line}"
+
+
+def _picture(dimension: Dimension) -> list[str]:
+    """Draw one line of a dimension."""
+    n, kind = dimension.size, dimension.kind
+    shown = [str(each) for each in range(min(n, _MOST_NODES))]
+    ends = [*shown[:-2], "...", str(n - 1)] if n > _MOST_NODES else shown
+    if kind in ("ring", "mesh"):
+        line = " -- ".join(ends)
+        return [f"{line} -- (0)" if kind == "ring" and n > 2 else line]
+    if kind == "fully_connected":
+        return [f"{' '.join(ends)}: each linked to each"]
+    if kind in ("fat_tree", "switch"):
+        return _tree(dimension)
+    if kind == "dragonfly":
+        ranks, routers, groups = dimension.radices
+        return [
+            f"{groups} groups of {routers} routers of {ranks} ranks; {dimension.global_links} global links a router",
+        ]
+    assert dimension.fabric is not None
+    return [f"{n} ranks and {len(dimension.fabric.switches)} switches, {len(dimension.fabric.links)} links"]
+
+
+def _tree(dimension: Dimension) -> list[str]:
+    """Draw switches level by level, the top first."""
+    radices = dimension.radices or (dimension.size,)
+    lines = []
+    for level in reversed(range(len(radices))):
+        switches = dimension.size // math.prod(radices[: level + 1])
+        what = "ranks" if level == 0 else "switches"
+        joins = f"{'one switch joins' if switches == 1 else f'{switches} switches, each of'} {radices[level]} {what}"
+        taper = dimension.oversubscription[level] if level < len(dimension.oversubscription) else None
+        up = "" if taper is None else f", {taper:g}:1 down to up"
+        lines.append(f"{'  ' * (len(radices) - 1 - level)}[{joins}{up}]")
+    return lines

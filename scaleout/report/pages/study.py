@@ -1,0 +1,177 @@
+"""The cases of a study to one page that opens offline, figures, and a table for other programs.
+
+The page holds all data and scripts: charts of Vega-Lite, a sortable table of DataTables. It shows what
+`report.pages.views` draws; the figures are the same charts as PNG and SVG.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import itables
+import itables.javascript
+import jinja2
+import pandas as pd
+import vl_convert
+from markupsafe import Markup
+
+import scaleout
+from scaleout.config.writing import write_bytes
+from scaleout.report.pages.views import Cases, chart_of, views_of
+from scaleout.study.sweep.columns import column_of
+from scaleout.study.sweep.study import Study
+from scaleout.study.sweep.table import best_of
+
+_MOST_FASTEST = 12
+_MOST_NAMED = 8
+_A_PAGE = 50
+_SHOWN = ("makespan_s", "speedup", "tokens_per_s", "samples_per_s", "mfu", "exposed_share", "fits")
+"""Results that stand in the table, beside derived columns; the files hold all of them."""
+
+
+class _Table(NamedTuple):
+    columns: list[str]
+    rows: list[list[str]]
+    numbers: list[int]  # columns of numbers
+
+
+def write_study_report(cases: pd.DataFrame, study: Study, directory: Path) -> dict[str, str]:
+    """Write report.html, cases.csv and figures/ into a directory.
+
+    Parameters
+    ----------
+    cases : DataFrame
+        A row a case, as in cases.parquet.
+    study : Study
+        Its title, inputs, baseline and views.
+    directory : Path
+        An existing folder; the files replace those of an earlier report.
+
+    Returns
+    -------
+    dict of str to str
+        Names of the files, and what they hold.
+    """
+    drawn = Cases(cases, study)
+    files = {"report.html": "the study, in a browser", "cases.csv": "all cases, as text"}
+    write_bytes(directory / "cases.csv", cases.to_csv(index=False).encode())
+    views = list[dict[str, Any]]()
+    charts = list[dict[str, Any]]()
+    for view in views_of(drawn):
+        chart = chart_of(drawn, view)
+        if chart is None:
+            continue
+        name = f"figures/{len(charts) + 1:02d}-{_slug(view.title)}"
+        specification = chart.to_dict()
+        _write_figures(specification, directory, name)
+        charts.append(specification)
+        views.append({"title": view.title, "files": [f"{name}.png", f"{name}.svg"]})
+        files |= {f"{name}.png": view.title, f"{name}.svg": view.title}
+    page = _template().render(
+        title=study.title or study.name, description=study.description, source=study.source.rstrip("."),
+        version=scaleout.__version__, counts=_counts(cases), fastest=_fastest(drawn), views=views,
+        charts=_script(charts), chart_script=Markup(_chart_script()),
+        table_script=Markup(_table_script()), table=Markup(_table(drawn)), failures=_failures(cases),
+    )  # fmt: skip
+    write_bytes(directory / "report.html", page.encode())
+    return files
+
+
+def _template() -> jinja2.Template:
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined).get_template(
+        "study.html.j2"
+    )
+
+
+def _script(value: Any) -> Markup:
+    """Return a value as JSON inside a script, which no text in it can end."""
+    return Markup(json.dumps(value, default=str).replace("<", "\\u003c"))
+
+
+def _slug(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60]
+
+
+def _write_figures(specification: dict[str, Any], directory: Path, name: str) -> None:
+    (directory / name).parent.mkdir(exist_ok=True)
+    drawn = vl_convert.vegalite_to_svg(specification)
+    numbers: dict[str, str] = {}  # of colour scales, which a process counts on: the same bytes for the same view
+    svg = re.sub(r"gradient_\d+", lambda found: numbers.setdefault(found[0], f"gradient_{len(numbers)}"), drawn)
+    write_bytes(directory / f"{name}.svg", svg.encode())
+    write_bytes(directory / f"{name}.png", vl_convert.svg_to_png(svg, scale=2))
+
+
+def _counts(cases: pd.DataFrame) -> str:
+    found = cases["status"].value_counts()
+    told = [f"{count:,} {status}" for status, count in found.items() if status != "ok"]
+    return f"{len(cases):,} cases" + (f", of which {', '.join(told)}." if told else ".")
+
+
+def _fastest(cases: Cases) -> _Table | None:
+    """Return the fastest case of each workload."""
+    if cases.frame.empty or "makespan_s" not in cases.frame:
+        return None
+    numbers = [each["case"] for each in best_of(cases.study, cases.frame)]
+    found = cases.frame.set_index("case", drop=False).loc[numbers]
+    inputs = [name for name in ("workload", *cases.study.axes) if name in found]
+    results = [
+        name for name in ("makespan_s", "speedup", "tokens_per_s", "mfu", "exposed_share") if _known(found, name)
+    ]
+    columns = list(dict.fromkeys((*inputs, *results)))
+    rows = [[cases.text(name, row[name]) for name in columns] for _, row in found.head(_MOST_FASTEST).iterrows()]
+    heads = [column_of(name).label for name in columns]
+    return _Table(heads, rows, [i for i, name in enumerate(columns) if name in results])
+
+
+def _known(frame: pd.DataFrame, name: str) -> bool:
+    return name in frame and bool(frame[name].notna().any())
+
+
+def _failures(cases: pd.DataFrame) -> list[dict[str, str]]:
+    """Return the messages of cases without a result, each once, with the numbers of some of its cases."""
+    rows = list[dict[str, str]]()
+    for (status, message), group in cases[cases["status"] != "ok"].groupby(["status", "message"], sort=False):
+        numbers = [str(number) for number in group["case"][:_MOST_NAMED]]
+        more = len(group) - len(numbers)
+        rows.append(
+            {
+                "status": str(status),
+                "message": str(message),
+                "cases": ", ".join(numbers) + (f" and {more} more" if more else ""),
+            }
+        )
+    return rows
+
+
+def _chart_script() -> str:
+    """Return Vega, Vega-Lite and Vega-Embed as one script, which names `vegaEmbed`."""
+    return vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub lacks the default
+
+
+def _table_script() -> str:
+    bundle = Path(itables.__file__).parent / "html" / "dt_bundle.js"
+    return itables.javascript.generate_init_offline_itables_html(bundle)
+
+
+def _table(cases: Cases) -> str:
+    """Return the cases as a sortable table: inputs, main results and derived columns, status and how to run each."""
+    derived = [name for name in cases.study.columns if name in cases.all]
+    results = [name for name in (*_SHOWN, *derived) if _known(cases.all, name)]
+    columns = ["case", *cases.inputs, *results, "status", "run", "timeline"]
+    shown = pd.DataFrame({cases.label(name): _digits(cases.all[name]) for name in columns})
+    link = "data ? `<a href=\"${encodeURI(data)}\">open</a>` : ''"
+    render = itables.JavascriptFunction(f"function (data) {{ return {link}; }}")
+    return itables.to_html_datatable(
+        shown, table_id="cases", connected=False, text_in_header_can_be_selected=False, showIndex=False, maxBytes=0,
+        paging=len(shown) > _A_PAGE, pageLength=_A_PAGE, scrollX=True, classes="display compact nowrap",
+        allow_html=False, columnDefs=[{"targets": len(columns) - 1, "render": render}],
+    )  # fmt: skip
+
+
+def _digits(values: pd.Series) -> pd.Series:
+    """Return numbers at four significant digits, what is missing as an empty text, and anything else as it is."""
+    if pd.api.types.is_float_dtype(values):
+        values = values.map(lambda value: float(f"{value:.4g}"), na_action="ignore")
+    return values.astype(object).where(values.notna(), "")

@@ -1,0 +1,357 @@
+"""Cases of a study to charts: lines, bars, heat maps, Pareto fronts and sensitivities.
+
+A chart is one Vega-Lite specification, so that the page, PNG and SVG show the same; pointing at a mark shows all inputs
+of its case. Where cases differ in an input that a chart does not show, the best of them is drawn, and the chart's
+subtitle says so. Nothing here knows of pages and files.
+"""
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from scaleout.config.units import format_seconds
+from scaleout.report.colours import IDLE, PUBLISHED, SERIES, time_scale
+from scaleout.study.sweep import expressions
+from scaleout.study.sweep.columns import column_of
+from scaleout.study.sweep.study import Study, View
+
+_HEIGHT = 230
+_WIDTHS = (560, 400, 270)
+"""Widths of a panel where one, two or three stand side by side."""
+_LOG_FROM = 8
+"""Ratio of the largest to the smallest value from which an axis is logarithmic."""
+_SI_FROM = 1e6
+"""Numbers of an input from which they have SI prefixes."""
+_FORMATS = {
+    "s": ".4~g", "B": ".3~s", "B/s": ".3~s", "1/s": ".4~s", "J": ".3~s", "W": ".3~s", "$": "$.3~s", "share": ".1~%",
+    "x": ".3~f",
+}  # fmt: skip
+"""How d3 writes a number of each unit; SI prefixes where `s` stands."""
+_UNITS = {"share": "", "x": "", "1/s": ""}
+"""Units that the numbers or the labels themselves show."""
+
+
+class Cases:
+    """The cases of a study that were simulated, as charts take them.
+
+    A field of a chart's data must hold no dot or bracket, so `field_of` gives it another name.
+    Times are in the unit that suits the longest of their column.
+    """
+
+    def __init__(self, cases: pd.DataFrame, study: Study) -> None:
+        self.study = study
+        self.all = cases.copy()
+        self._units: dict[str, str] = {}
+        self._scales: dict[str, float] = {}
+        for column in cases.columns:
+            if column_of(column).unit == "s" and cases[column].notna().any():
+                self._scales[column], self._units[column] = time_scale(float(cases[column].median()))
+                self.all[column] *= self._scales[column]
+        self.frame = self.all[cases["status"] == "ok"]
+        self.inputs = [name for name in study.inputs if name in cases]
+
+    def has(self, column: str) -> bool:
+        """Whether a column is there and not all of its values are missing or the same."""
+        return column in self.frame and self.frame[column].nunique() > 1
+
+    def where(self, view: View) -> "Cases":
+        """Return the cases of which the view's constraint holds."""
+        if not view.where:
+            return self
+        holds = expressions.parse(view.where, where=f"view {view.title!r}")
+        rows = self.frame.astype(object).where(self.frame.notna(), None).to_dict("records")
+        chosen = copy(self)
+        chosen.frame = self.frame[[bool(holds({str(name): value for name, value in row.items()})) for row in rows]]
+        return chosen
+
+    def label(self, column: str) -> str:
+        """Label of a column, its unit in brackets."""
+        known = column_of(column)
+        unit = self._units.get(column, _UNITS.get(known.unit, known.unit))
+        return f"{known.label} [{unit}]" if unit else known.label
+
+    def text(self, column: str, value: Any) -> str:
+        """Return a value of a column as words; a time has its unit."""
+        if pd.isna(value):
+            return ""
+        if isinstance(value, bool | np.bool_):
+            return "yes" if value else "no"
+        if isinstance(value, str):
+            return value
+        if column in self._units:
+            return format_seconds(value / self._scales[column])
+        if column_of(column).unit == "share":
+            return f"{value:.1%}"
+        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+    def order(self, column: str) -> list[Any]:
+        """Values of an input in the order of the study's file."""
+        return list(self.study.axes.get(column, self.frame[column].drop_duplicates()))
+
+    def numbers(self, column: str) -> Mapping[Any, float] | None:
+        """Numbers of the values of an input by which it can be drawn on an axis of numbers, if any."""
+        values = self.order(column)
+        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+            return {value: float(value) for value in values}
+        return self.study.numbers(column)
+
+    def best(self, shown: Sequence[str], by: str) -> tuple[pd.DataFrame, list[str]]:
+        """Return the best case by a column of all that agree in the shown inputs, and in which inputs they differ."""
+        known = self.frame.dropna(subset=[by])
+        found = known.sort_values(by, ascending=column_of(by).better != "high", kind="stable")
+        open_axes = [name for name in self.study.axes if name not in shown and self.has(name)]
+        return found.drop_duplicates(list(shown)).sort_values("case"), open_axes
+
+    def rows(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return cases as the data of a chart: whole fields, whose missing values are none."""
+        plain = frame.astype(object).where(frame.notna(), None)
+        return plain.rename(columns=field_of)
+
+    def tooltip(self, *results: str) -> list[alt.Tooltip]:
+        """What pointing at a case shows: its number, all inputs, some results and the line that runs it alone."""
+        shown = [alt.Tooltip("case:Q", title="case")]
+        shown += [alt.Tooltip(f"{field_of(name)}:N", title=column_of(name).label) for name in self.inputs]
+        shown += [
+            alt.Tooltip(f"{field_of(name)}:Q", title=self.label(name), format=_format(name))
+            for name in dict.fromkeys((*results, "makespan_s", "exposed_share"))
+            if name in self.frame
+        ]
+        return [*shown, alt.Tooltip("run:N", title="run")]
+
+
+def field_of(column: str) -> str:
+    """Return the field of a chart's data that holds a column."""
+    return column.replace(".", "__").replace("[", "_").replace("]", "_")
+
+
+def _format(column: str) -> str:
+    return _FORMATS.get(column_of(column).unit, ".4~g")
+
+
+def _axis(cases: Cases, column: str) -> alt.Axis:
+    return alt.Axis(title=cases.label(column), format=_format(column))
+
+
+def _colour(cases: Cases, column: str) -> Any:
+    if not column:
+        return alt.value(SERIES[0])
+    order = cases.order(column)
+    colours = [SERIES[number % len(SERIES)] for number in range(len(order))]
+    title = column_of(column).label
+    return alt.Color(f"{field_of(column)}:N", title=title, sort=order, scale=alt.Scale(domain=order, range=colours))
+
+
+def _panels(cases: Cases, view: View, layers: Sequence[alt.Chart], rows: pd.DataFrame, open_axes: Sequence[str]) -> Any:
+    """Return layers over the same data as one chart, a panel for each value of the view's facet."""
+    names = [column_of(name).label for name in open_axes]
+    title = alt.TitleParams(view.title, subtitle=f"the best over {', '.join(names)}" if names else [], anchor="start")
+    columns = 1 if not view.facet else min(len(_WIDTHS), rows[field_of(view.facet)].nunique())
+    chart = alt.layer(*layers, data=rows).properties(width=_WIDTHS[columns - 1], height=_HEIGHT)
+    if not view.facet:
+        return chart.properties(title=title)
+    panel = alt.Facet(f"{field_of(view.facet)}:N", title=None, sort=cases.order(view.facet))
+    faceted = chart.facet(panel, columns=columns).properties(title=title)
+    if view.kind == "tornado":
+        return faceted
+    faceted = faceted.resolve_scale(y="independent")
+    return faceted.resolve_scale(color="independent") if view.kind == "heat_map" else faceted
+
+
+def _lines(cases: Cases, view: View) -> Any:
+    """Draw a result over an input with numbers, a line for each value of another input."""
+    numbers = cases.numbers(view.x) or {}
+    shown = [name for name in (view.x, view.colour, view.facet) if name]
+    found, open_axes = cases.best(shown, view.y)
+    rows = cases.rows(found).assign(at=[numbers[value] for value in found[view.x]])
+    ticks = sorted(set(rows["at"]))
+    log = ticks[0] > 0 and ticks[-1] / ticks[0] >= _LOG_FROM
+    form = "," if ticks[-1] < _SI_FROM else ".4~s"  # an axis of logarithms would write one digit of its own format
+    x = alt.X(
+        "at:Q",
+        scale=alt.Scale(type="log", base=2) if log else alt.Scale(zero=False),
+        axis=alt.Axis(title=cases.label(view.x), values=ticks, labelExpr=f"format(datum.value, '{form}')", grid=False),
+    )
+    spread = found[view.y].max() / found[view.y].min() if found[view.y].min() > 0 else 1
+    y_scale = alt.Scale(type="log") if spread >= _LOG_FROM else alt.Scale(zero=bool(spread > 2))
+    y = alt.Y(f"{field_of(view.y)}:Q", axis=_axis(cases, view.y), scale=y_scale)
+    encoding = {"x": x, "y": y, "color": _colour(cases, view.colour)}
+    line = alt.Chart().mark_line(strokeWidth=1.5).encode(**encoding)
+    points = alt.Chart().mark_point(filled=True, size=45, opacity=1).encode(**encoding, tooltip=cases.tooltip(view.y))
+    return _panels(cases, view, (line, points), rows, open_axes)
+
+
+def _bars(cases: Cases, view: View) -> Any:
+    """Draw a bar for each value of an input, side by side for those of another."""
+    shown = [name for name in (view.x, view.colour, view.facet) if name]
+    found, open_axes = cases.best(shown, view.y)
+    x = alt.X(
+        f"{field_of(view.x)}:N", sort=cases.order(view.x), title=column_of(view.x).label, axis=alt.Axis(labelAngle=-35)
+    )
+    y = alt.Y(f"{field_of(view.y)}:Q", axis=_axis(cases, view.y))
+    encoding: dict[str, Any] = {"x": x, "y": y, "color": _colour(cases, view.colour)}
+    if view.colour:
+        encoding["xOffset"] = alt.XOffset(f"{field_of(view.colour)}:N", sort=cases.order(view.colour))
+    bars = alt.Chart().mark_bar().encode(**encoding, tooltip=cases.tooltip(view.y))
+    return _panels(cases, view, (bars,), cases.rows(found), open_axes)
+
+
+def _heat_map(cases: Cases, view: View) -> Any:
+    """Draw a result by colour over two inputs, its number in each field."""
+    result = view.colour or "makespan_s"
+    shown = [name for name in (view.x, view.y, view.facet) if name]
+    found, open_axes = cases.best(shown, result)
+    x, y = (
+        channel(f"{field_of(name)}:O", sort=cases.order(name), title=column_of(name).label)
+        for channel, name in ((alt.X, view.x), (alt.Y, view.y))
+    )
+    high = column_of(result).better == "high"
+    colour = alt.Color(
+        f"{field_of(result)}:Q",
+        scale=alt.Scale(scheme="viridis", reverse=not high),
+        legend=alt.Legend(title=cases.label(result), format=_format(result)),
+    )
+    ends = found[result] if not view.facet else found.groupby(view.facet)[result]
+    middle = (ends.transform("min") + ends.transform("max")) / 2 if view.facet else (ends.min() + ends.max()) / 2
+    found = found.assign(dark=found[result].lt(middle) if high else found[result].gt(middle))
+    fields = alt.Chart().mark_rect().encode(x=x, y=y, color=colour, tooltip=cases.tooltip(result))
+    numbers = alt.Chart().mark_text(fontSize=9).encode(
+        x=x, y=y, text=alt.Text(f"{field_of(result)}:Q", format=_format(result)),
+        color=alt.condition("datum.dark", alt.value("white"), alt.value(PUBLISHED)),
+    )  # fmt: skip
+    return _panels(cases, view, (fields, numbers), cases.rows(found), open_axes)
+
+
+def _pareto(cases: Cases, view: View) -> Any:
+    """Draw two results of all cases, and join those that no other beats in both."""
+    found = cases.frame.dropna(subset=[view.x, view.y])
+    groups = [found] if not view.facet else [group for _, group in found.groupby(view.facet, sort=False)]
+    found = pd.concat([group.assign(front=_front(group, view.x, view.y)) for group in groups])
+    x, y = (
+        channel(f"{field_of(name)}:Q", axis=_axis(cases, name), scale=alt.Scale(zero=False, nice=True))
+        for channel, name in ((alt.X, view.x), (alt.Y, view.y))
+    )
+    points = alt.Chart().mark_point(filled=True, size=40, opacity=0.85).encode(
+        x=x, y=y, color=_colour(cases, view.colour), tooltip=cases.tooltip(view.x, view.y)
+    )  # fmt: skip
+    line = alt.Chart().mark_line(color=PUBLISHED, strokeWidth=1).encode(x=x, y=y)
+    line.mark.interpolate = "step-after" if column_of(view.x).better != "high" else "step-before"
+    return _panels(cases, view, (line.transform_filter("datum.front"), points), cases.rows(found), ())
+
+
+def _front(cases: pd.DataFrame, x: str, y: str) -> pd.Series:
+    """Return which cases no other beats in both results; of equal ones the first."""
+    falls = {name: column_of(name).better != "high" for name in (x, y)}
+    ordered = cases.sort_values([x, y], ascending=[falls[x], falls[y]], kind="stable")
+    values = ordered[y] if falls[y] else -ordered[y]
+    before = values.cummin().shift(fill_value=float("inf"))
+    return (values < before).reindex(cases.index)
+
+
+def _tornado(cases: Cases, view: View) -> Any:
+    """Draw how far a result moves as one input at a time leaves the reference, the best case of its panel.
+
+    A bar reaches over all values of its input; a mark stands for each of them.
+    """
+    axes = [name for name in cases.study.axes if name != view.facet and cases.has(name)]
+    known = cases.frame.dropna(subset=[view.y])
+    groups = [known] if not view.facet else [group for _, group in known.groupby(view.facet, sort=False)]
+    found = pd.concat([_one_at_a_time(group, axes, view.y) for group in groups])
+    if found.empty:
+        return None
+    order = found.groupby("axis")["change"].agg(lambda each: each.max() - each.min()).sort_values(ascending=False)
+    x = alt.X("change:Q", axis=alt.Axis(title=f"change of {column_of(view.y).label}", format="+.0%"))
+    y = alt.Y("axis:N", sort=list(order.index), title=None)
+    change = alt.Tooltip("change:Q", format="+.1%")
+    span = alt.Chart().mark_bar(color=IDLE, height=14).encode(
+        x=alt.X("min(change):Q", axis=alt.Axis(title=f"change of {column_of(view.y).label}", format="+.0%")),
+        x2="max(change):Q", y=y,
+    )  # fmt: skip
+    marks = alt.Chart().mark_point(filled=True, size=45, color=SERIES[0], opacity=1).encode(
+        x=x, y=y,
+        tooltip=[alt.Tooltip("axis:N"), alt.Tooltip("value:N"), change, *cases.tooltip(view.y)],
+    )  # fmt: skip
+    return _panels(cases, view, (span, marks), cases.rows(found), ())
+
+
+def _one_at_a_time(cases: pd.DataFrame, axes: Sequence[str], result: str) -> pd.DataFrame:
+    """Return the cases that differ from the best one in one input at most, with that input and the result's change."""
+    number = cases[result].argmax() if column_of(result).better == "high" else cases[result].argmin()
+    best = cases.iloc[int(number)]
+    same = pd.DataFrame(
+        {name: cases[name].eq(best[name]) | (cases[name].isna() & pd.isna(best[name])) for name in axes}
+    )
+    rows = []
+    for name in axes:
+        near = cases[same.drop(columns=name).all(axis=1)]
+        if len(near) > 1:
+            label = column_of(name).label
+            rows.append(near.assign(axis=label, value=near[name].astype(str), change=near[result] / best[result] - 1))
+    return pd.concat(rows) if rows else cases.head(0).assign(axis="", value="", change=0.0)
+
+
+_KINDS = {"line": _lines, "bar": _bars, "heat_map": _heat_map, "pareto": _pareto, "tornado": _tornado}
+
+
+def chart_of(cases: Cases, view: View) -> Any:
+    """Return a view as an Altair chart; None if no case can be drawn."""
+    columns = [name for name in (view.x, view.y, view.colour, view.facet) if name]
+    if cases.frame.empty or any(name not in cases.frame or cases.frame[name].isna().all() for name in columns):
+        return None
+    chart = _KINDS[view.kind](cases.where(view), view)
+    if chart is None:
+        return None
+    return chart.configure(font="sans-serif", axis={"labelLimit": 240}).configure_view(stroke=None)
+
+
+def views_of(cases: Cases) -> list[View]:
+    """Return the views of a study; where it names none, those that its inputs and results suggest."""
+    if cases.study.views:
+        return [_titled(cases, view) for view in cases.study.views]
+    axes = sorted((name for name in cases.study.axes if cases.has(name)), key=lambda name: -len(cases.order(name)))
+    facet = "workload" if "workload" in axes else ""
+    free = [name for name in axes if name != facet]
+    found = _main_views(cases, free, facet)
+    priced = next((name for name in ("network_dollars", "dollars", "peak_memory_bytes") if cases.has(name)), None)
+    if priced and free:
+        colour = next((name for name in ("topology", "schedule") if name in free), free[0])
+        found.append(View(kind="pareto", x=priced, y="makespan_s", colour=colour, facet=facet))
+    if len(free) > 1:
+        found.append(View(kind="tornado", y="makespan_s", facet=facet))
+    return [_titled(cases, view) for view in found]
+
+
+def _main_views(cases: Cases, free: Sequence[str], facet: str) -> list[View]:
+    """Views over the inputs with most values: the step, the speed-up over a baseline, and two inputs at once."""
+    if not free:
+        return [View(kind="bar", x=facet, y="makespan_s")] if facet else []
+    counted = next((name for name in free if len(cases.order(name)) > 2 and cases.numbers(name)), None)
+    words = [name for name in free if name != counted and len(cases.order(name)) <= len(SERIES)]
+    colour = "schedule" if "schedule" in words else next(iter(words), "")
+    first = counted or next((name for name in free if name != colour), free[0])
+    colour = "" if colour == first else colour
+    found = [View(kind="line" if counted else "bar", x=first, y="makespan_s", colour=colour, facet=facet)]
+    named = next((name for name in words if name not in (first, colour)), None)
+    if cases.has("speedup"):
+        found.append(View(kind="bar", x=named or first, y="speedup", colour=colour, facet=facet))
+    if len(free) > 1:
+        columns = [name for name in free if name != (named or first)]
+        found.append(View(kind="heat_map", x=columns[0], y=named or first, colour="makespan_s", facet=facet))
+    return found
+
+
+def _titled(cases: Cases, view: View) -> View:
+    """Return a view with a title."""
+    if view.title:
+        return view
+    label = {name: column_of(name).label for name in (view.x, view.y, view.colour or "makespan_s")}
+    titles = {
+        "tornado": f"What moves the {label[view.y]}, one input at a time, from the best case",
+        "heat_map": f"{label[view.colour or 'makespan_s']} by {label[view.x]} and {label[view.y]}",
+    }
+    return view.model_copy(
+        update={"title": titles.get(view.kind, f"{label[view.y]} over {label[view.x]}").capitalize()}
+    )

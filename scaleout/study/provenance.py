@@ -1,0 +1,109 @@
+"""Which model answered: what a result was computed by and from, for every title and every JSON; and what it left out.
+
+Knows no numbers of the result.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import scaleout
+from scaleout.cluster.device.spec import Device
+from scaleout.cluster.topology.topology import Topology
+from scaleout.simulation.options import SimulationOptions
+
+if TYPE_CHECKING:
+    from scaleout.study.job import Job
+
+_NETWORKS = {"alpha_beta": "alpha-beta network", "link": "flows over links"}
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What answered, and what it was given."""
+
+    version: str
+    network: str
+    library: str | None  # whose protocols collectives have
+    contention: str | None  # of kernels and collectives, by what; None for none
+    host: str
+    clocks: str
+    inputs: dict[str, Any]  # workload, topology, device, changes and options that are not the default
+    notes: tuple[str, ...] = ()  # what is not modelled here, although asked for or usual
+
+    @property
+    def title(self) -> str:
+        """What answered, in a line."""
+        protocols = f"protocols of {self.library}" if self.library else "no protocol costs"
+        words = [_NETWORKS[self.network], protocols]
+        if "device" in self.inputs:
+            words += ["contention" if self.contention else "no contention"]
+            words += ["no host" if self.host == "none" else f"{self.host} host", f"{self.clocks} clocks"]
+        return ", ".join([*words, f"scaleout {self.version}", *self.inputs.get("changes", ())])
+
+    def summary(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {**asdict(self), "notes": list(self.notes)}
+
+
+def provenance_of(job: "Job") -> Provenance:
+    """Say by what and from what a job is simulated."""
+    work = job.work.name
+    return provenance(job.network, job.device, job.options, workload=work, contends=job.contention is not None)
+
+
+def provenance(
+    topology: Topology,
+    device: Device | str | None,
+    options: SimulationOptions,
+    *,
+    workload: str = "",
+    contends: bool = False,
+) -> Provenance:
+    """Say by what and from what an answer is computed; `contends` whether something is slowed down by others."""
+    library = topology.library.name if topology.library is not None else None
+    over_links = options.network == "link"
+    plain = SimulationOptions()
+    given = {name: value for name, value in vars(options).items() if value != getattr(plain, name)}
+    inputs = {
+        **({"workload": workload} if workload else {}),
+        "topology": topology.name,
+        **({} if device is None else {"device": device if isinstance(device, str) else device.name}),
+        **({"changes": list(topology.altered)} if topology.altered else {}),
+        **({"options": given} if given else {}),
+    }
+    used = library if contends else None
+    return Provenance(
+        scaleout.__version__,
+        options.network,
+        None if over_links else library,
+        used,
+        options.host,
+        options.clocks,
+        inputs,
+        tuple(_notes(topology, device, options, contends=contends)),
+    )
+
+
+def _notes(topology: Topology, device: Device | str | None, options: SimulationOptions, *, contends: bool) -> list[str]:
+    """Say what is left out."""
+    notes = []
+    if topology.library is None:
+        kind = "messages over links" if options.network == "link" else "alpha-beta"
+        notes.append(
+            f"topology {topology.name} names no communication library: its collectives are {kind}, without the costs "
+            f"of protocols, and may be faster than with one"
+        )
+    elif options.network == "link":
+        notes.append(
+            f"over links messages have no costs of the protocols of {topology.library.name}; --network alpha_beta has"
+        )
+    if device is None:
+        return notes
+    if isinstance(device, str):
+        notes.append(f"no file of device {device}: kernels and collectives do not slow each other down")
+    elif options.contention and not contends:
+        why = "no communication library says what they take" if topology.library is None else "its library does not say"
+        notes.append(f"kernels and collectives that run at the same time do not slow each other down: {why}")
+    if options.clocks != "unthrottled" and isinstance(device, Device) and device.power is None:
+        notes.append(f"--clocks {options.clocks}: the file of device {device.name} has no power; its clocks stay full")
+    return notes

@@ -1,0 +1,264 @@
+"""Inputs of a case to the job that they name, to the command that runs it alone, and to a key.
+
+The key is a hash of all that the numbers depend on, as it was read from the files: the workload, the network with its
+changes, the device with its measured kernels, the schedule, the options, and the version of scaleout. Two cases whose
+inputs say the same in other words have one key.
+"""
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import scaleout
+from scaleout.cluster.device.spec import Device, load_device
+from scaleout.cluster.topology.topology import load_topology
+from scaleout.cluster.topology.what_if import NetworkChanges, change_network
+from scaleout.config.reading import nearest
+from scaleout.config.units import BYTES_PER_S, parse
+from scaleout.errors import ConfigError
+from scaleout.network.collectives import ALGORITHMS, check_kind
+from scaleout.schedule import passes_of
+from scaleout.simulation.options import SimulationOptions
+from scaleout.study.sweep.grid import Grid, Inputs, Value
+from scaleout.workloads.config import ModelFamily, load_workload
+
+DEFAULTS: Mapping[str, Value] = {"schedule": "baseline", "network": "alpha_beta"}
+"""Of inputs that stand in every table; topology and device are those of the workload."""
+
+_CHANGES = {"nodes": "nodes", "nic_down": "nic_down", "break": "broken"}
+_KEYED_CHANGES = ("taper", "bandwidth", "latency", "degrade", "slow")
+_WORD = re.compile(r"(?!(?i:null|true|false)$)[A-Za-z][A-Za-z0-9_]*")
+"""A text that YAML reads as it stands."""
+_OPTIONS = ("network", "host", "clocks", "placement", "policy", "injection")
+"""Inputs that are options of the command line by their own name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A part of a job that cases share, and a hash of it, by which pieces are equal, in any process."""
+
+    digest: str
+    value: Any = field(repr=False)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Piece) and other.digest == self.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of a study, resolved: what it is called, and the job that it is; `error` says why it is none."""
+
+    number: int
+    inputs: Inputs
+    key: str
+    workload: Piece | None = None
+    topology: Piece | None = None
+    device: Piece | None = None
+    options: SimulationOptions = field(default_factory=SimulationOptions)
+    error: str = ""
+
+    @property
+    def schedule(self) -> str:
+        """The schedule it runs under."""
+        return str(self.inputs["schedule"])
+
+    @property
+    def ranks(self) -> int | None:
+        """Ranks of the workload, where it could be read."""
+        return None if self.workload is None else int(self.workload.value.num_ranks)
+
+
+class Resolver:
+    """Reads what inputs name, each thing once, as long as it lives."""
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[Any, ...], Piece | ConfigError] = {}
+
+    def resolve(self, number: int, inputs: Inputs) -> Case:
+        """Return the case of some inputs; what is wrong with them is its `error`."""
+        given = {**DEFAULTS, **inputs}
+        error, found = "", dict[str, Any]()
+        try:
+            found["workload"] = self.workload(given)
+            workload: ModelFamily = found["workload"].value
+            given = {**given, "topology": given.get("topology") or workload.topology,
+                     "device": given.get("device") or workload.device}  # fmt: skip
+            found["topology"] = self._topology(given)
+            found["device"] = self._once(_device, given["device"])
+            found["options"] = options_of(given)
+        except ConfigError as refusal:
+            error = str(refusal)
+        given = {"topology": "", "device": "", **given}
+        key = _hash(version(), error or [found[each].digest for each in ("workload", "topology", "device")],
+                    found.get("options") or sorted(map(repr, given.items())), given["schedule"])  # fmt: skip
+        return Case(number, given, key, **found, error=error)
+
+    def ranks(self, inputs: Inputs) -> int | None:
+        """Return the ranks of the workload of some inputs; None where it cannot be read."""
+        try:
+            return int(self.workload(inputs).value.num_ranks)
+        except ConfigError:
+            return None
+
+    def workload(self, inputs: Inputs) -> Piece:
+        """Return the workload of some inputs; `ConfigError` if it cannot be read."""
+        return self._once(_workload, inputs["workload"], tuple(_keyed(inputs, "set").items()))
+
+    def _topology(self, inputs: Inputs) -> Piece:
+        changes = changes_of(inputs)
+        return self._once(_topology, inputs["topology"], changes)
+
+    def _once(self, read: Callable[..., Piece], *arguments: Any) -> Piece:
+        """Return what a function reads, or raise what it raised, from memory if it did so before."""
+        key = (read, *arguments)
+        if key not in self._read:
+            try:
+                self._read[key] = read(*arguments)
+            except ConfigError as error:
+                self._read[key] = error
+        found = self._read[key]
+        if isinstance(found, ConfigError):
+            raise found
+        return found
+
+
+def _workload(name: Value, changes: tuple[tuple[str, Value], ...]) -> Piece:
+    workload = load_workload(str(name), {key: _plain(value) for key, value in changes})
+    kept = workload.model_dump_json(exclude={"description", "source", "schedules", "topology", "device"})
+    return Piece(_hash(type(workload).__name__, kept), workload)
+
+
+def _topology(name: Value, changes: NetworkChanges) -> Piece:
+    topology = change_network(load_topology(str(name)), changes)
+    return Piece(_hash(replace(topology, name="", source="", altered=())), topology)
+
+
+def _device(name: Value) -> Piece:
+    device = load_device(str(name))
+    return Piece(_hash(*described(device)), device)
+
+
+def described(device: Device) -> list[Any]:
+    """Return all that times of kernels on a device depend on, as values that say it in their `repr`."""
+    devices = [device, *([load_device(device.efficiency_from)] if device.efficiency_from else [])]
+    files = [hashlib.sha256(path.read_bytes()).hexdigest() for each in devices for path in each.kernel_files]
+    return [[replace(each, kernel_files=()) for each in devices], files]
+
+
+def _hash(*parts: Any) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+@cache
+def version() -> str:
+    """Return the version of scaleout, with a hash of its source: a number that a change of it moves is another."""
+    found = hashlib.sha256()
+    package = Path(scaleout.__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        if "data" not in path.relative_to(package).parts:
+            found.update(path.read_bytes())
+    return f"{scaleout.__version__}+{found.hexdigest()[:12]}"
+
+
+def changes_of(inputs: Inputs) -> NetworkChanges:
+    """Return the changes of the network that some inputs say."""
+    given: dict[str, Any] = {name: inputs[key] for key, name in _CHANGES.items() if inputs.get(key) is not None}
+    given |= {key: found for key in _KEYED_CHANGES if (found := _keyed(inputs, key))}
+    return NetworkChanges.of(**given)
+
+
+def options_of(inputs: Inputs) -> SimulationOptions:
+    """Return the options of a simulation that some inputs say; `ConfigError` if one is none."""
+    given: dict[str, Any] = {key: inputs[key] for key in _OPTIONS if inputs.get(key) is not None}
+    if "injection" in given:
+        given["injection_bytes_per_s"] = parse(given.pop("injection"), BYTES_PER_S)
+    if inputs.get("contention") is not None:
+        given["contention"] = inputs["contention"]
+    algorithms = {kind: str(name) for kind, name in _keyed(inputs, "algorithm").items()}
+    for kind, name in algorithms.items():
+        check_kind(kind)
+        able = [each for each, entry in ALGORITHMS.items() if kind in entry.schedules]
+        if name not in able:
+            raise ConfigError(f"algorithm.{kind}: {name!r} is no algorithm of {kind}; {nearest(name, able)}")
+    return SimulationOptions(**given, algorithms=algorithms)
+
+
+def run_line(inputs: Inputs) -> str:
+    """Return the command that simulates a case alone, and gives the same numbers.
+
+    >>> run_line({"workload": "dlrm-128", "set.global_batch": 64, "topology": "ring-128", "schedule": "fused"})
+    'scaleout run dlrm-128 --set global_batch=64 --topology ring-128 --schedule fused'
+    """
+    words = ["scaleout", "run", str(inputs["workload"])]
+    words += [word for key, value in _keyed(inputs, "set").items() for word in ("--set", f"{key}={_as_yaml(value)}")]
+    for key in ("topology", "device"):
+        words += [f"--{key}", str(inputs[key])] if inputs.get(key) else []
+    words += changes_of(inputs).options
+    for key in _OPTIONS:
+        value = inputs.get(key)
+        if value is not None and value != DEFAULTS.get(key):
+            words += [f"--{key}", ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+    for kind, name in _keyed(inputs, "algorithm").items():
+        words += ["--algorithm", f"{kind}={name}"]
+    words += ["--no-contention"] if inputs.get("contention") is False else []
+    words += ["--schedule", str(inputs.get("schedule", DEFAULTS["schedule"]))]
+    return shlex.join(words)
+
+
+def _keyed(inputs: Inputs, key: str) -> dict[str, Value]:
+    begin = f"{key}."
+    return {name.removeprefix(begin): value for name, value in inputs.items() if name.startswith(begin)}
+
+
+def _as_yaml(value: Value) -> str:
+    """Return a value as `--set` reads it back: a text that YAML would read as something else is in quotes."""
+    return value if isinstance(value, str) and _WORD.fullmatch(value) else json.dumps(_plain(value))
+
+
+def _plain(value: Value) -> Any:
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def check_names(grids: Sequence[Grid]) -> None:
+    """Refuse names that are none, and keys that a workload has not, before any case runs: all with it would fail.
+
+    Raises
+    ------
+    ConfigError
+        Which name or key, and the nearest one.
+    """
+    for grid in grids:
+        values = grid.values
+        for kind, find in (("topology", load_topology), ("device", load_device)):
+            for name in values.get(kind, ()):
+                if name is not None:
+                    find(str(name))
+        for name in values.get("schedule", ()):
+            passes_of(str(name))
+        for name in values["workload"]:
+            _check_keys(
+                load_workload(str(name)),
+                [column.removeprefix("set.") for column in values if column.startswith("set.")],
+            )
+        for column in values:
+            if column.startswith("algorithm."):
+                check_kind(column.removeprefix("algorithm."))
+
+
+def _check_keys(workload: ModelFamily, keys: Iterable[str]) -> None:
+    known = {*type(workload).model_fields, *type(workload).RENAMED}
+    for key in keys:
+        if key not in known:
+            raise ConfigError(
+                f"set.{key}: workload {workload.name!r} has no such key; {nearest(key, known)} (keys of one workload "
+                f"alone stand in its own entry of `cases`)"
+            )

@@ -1,0 +1,69 @@
+"""Columns of a study's table: what each result is called, its unit, and which way is better.
+
+Inputs are columns by the keys of the file; derived columns are expressions of the others.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Column(NamedTuple):
+    """What stands in a column: in words, its unit, and whether ``low`` or ``high`` is better, or neither."""
+
+    label: str
+    unit: str = ""
+    better: str = ""
+
+
+COLUMNS: Mapping[str, Column] = {
+    "ranks": Column("ranks"),
+    "makespan_s": Column("makespan", "s", "low"),
+    "speedup": Column("speed-up over the baseline", "x", "high"),
+    "compute_s": Column("compute", "s", "low"),
+    "communication_s": Column("communication", "s", "low"),
+    "exposed_communication_s": Column("exposed communication", "s", "low"),
+    "idle_s": Column("idle", "s", "low"),
+    "exposed_share": Column("exposed share", "share", "low"),
+    "samples_per_s": Column("samples a second", "1/s", "high"),
+    "tokens_per_s": Column("tokens a second", "1/s", "high"),
+    "tokens_per_s_per_rank": Column("tokens a second and rank", "1/s", "high"),
+    "mfu": Column("MFU", "share", "high"),
+    "hfu": Column("HFU", "share", "high"),
+    "bubble": Column("bubble", "share", "low"),
+    "peak_memory_bytes": Column("peak memory of the worst rank", "B", "low"),
+    "memory_capacity_bytes": Column("memory of a device", "B"),
+    "fits": Column("fits into memory"),
+    "measured_share": Column("share of kernel time that is measured", "share", "high"),
+    "slowest_dimension_bytes": Column("bytes that a rank sends over the slowest dimension", "B", "low"),
+    "joules": Column("energy of a step", "J", "low"),
+    "dollars": Column("list price", "$", "low"),
+    "network_dollars": Column("list price of the network", "$", "low"),
+    "network_watts": Column("power of the network", "W", "low"),
+    "decisions": Column("what the schedule decided"),
+}
+"""Results, in the order of the table."""
+
+DIMENSION_BYTES = "dimension_bytes."
+"""Begin of the columns of bytes that a rank sends over each dimension."""
+
+TEXTS = ("decisions",)
+"""Results that are texts; `fits` is a truth value, `ranks` a whole number, and all else a number."""
+
+BEFORE = ("ranks", "peak_memory_bytes", "memory_capacity_bytes", "fits")
+"""Results that are known before anything is simulated: constraints may read them besides the inputs."""
+
+_LABELS = {"set": "", "algorithm": "algorithm of ", "bandwidth": "bandwidth of dimension ",
+           "latency": "latency of dimension ", "taper": "taper of dimension ", "degrade": "degraded link ",
+           "slow": "slowed rank "}  # fmt: skip
+
+
+def column_of(name: str) -> Column:
+    """Return what stands in a column by its name: a result, bytes of a dimension, an input, or a derived one."""
+    if name in COLUMNS:
+        return COLUMNS[name]
+    if name.startswith(DIMENSION_BYTES):
+        return Column(f"bytes that a rank sends over dimension {name.removeprefix(DIMENSION_BYTES)}", "B", "low")
+    key, _, rest = name.partition(".")
+    if rest and key in _LABELS:
+        return Column(f"{_LABELS[key]}{rest}")
+    return Column(name.replace("_", " "))

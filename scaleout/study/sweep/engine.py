@@ -1,0 +1,240 @@
+"""Runs a study: its cases less those whose results are there already, in chunks of about five seconds.
+
+What is done lies in the output folder's shards and nowhere else, so that a study that was interrupted, by whatever,
+goes on where it was, and a study with more cases takes the results of those that it had. One process at a time runs the
+whole of a study in a folder, or one of its parts (``--shard``).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import pandas as pd
+
+from scaleout.config.checkpoint import locked
+from scaleout.config.writing import check_writable
+from scaleout.errors import ConfigError
+from scaleout.study.sweep import execution
+from scaleout.study.sweep.cases import Case, Resolver
+from scaleout.study.sweep.columns import BEFORE
+from scaleout.study.sweep.execution import Pool
+from scaleout.study.sweep.expressions import Expression
+from scaleout.study.sweep.grid import Inputs
+from scaleout.study.sweep.shards import known_keys, read_shards, write_shard
+from scaleout.study.sweep.study import ASKS_FROM, Study
+from scaleout.study.sweep.table import table_of_cases
+from scaleout.study.sweep.worker import Chunk, Row
+
+CHUNK_S = 5.0
+"""What a chunk is to take: long beside what handing it over takes, short beside what is lost with a worker."""
+_TRIAL_S = 2.0
+"""What runs in this process first: a study that is done by then needs no others, which take a second to start."""
+_FIRST = 4
+"""Cases of a chunk before anything is known of how long they take."""
+_TOGETHER = 16
+"""Cases in a row that parts of a study share among them, as those near each other run one program."""
+_MEMORY_COLUMNS = frozenset(BEFORE) - {"ranks"}
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a study runs.
+
+    Attributes
+    ----------
+    workers : int, optional
+        Processes, or workers of a cluster; by default all cores here, and only this process for a study that is short.
+    cluster : str
+        ``local``, ``slurm`` or a scheduler's address of Dask; empty for none.
+    shard : pair of int
+        Which part of the study, from 1, and of how many; only a whole study, 1 of 1, has a table in the end.
+    approved : bool
+        Whether a study of a million cases or more may run.
+    tell : function
+        Called now and then with the cases that are done, all that are known of, and those that failed.
+    """
+
+    workers: int | None = None
+    cluster: str = ""
+    shard: tuple[int, int] = (1, 1)
+    approved: bool = False
+    tell: Callable[[int, int, int], None] = field(default=lambda *_told: None)
+
+    def __post_init__(self) -> None:
+        part, parts = self.shard
+        if not 1 <= part <= parts:
+            raise ConfigError(f"shard {part}/{parts}: give which part of how many, such as 1/8 to 8/8")
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is all of the study."""
+        return self.shard == (1, 1)
+
+
+def cases_of(study: Study, resolver: Resolver) -> Iterator[tuple[int, Inputs]]:
+    """Yield number and inputs of the cases that constraints on inputs and ranks leave, in order."""
+    constraints = [each for each in study.where if not each.names & _MEMORY_COLUMNS]
+    kept: Iterator[tuple[int, Inputs]] = (pair for pair in study.every_case() if _holds(constraints, pair[1], resolver))
+    sample = study.file.sample
+    if sample is not None:
+        kept = iter(sorted(islice(kept, int(sample.count)), key=lambda pair: pair[0]))
+    for number, (_, inputs) in enumerate(kept):
+        yield number, inputs
+
+
+def _holds(constraints: Sequence[Expression], inputs: Inputs, resolver: Resolver) -> bool:
+    columns = inputs
+    if any("ranks" in each.names for each in constraints):
+        columns = {**inputs, "ranks": resolver.ranks(inputs)}
+    return not any(each(columns) is False for each in constraints)
+
+
+def run_study(study: Study, directory: Path | None = None, execution: Execution | None = None) -> pd.DataFrame | None:
+    """Run what is left of a study, and return the table of its cases; None of a part of it.
+
+    Parameters
+    ----------
+    directory : Path, optional
+        Where results are kept; without one they are in memory alone.
+
+    Raises
+    ------
+    ConfigError
+        If the study has a million cases or more and was not approved, no case is left by its constraints, another
+        process works in the directory, or it cannot be written.
+    ScaleoutError
+        If what runs the cases is lost; what was done is kept.
+    OSError
+        If the disk is full.
+    """
+    how = execution or Execution()
+    _check_size(study, how)
+    with ExitStack() as stack:
+        if directory is not None:
+            check_writable(directory)
+            directory.mkdir(parents=True, exist_ok=True)
+            _lock(stack, directory, how)
+        run = _Run(study, directory, how)
+        run.finish()
+        if not how.whole:
+            return None
+        if not run.keys:
+            raise ConfigError(f"study {study.name!r}: its constraints leave no case of {study.size:,}; change `where`")
+        resolver = run.resolver
+        cases = (resolver.resolve(number, inputs) for number, inputs in cases_of(study, resolver))
+        return table_of_cases(study, cases, run.rows())
+
+
+def _check_size(study: Study, how: Execution) -> None:
+    size = study.size if study.file.sample is None else min(study.size, int(study.file.sample.count))
+    if size >= ASKS_FROM and not how.approved:
+        raise ConfigError(
+            f"study {study.name!r} has {size:,} cases; give --yes if that is meant, or take some at random: "
+            f"sample: {{count: 1000}}"
+        )
+
+
+def _lock(stack: ExitStack, directory: Path, how: Execution) -> None:
+    """Hold the part of the study, and see that nobody runs the whole, or, for the whole, any part."""
+    part, parts = how.shard
+    if how.whole:
+        others = sorted(path.name[1 : -len(".lock")] for path in directory.glob(".study-*-of-*.lock"))
+        stack.enter_context(locked(directory, "study"))
+    else:
+        others = ["study"]
+        stack.enter_context(locked(directory, f"study-{part}-of-{parts}"))
+    for name in others:
+        with locked(directory, name):
+            pass
+
+
+class _Run:
+    """A study as it runs."""
+
+    def __init__(self, study: Study, directory: Path | None, how: Execution) -> None:
+        self.study, self.directory, self.how = study, directory, how
+        self.resolver = Resolver()
+        self.keys: set[str] = set()
+        self._kept: dict[str, Row] = {}  # without a directory
+        self._done = known_keys(directory) if directory else set()
+        self._constraints = tuple(each.text for each in study.where if each.names & _MEMORY_COLUMNS)
+        self._pending = self._left()
+        self._counts = {"found": 0, "done": 0, "failed": 0}
+        self._pace_s = 0.0
+
+    def _left(self) -> Iterator[Case]:
+        """Yield the cases of this part of the study that have no result yet, each key once."""
+        part, parts = self.how.shard
+        for number, inputs in cases_of(self.study, self.resolver):
+            if number // _TOGETHER % parts != part - 1:
+                continue
+            case = self.resolver.resolve(number, inputs)
+            new = case.key not in self._done and case.key not in self.keys
+            self.keys.add(case.key)
+            self._counts["found"] += 1
+            self._counts["done"] += not new
+            if new:
+                yield case
+
+    def rows(self) -> list[Row]:
+        """Return all rows that are there."""
+        return list((read_shards(self.directory) if self.directory else self._kept).values())
+
+    def finish(self) -> None:
+        """Run all that is left: at first here, then on what it was asked for, or on all cores."""
+        if self.how.cluster:
+            with execution.cluster(self.how.cluster, self.how.workers) as pool:
+                self._on(pool, workers=max(1, pool.free))
+            return
+        workers = self.how.workers or execution.cores()
+        if self.how.workers is None and workers > 1:
+            self._on(execution.Here(), workers=1, until_s=_TRIAL_S)
+        first = next(self._pending, None)
+        if first is None:
+            return
+        self._pending = _put_back(first, self._pending)
+        with execution.processes(workers) as pool:
+            self._on(pool, workers=workers)
+
+    def _on(self, pool: Pool, *, workers: int, until_s: float = float("inf")) -> None:
+        """Run chunks on a pool until none is left, or they have taken so long; what is done is written at once."""
+        taken, spent_s = 0, 0.0
+        while True:
+            while pool.free > 0 and spent_s < until_s:
+                cases = tuple(islice(self._pending, self._length(workers, trial=until_s)))
+                if not cases:
+                    break
+                pool.submit(Chunk(cases, self._constraints))
+                taken += 1
+            if not taken:
+                return
+            done = pool.finished()
+            taken -= len(done)
+            spent_s += sum(each.seconds for each in done)
+            for each in done:
+                pace_s = each.seconds / len(each.rows)
+                self._pace_s = pace_s if not self._pace_s else (self._pace_s + pace_s) / 2
+            self._keep([row for each in done for row in each.rows])
+
+    def _length(self, workers: int, *, trial: float) -> int:
+        """Cases of the next chunk: about `CHUNK_S`, and less where few are left for the workers."""
+        if not self._pace_s:
+            return _FIRST
+        left = max(1, self.study.size - len(self.keys)) if self.study.file.sample is None else 10**9
+        return max(1, min(int(min(CHUNK_S, trial / 2) / self._pace_s), left // (2 * workers)))
+
+    def _keep(self, rows: list[Row]) -> None:
+        if self.directory is None:
+            self._kept |= {row["key"]: row for row in rows}
+        else:
+            write_shard(self.directory, rows)
+        self._counts["done"] += len(rows)
+        self._counts["failed"] += sum(row["status"] == "failed" for row in rows)
+        self.how.tell(self._counts["done"], max(self._counts["found"], self.study.size), self._counts["failed"])
+
+
+def _put_back(first: Case, rest: Iterator[Case]) -> Iterator[Case]:
+    yield first
+    yield from rest

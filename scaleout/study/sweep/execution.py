@@ -1,0 +1,224 @@
+"""Where the chunks of a study run: in this process, in others on this machine, or on a cluster of Dask.
+
+A `Pool` takes chunks and hands back rows in whatever order they are done. It keeps nothing: what is not handed back is
+run again by whoever asks next. Dask is imported where a cluster is asked for, and nowhere else.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple, Protocol
+
+from scaleout.errors import ConfigError, ScaleoutError
+from scaleout.study.search.execution import pools_of
+from scaleout.study.sweep.worker import Chunk, Row, run_chunk
+
+_QUEUED = 2
+"""Chunks of each worker of a cluster: the one that runs, and one that waits for it."""
+_ALLOWED_DEATHS = 1000
+"""Of workers that ran a chunk, before Dask gives it up: workers that are killed at random say nothing of a chunk."""
+_PATIENCE_S = 60.0
+"""Until the first worker of a cluster has come, or its scheduler answers."""
+
+
+class Done(NamedTuple):
+    """A chunk that was run: its rows, and how long a worker took."""
+
+    rows: list[Row]
+    seconds: float
+
+
+class Pool(Protocol):
+    """Runs chunks, as many at a time as `free` says at first."""
+
+    @property
+    def free(self) -> int:
+        """Chunks that it would take now."""
+
+    def submit(self, chunk: Chunk) -> None:
+        """Take a chunk."""
+
+    def finished(self) -> list[Done]:
+        """Wait until a chunk is done, and return all that are; `ScaleoutError` if what ran them is lost."""
+
+
+def timed(chunk: Chunk) -> Done:
+    """Run a chunk, and say how long that took."""
+    begin = time.perf_counter()
+    rows = run_chunk(chunk)
+    return Done(rows, time.perf_counter() - begin)
+
+
+class Here:
+    """Runs chunks in this process, as they are taken."""
+
+    def __init__(self) -> None:
+        self._done: list[Done] = []
+
+    @property
+    def free(self) -> int:
+        """One, unless one is done that was not asked for yet."""
+        return 1 - len(self._done)
+
+    def submit(self, chunk: Chunk) -> None:
+        """Run a chunk."""
+        self._done.append(timed(chunk))
+
+    def finished(self) -> list[Done]:
+        """Return what is done."""
+        found, self._done = self._done, []
+        return found
+
+
+class Processes:
+    """Runs each chunk in one of some processes that is free."""
+
+    def __init__(self, executors: list[Executor]) -> None:
+        self._free = list(executors)
+        self._running: dict[Future[Done], Executor] = {}
+
+    @property
+    def free(self) -> int:
+        """Processes without a chunk."""
+        return len(self._free)
+
+    def submit(self, chunk: Chunk) -> None:
+        """Hand a chunk to a process that is free."""
+        executor = self._free.pop()
+        self._running[executor.submit(timed, chunk)] = executor
+
+    def finished(self) -> list[Done]:
+        """Wait for the next chunks that are done."""
+        done, _ = wait(self._running, return_when=FIRST_COMPLETED)
+        self._free += [self._running.pop(future) for future in done]
+        try:
+            return [future.result() for future in done]
+        except BrokenProcessPool:
+            raise ScaleoutError(
+                "a worker process was killed, most likely for want of memory; give fewer --workers, or run the same "
+                "command again: with --output it resumes"
+            ) from None
+
+
+class OnDask:
+    """Runs chunks on the workers of a Dask cluster, and counts them anew each time: they come and go."""
+
+    def __init__(self, client: Any) -> None:
+        from distributed import as_completed  # noqa: PLC0415 - Dask is an extra
+
+        self._client, self._completed, self._taken = client, as_completed(), 0
+
+    @property
+    def free(self) -> int:
+        """Chunks that keep all workers busy, less those that were taken."""
+        threads: int = sum(self._client.nthreads().values())
+        return max(1, _QUEUED * threads) - self._taken
+
+    def submit(self, chunk: Chunk) -> None:
+        """Send a chunk to the scheduler."""
+        self._completed.add(self._client.submit(timed, chunk, pure=False))
+        self._taken += 1
+
+    def finished(self) -> list[Done]:
+        """Wait for the next chunks that are done."""
+        futures = [next(self._completed)]
+        while self._completed.has_ready():
+            futures.append(next(self._completed))
+        self._taken -= len(futures)
+        with _told():
+            return [future.result() for future in futures]
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Say in a message what of a cluster is lost."""
+    from concurrent.futures import CancelledError  # noqa: PLC0415
+
+    from distributed.comm.core import CommClosedError  # noqa: PLC0415 - Dask is an extra
+
+    try:
+        yield
+    except (CancelledError, CommClosedError, OSError, TimeoutError) as error:
+        raise ScaleoutError(
+            f"the cluster is lost ({type(error).__name__}); what was done is kept: start a cluster, and run the same "
+            f"command again"
+        ) from None
+
+
+@contextmanager
+def processes(workers: int) -> Iterator[Pool]:
+    """Yield a pool of processes on this machine; one is this process."""
+    if workers == 1:
+        yield Here()
+        return
+    with pools_of(workers) as executors:
+        yield Processes(executors)
+
+
+@contextmanager
+def cluster(where: str, workers: int | None) -> Iterator[Pool]:
+    """Yield a pool on a Dask cluster: ``local``, ``slurm``, or the address of a scheduler.
+
+    Raises
+    ------
+    ConfigError
+        If Dask is not installed, there is no such cluster, or its scheduler does not answer.
+    """
+    try:
+        import dask  # noqa: PLC0415 - an extra
+        from distributed import Client  # noqa: PLC0415
+    except ImportError:
+        raise ConfigError(f"--cluster {where} needs Dask; install it: pip install 'scaleout[cluster]'") from None
+    settings = {
+        "distributed.scheduler.allowed-failures": _ALLOWED_DEATHS,
+        "distributed.comm.timeouts.connect": f"{_PATIENCE_S:g}s",
+        "distributed.worker.daemon": True,
+        "distributed.logging.distributed": "error",
+    }
+    with ExitStack() as stack:
+        stack.enter_context(dask.config.set(settings))
+        address = _CLUSTERS[where](stack, workers) if where in _CLUSTERS else where
+        if isinstance(address, str) and not address.startswith(("tcp://", "tls://", "ucx://")):
+            raise ConfigError(f"--cluster {where}: give local, slurm, or a scheduler's address as tcp://host:8786")
+        try:
+            client = stack.enter_context(Client(address, timeout=_PATIENCE_S))
+            client.wait_for_workers(1, timeout=_PATIENCE_S if where != "slurm" else None)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise ConfigError(f"--cluster {where}: does not answer ({error}); start it, or give another") from None
+        yield OnDask(client)
+
+
+def _local(stack: ExitStack, workers: int | None) -> Any:
+    from distributed import LocalCluster  # noqa: PLC0415 - an extra
+
+    count = workers or cores()
+    return stack.enter_context(LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None))
+
+
+def _slurm(stack: ExitStack, workers: int | None) -> Any:
+    """Start workers as jobs of Slurm; partition, memory and time stand in Dask's own configuration (jobqueue.slurm)."""
+    try:
+        from dask_jobqueue import SLURMCluster  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise ConfigError("--cluster slurm needs dask-jobqueue; install it: pip install 'scaleout[cluster]'") from None
+    try:
+        found = stack.enter_context(SLURMCluster())
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"--cluster slurm: {str(error).splitlines()[0]}; say in ~/.config/dask/jobqueue.yaml what a job is to "
+            f"have (cores, memory, walltime, queue)"
+        ) from None
+    found.scale(workers or 1)
+    return found
+
+
+_CLUSTERS: dict[str, Callable[[ExitStack, int | None], Any]] = {"local": _local, "slurm": _slurm}
+"""Name of a kind of cluster to what starts one."""
+
+
+def cores() -> int:
+    """Return the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,255 @@
+"""A study's file to a `Study`: the inputs of its cases, constraints, derived columns, baseline and views.
+
+See `grid` for how keys become cases. A file is the user's, or shipped in ``workloads/studies``.
+"""
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from scaleout.config import library
+from scaleout.config.reading import nearest
+from scaleout.config.units import BYTES_PER_S, SECONDS, Count, CountOrZero, Quantity, parse
+from scaleout.config.validated import Config, Text, read_yaml, validate
+from scaleout.errors import ConfigError
+from scaleout.study.sweep import expressions
+from scaleout.study.sweep.cases import check_names
+from scaleout.study.sweep.columns import BEFORE, COLUMNS, DIMENSION_BYTES
+from scaleout.study.sweep.expressions import Expression
+from scaleout.study.sweep.grid import Block, Grid, Value, everything, grids_of, numbered, place
+
+ASKS_FROM = 1_000_000
+"""Cases from which a study asks first."""
+_TRIES = 20
+"""Times as many cases as a sample wants are drawn for it, where constraints leave some out."""
+_MOST_CASES = 10**15
+
+
+class View(Config):
+    """A picture of the report: what is drawn over what."""
+
+    kind: Literal["line", "bar", "heat_map", "pareto", "tornado"]
+    x: str = ""
+    y: str = ""
+    colour: str = ""
+    facet: str = ""
+    title: str = ""
+    where: str = ""
+
+
+class Sample(Config):
+    """So many cases of all, at random."""
+
+    count: Count
+    seed: CountOrZero = 0
+
+
+def _list_of(given: Any) -> Any:
+    return given if isinstance(given, list | tuple) else [given]
+
+
+class StudyFile(Block):
+    """What a study's file holds."""
+
+    title: Text
+    description: str = ""
+    source: str = ""
+    cases: tuple[Block, ...] = ()
+    sample: Sample | None = None
+    where: Annotated[tuple[Text, ...], BeforeValidator(_list_of)] = ()
+    columns: dict[Text, Text] = Field(default_factory=dict)
+    baseline: dict[Text, Any] = Field(default_factory=dict)
+    views: tuple[View, ...] = ()
+    timelines: Literal["best", "all", "none"] = "best"
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """A study, read and checked.
+
+    Attributes
+    ----------
+    where : constraints on the inputs and on `BEFORE`; a case is left out where one of them is false
+    columns : derived columns, name to expression
+    baseline : input column to its value in the cases to which the others are compared
+    """
+
+    name: str
+    file: StudyFile
+    grids: tuple[Grid, ...]
+    where: tuple[Expression, ...]
+    expressions: Mapping[str, Expression]
+
+    @property
+    def title(self) -> str:
+        """What it asks, in a line."""
+        return self.file.title
+
+    @property
+    def description(self) -> str:
+        """What it is, in sentences."""
+        return self.file.description
+
+    @property
+    def source(self) -> str:
+        """Where it is from."""
+        return self.file.source
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        """Pictures that its file asks for."""
+        return self.file.views
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """Derived columns, name to expression."""
+        return self.file.columns
+
+    @property
+    def baseline(self) -> Mapping[str, Value]:
+        """Input column to its value in the cases that others are compared to."""
+        return self.file.baseline
+
+    @cached_property
+    def size(self) -> int:
+        """Cases before constraints and a sample."""
+        return sum(map(len, self.grids))
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """Columns of inputs, in the order of the table."""
+        columns = dict.fromkeys(column for grid in self.grids for axis in grid.axes for column in axis.columns)
+        return tuple(sorted((*columns, *(each for each in ALWAYS if each not in columns)), key=place))
+
+    @cached_property
+    def axes(self) -> dict[str, tuple[Value, ...]]:
+        """Input columns that vary, to their values in the order of the file; not those that the workload decides."""
+        found: dict[str, dict[Value, None]] = {column: {} for column in self.inputs}
+        of_workload: dict[str, dict[Value, set[Value]]] = {column: {} for column in self.inputs}
+        for grid in self.grids:
+            values = grid.values
+            for column in self.inputs:
+                mine = values.get(column, (None,))
+                found[column] |= dict.fromkeys(values.get(column, ()))
+                for workload in values["workload"]:
+                    of_workload[column].setdefault(workload, set()).update(mine)
+        alone = {column for column, each in of_workload.items() if all(len(mine) == 1 for mine in each.values())}
+        return {
+            column: tuple(values)
+            for column, values in found.items()
+            if (len(values) > 1 if column == "workload" else column not in alone)
+        }
+
+    def numbers(self, column: str) -> dict[Value, float] | None:
+        """Return what to plot for the values of an axis that are texts with numbers: factors, B/s or s; else None."""
+        try:
+            return {value: _number(column, value) for value in self.axes.get(column, ()) if value is not None} or None
+        except (ConfigError, ValueError):
+            return None
+
+    def every_case(self) -> Iterator[tuple[int, dict[str, Value]]]:
+        """Yield number and inputs of the cases in the file's order, or in a random one for a sample to take from."""
+        if self.file.sample is None:
+            yield from enumerate(everything(self.grids))
+            return
+        most = min(self.size, _TRIES * int(self.file.sample.count))
+        for number in random.Random(self.file.sample.seed).sample(range(self.size), most):
+            yield number, numbered(self.grids, number)
+
+
+ALWAYS = ("workload", "topology", "device", "schedule", "network")
+"""Inputs that stand in every table."""
+
+_QUANTITIES: Mapping[str, Quantity] = {
+    "bandwidth": BYTES_PER_S, "injection": BYTES_PER_S, "degrade": BYTES_PER_S, "latency": SECONDS,
+}  # fmt: skip
+
+
+def _number(column: str, value: Value) -> float:
+    key = column.partition(".")[0]
+    if key == "taper" and isinstance(value, str):
+        up, _, down = value.partition("@")[0].partition(":")
+        return float(up) / float(down or 1)
+    if isinstance(value, str) and value.endswith("x"):
+        return float(value[:-1])
+    if isinstance(value, bool | tuple) or value is None:
+        raise ValueError(value)
+    if isinstance(value, str) and key in _QUANTITIES:
+        return parse(value, _QUANTITIES[key])
+    return float(value)
+
+
+def load_study(name_or_file: str | Path) -> Study:
+    """Read a study by the name of a shipped one or by its file.
+
+    Raises
+    ------
+    ConfigError
+        If there is none, or a key, an expression or a column in it is wrong.
+    """
+    path = library.find("study", str(name_or_file))
+    return study_of(read_yaml(path), name=path.stem, where=str(path))
+
+
+def study_of(values: Mapping[str, Any], *, name: str, where: str) -> Study:
+    """Return the study of plain values, as a file or a program gives them; `ConfigError` if one is wrong."""
+    file = validate(StudyFile, values, where=where)
+    grids = tuple(grids_of(file, file.cases))
+    constraints = tuple(expressions.parse(text, where=f"{where}: where") for text in file.where)
+    derived = {key: expressions.parse(text, where=f"{where}: columns.{key}") for key, text in file.columns.items()}
+    study = Study(name, file, grids, constraints, derived)
+    _check_size(study, where)
+    _check_columns(study, where)
+    _check_names(study, where)
+    return study
+
+
+def _check_size(study: Study, where: str) -> None:
+    if study.size > _MOST_CASES:
+        raise ConfigError(f"{where}: its lists make more than {_MOST_CASES:.0e} cases; give fewer, or a study for each")
+    if any("workload" not in grid.values for grid in study.grids):
+        raise ConfigError(f"{where}: key 'workload' is missing; add one, or a list (`scaleout list workloads`)")
+
+
+def _check_columns(study: Study, where: str) -> None:
+    """Refuse constraints, derived columns, a baseline and views of columns that are not there."""
+    inputs, known = set(study.inputs), {*study.inputs, *COLUMNS}
+    known |= {f"{DIMENSION_BYTES}{number}" for number in range(8)}
+    for each in study.where:
+        each.check({*inputs, *BEFORE}, where=f"{where}: where")
+    for key, each in study.expressions.items():
+        if key in known or not all(part.isidentifier() for part in key.split(".")):
+            raise ConfigError(f"{where}: columns.{key}: is the name of a column already, or no name; give another")
+        each.check(known, where=f"{where}: columns.{key}")
+        known.add(key)
+    for column, value in study.baseline.items():
+        if column not in study.axes:
+            raise ConfigError(
+                f"{where}: baseline: {column!r} does not vary in this study; {nearest(column, study.axes)}"
+            )
+        if value not in study.axes[column]:
+            raise ConfigError(
+                f"{where}: baseline.{column}: no case has {value!r}; "
+                f"{nearest(str(value), map(str, study.axes[column]))}"
+            )
+    for number, view in enumerate(study.views):
+        for key in ("x", "y", "colour", "facet"):
+            column = getattr(view, key)
+            if column and column not in known:
+                raise ConfigError(f"{where}: views.{number}.{key}: unknown column {column!r}; {nearest(column, known)}")
+        if view.where:
+            expressions.parse(view.where, where=f"{where}: views.{number}").check(
+                known, where=f"{where}: views.{number}"
+            )
+
+
+def _check_names(study: Study, where: str) -> None:
+    try:
+        check_names(study.grids)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None

@@ -1,0 +1,126 @@
+"""Cases and rows of results to the table of a study: inputs, results, speed-ups over the baseline, derived columns."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from scaleout.config.writing import replacing
+from scaleout.study.sweep.cases import Case, run_line
+from scaleout.study.sweep.columns import BEFORE, COLUMNS, DIMENSION_BYTES, TEXTS
+from scaleout.study.sweep.study import Study
+from scaleout.study.sweep.worker import OK, Row, broken_of, left_out
+
+FILE = "cases.parquet"
+"""Of an output folder: the table."""
+
+
+def table_of_cases(study: Study, cases: Iterable[Case], rows: Sequence[Row]) -> pd.DataFrame:
+    """Return the table of a study, a row a case in the order of its file; see docs/how-to/run-a-study.md."""
+    of_key = {row["key"]: row for row in rows}
+    found: list[dict[str, Any]] = []
+    for case in cases:
+        row = _constrained(study, case, of_key[case.key])
+        said = {"case": case.number, "key": case.key, "status": row["status"], "message": row["message"]}
+        inputs = {column: case.inputs.get(column) for column in study.inputs}
+        found.append({**said, "run": run_line(case.inputs), "timeline": "", **inputs, **_results(row)})
+    _add_speedups(study, found)
+    for name, expression in study.expressions.items():
+        for each in found:
+            each[name] = expression(each) if each["status"] == OK else None
+    columns = list(found[0]) if found else []
+    there = dict.fromkeys(column for each in found for column in each)
+    columns = ["case", "key", "status", "message", "run", "timeline", *study.inputs]
+    columns += [name for name in COLUMNS if name in there]
+    columns += sorted(name for name in there if name.startswith(DIMENSION_BYTES))
+    columns += list(study.expressions)
+    return pd.DataFrame({name: _column(name, [each.get(name) for each in found]) for name in columns})
+
+
+def _constrained(study: Study, case: Case, row: Row) -> Row:
+    """Return a row, or, where a constraint on it is false that was not there when it ran, why it is left out."""
+    if row["status"] == OK:
+        broken = broken_of(study.where, case, row)
+        if broken is not None:
+            return {**{name: row.get(name) for name in ("key", *BEFORE)}, **left_out(broken)}
+    return row
+
+
+def _results(row: Row) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in ("key", "status", "message")}
+
+
+def _add_speedups(study: Study, rows: Sequence[dict[str, Any]]) -> None:
+    """Add to each case the makespan of its baseline over its own: that which agrees with it in all other axes."""
+    if not study.baseline:
+        return
+    others = [column for column in study.axes if column not in study.baseline]
+
+    def group(row: Mapping[str, Any]) -> tuple[Any, ...]:
+        return tuple(row.get(column) for column in others)
+
+    baselines = {
+        group(row): row["makespan_s"]
+        for row in rows
+        if row["status"] == OK and all(row.get(column) == value for column, value in study.baseline.items())
+    }
+    for row in rows:
+        if row["status"] == OK and group(row) in baselines and row["makespan_s"]:
+            row["speedup"] = baselines[group(row)] / row["makespan_s"]
+
+
+def _column(name: str, values: list[Any]) -> pd.Series:
+    """Return a column of one type: whole numbers, numbers, truth values, else texts."""
+    there = [value for value in values if value is not None]
+    kinds = {type(value) for value in there}
+    if name in TEXTS or name in ("key", "status", "message", "run", "timeline"):
+        return pd.Series([value or "" for value in values])
+    if name == "case":
+        return pd.Series(values, dtype="int64")
+    if kinds == {bool} or name == "fits":
+        return pd.Series(values, dtype="boolean")
+    if kinds == {int} or name == "ranks":
+        return pd.Series(values, dtype="Int64")
+    if (kinds and kinds <= {int, float}) or name in COLUMNS or name.startswith(DIMENSION_BYTES):
+        return pd.Series([float("nan") if value is None else float(value) for value in values], dtype="float64")
+    return pd.Series([None if value is None else _text(value) for value in values])
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_text, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def write_table(cases: pd.DataFrame, path: Path) -> None:
+    """Write a table as Parquet, whole; the same table is the same bytes. `OSError` if the disk is full."""
+    with replacing(path) as file:
+        cases.to_parquet(file, index=False)
+
+
+def best_of(study: Study, cases: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the fastest case of each workload: its number, inputs that vary, makespan and command."""
+    found = []
+    ran = cases[cases["status"] == OK]
+    for _, group in ran.groupby("workload", sort=False):
+        row = group.iloc[int(group["makespan_s"].to_numpy().argmin())]
+        varied = [f"{name}={row[name]}" for name in study.axes if name != "workload" and not pd.isna(row[name])]
+        found.append(
+            {"case": int(row["case"]), "inputs": ", ".join(varied), "makespan_s": row["makespan_s"], "run": row["run"]}
+        )
+    return found
+
+
+def failures_of(cases: pd.DataFrame, most: int = 5) -> list[dict[str, Any]]:
+    """Return the most frequent messages of cases that failed, with how many had each and the first of them."""
+    failed = cases[cases["status"] == "failed"]
+    counts = (
+        failed.groupby("message", sort=False)["case"]
+        .agg(["size", "min"])
+        .sort_values("size", ascending=False, kind="stable")
+    )
+    return [
+        {"message": message, "cases": int(row["size"]), "case": int(row["min"])}
+        for message, row in counts.head(most).iterrows()
+    ]

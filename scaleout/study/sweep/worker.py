@@ -1,0 +1,133 @@
+"""What a worker does: cases to rows of results. What cases share is made once in a process.
+
+Workloads, topologies and devices that are equal are one object here, so that all that hangs on them, as routes, costs
+of collectives and kernel times, is found again; annotated programs are kept by `job.Programs`.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from scaleout.analysis.efficiency import fit, lacking
+from scaleout.cluster.device.kernel_times.measured import SOURCE as MEASURED
+from scaleout.cluster.device.spec import Device
+from scaleout.errors import ConfigError, ScaleoutError
+from scaleout.study.job import Job, Outcome, Programs, run
+from scaleout.study.sweep.cases import Case, Piece
+from scaleout.study.sweep.expressions import Expression, parse
+from scaleout.workloads.config import LayeredModel, ModelFamily
+from scaleout.workloads.families.family import WholeModel
+
+OK, FAILED, LEFT_OUT = "ok", "failed", "left out"
+"""Status of a case: it has numbers; it is none, or the simulator refuses it; a constraint on its memory is false."""
+
+Row = dict[str, Any]
+"""Key, status and message of a case, and its results by their column."""
+
+
+class Chunk(NamedTuple):
+    """Cases that a worker takes together, and constraints on what is known of them before they run, as texts."""
+
+    cases: tuple[Case, ...]
+    constraints: tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=256)
+def _same(piece: Piece) -> Any:
+    """Return the value of a piece: of pieces that are equal, that of the first."""
+    return piece.value
+
+
+@lru_cache(maxsize=1)
+def _programs() -> Programs:
+    """Return the programs that the cases of this process share."""
+    return Programs()
+
+
+def run_chunk(chunk: Chunk) -> list[Row]:
+    """Return the rows of the cases of a chunk; one that fails is a row as well."""
+    constraints = [parse(text, where="where") for text in chunk.constraints]
+    return [run_case(case, constraints) for case in chunk.cases]
+
+
+def run_case(case: Case, constraints: Sequence[Expression] = ()) -> Row:
+    """Return the row of a case: its results, or why it has none."""
+    row: Row = {"key": case.key, "status": OK, "message": "", "ranks": case.ranks}
+    try:
+        if case.error:
+            raise ConfigError(case.error)
+        job = _job_of(case)
+        row |= known_before(job)
+        broken = broken_of(constraints, case, row)
+        if broken is not None:
+            return {**row, **left_out(broken)}
+        return {**row, **results_of(run(job, _programs()), job)}
+    except ScaleoutError as error:
+        return {**row, "status": FAILED, "message": str(error)}
+
+
+def broken_of(constraints: Sequence[Expression], case: Case, row: Row) -> Expression | None:
+    """Return the first constraint that is false of a case, of which a row says what is known."""
+    return next((each for each in constraints if each({**case.inputs, **row}) is False), None)
+
+
+def left_out(broken: Expression) -> Row:
+    """Return what a row says of a case that a constraint leaves out."""
+    return {"status": LEFT_OUT, "message": f"{broken.text} does not hold"}
+
+
+def _job_of(case: Case) -> Job:
+    """Return the job of a case, made of what this process has."""
+    assert case.workload is not None
+    assert case.topology is not None
+    assert case.device is not None
+    return Job(_same(case.workload), _same(case.device), _same(case.topology), case.schedule, case.options)
+
+
+def known_before(job: Job) -> Row:
+    """Return what is known of a job before it runs: its ranks, and its memory where that is counted."""
+    work, device = job.work, job.device
+    assert isinstance(work, ModelFamily)
+    assert isinstance(device, Device)
+    found: Row = {"ranks": work.num_ranks, "memory_capacity_bytes": float(device.memory_bytes)}
+    if isinstance(work, LayeredModel | WholeModel):
+        held = fit(work, device) if isinstance(work, LayeredModel) else lacking(work, device)
+        if held is not None:
+            found |= {"peak_memory_bytes": float(held.peak.total_bytes), "fits": held.fits}
+    return found
+
+
+def results_of(outcome: Outcome, job: Job) -> Row:
+    """Return the numbers of a case that was simulated, by their column; those that there are not are left out."""
+    times = outcome.breakdown
+    found: Row = {
+        "makespan_s": times.makespan_s,
+        "compute_s": times.compute_s,
+        "communication_s": times.communication_s,
+        "exposed_communication_s": times.exposed_communication_s,
+        "idle_s": times.idle_s,
+        "exposed_share": times.exposed_communication_s / times.makespan_s if times.makespan_s else None,
+        "measured_share": times.kernel_time_sources.get(MEASURED) if times.kernel_time_sources else None,
+        "decisions": "; ".join(outcome.decisions),
+    }
+    samples = samples_of(job.work)
+    if samples and times.makespan_s:
+        found["samples_per_s"] = samples / times.makespan_s
+    if outcome.workload is not None and outcome.workload is not job.work and outcome.device is not None:
+        held = fit(outcome.workload, outcome.device)  # the schedule has chosen keys of the workload
+        found |= {"peak_memory_bytes": float(held.peak.total_bytes), "fits": held.fits}
+    if outcome.efficiency is not None:
+        each = outcome.efficiency
+        found |= {
+            name: getattr(each, name) for name in ("tokens_per_s", "tokens_per_s_per_rank", "mfu", "hfu", "bubble")
+        }
+    return {name: value for name, value in found.items() if not (isinstance(value, float) and math.isnan(value))}
+
+
+def samples_of(work: Any) -> int | None:
+    """Return the samples of a step over all ranks: sequences, images; None where the family does not say."""
+    batch = getattr(work, "global_batch", None)
+    if batch is None and (per_replica := getattr(work, "batch_per_replica", None)) is not None:
+        batch = per_replica * work.data_parallel
+    return batch

@@ -1,0 +1,170 @@
+"""The page of a study, opened in a real browser without a network; its charts' data worked by hand."""
+
+import os
+import shutil
+
+import pandas as pd
+import pytest
+
+from scaleout.report.pages.study import write_study_report
+from scaleout.report.pages.views import Cases, chart_of, views_of
+from scaleout.study.sweep.study import View, study_of
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+AWKWARD = "</script><script>document.title = 'taken'</script>"
+
+FILE = {
+    "title": "Two <b>networks</b>",
+    "workload": "llama-3-8b",
+    "topology": ["ring-128", "switch-128"],
+    "set": {"batch_per_replica": [1, 2, 4]},
+    "schedule": ["baseline", "overlap"],
+    "baseline": {"schedule": "baseline"},
+}
+STUDY = study_of(FILE, name="two", where="two.yaml")
+
+
+def cases_of(failed=()):
+    """Steps of 8 ms a sequence on the ring and 4 on the switch; `overlap` saves a quarter; the switch costs twice."""
+    rows = []
+    for topology, times, price in (("ring-128", 8e-3, 100.0), ("switch-128", 4e-3, 200.0)):
+        for batch in (1, 2, 4):
+            for schedule, saved in (("baseline", 1.0), ("overlap", 0.75)):
+                number = len(rows)
+                result = {"makespan_s": times * batch * saved, "speedup": 1 / saved, "network_dollars": price}
+                bad = number in failed
+                rows.append(
+                    {
+                        "case": number, "key": f"{number:032x}", "status": "failed" if bad else "ok",
+                        "message": AWKWARD if bad else "", "run": f"scaleout run llama-3-8b --topology {topology}",
+                        "timeline": "timelines/000005.json" if number == 5 else "", "workload": "llama-3-8b",
+                        "topology": topology, "device": "h200", "schedule": schedule, "network": "alpha_beta",
+                        "set.batch_per_replica": batch, **({} if bad else result),
+                    }
+                )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def data_of(view, cases=None):
+    """The rows that a view draws."""
+    chart = chart_of(Cases(cases_of() if cases is None else cases, STUDY), view).to_dict()
+    (rows,) = chart["datasets"].values()
+    return rows
+
+
+def test_a_line_draws_the_best_of_what_it_does_not_show():
+    rows = data_of(View(kind="line", x="set.batch_per_replica", y="makespan_s", colour="topology"))
+    assert {(row["topology"], row["at"]): row["makespan_s"] for row in rows} == {
+        ("ring-128", 1): 6.0, ("ring-128", 2): 12.0, ("ring-128", 4): 24.0,
+        ("switch-128", 1): 3.0, ("switch-128", 2): 6.0, ("switch-128", 4): 12.0,
+    }  # fmt: skip
+    assert {row["schedule"] for row in rows} == {"overlap"}
+
+
+def test_a_view_says_over_what_it_took_the_best():
+    chart = chart_of(Cases(cases_of(), STUDY), View(kind="bar", x="topology", y="speedup", colour="schedule"))
+    assert chart.to_dict()["title"]["subtitle"] == "the best over batch_per_replica"
+
+
+def test_a_pareto_front_holds_what_no_other_case_beats():
+    rows = data_of(View(kind="pareto", x="network_dollars", y="makespan_s"))
+    front = {(row["network_dollars"], row["makespan_s"]) for row in rows if row["front"]}
+    assert front == {(100.0, 6.0), (200.0, 3.0)}
+
+
+def test_a_front_of_what_should_be_high():
+    rows = data_of(View(kind="pareto", x="speedup", y="makespan_s"))
+    assert {(row["speedup"], row["makespan_s"]) for row in rows if row["front"]} == {(4 / 3, 3.0)}
+
+
+def test_a_tornado_moves_one_input_at_a_time_from_the_best_case():
+    rows = data_of(View(kind="tornado", y="makespan_s"))
+    moved = {(row["axis"], row["value"]): round(row["change"], 12) for row in rows}
+    assert moved == {
+        ("topology", "ring-128"): 1.0, ("topology", "switch-128"): 0.0,
+        ("batch_per_replica", "1"): 0.0, ("batch_per_replica", "2"): 1.0, ("batch_per_replica", "4"): 3.0,
+        ("schedule", "baseline"): round(1 / 3, 12), ("schedule", "overlap"): 0.0,
+    }  # fmt: skip
+
+
+def test_a_view_keeps_to_its_constraint():
+    rows = data_of(
+        View(kind="bar", x="topology", y="makespan_s", where="set.batch_per_replica == 4 and schedule == 'baseline'")
+    )
+    assert [row["makespan_s"] for row in rows] == [32.0, 16.0]
+
+
+def test_views_are_chosen_from_the_inputs():
+    found = views_of(Cases(cases_of(), STUDY))
+    assert [view.kind for view in found] == ["line", "bar", "heat_map", "pareto", "tornado"]
+    assert (found[0].x, found[0].y, found[0].colour) == ("set.batch_per_replica", "makespan_s", "schedule")
+
+
+@pytest.mark.parametrize("failed", [(), (3, 7), range(12)], ids=["none", "some", "all"])
+def test_files_are_those_that_it_names_and_the_same_again(failed, tmp_path):
+    first = write_study_report(cases_of(failed), STUDY, tmp_path)
+    bytes_of = {name: (tmp_path / name).read_bytes() for name in first}
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == set(first)
+    assert write_study_report(cases_of(failed), STUDY, tmp_path) == first
+    for name, content in bytes_of.items():
+        assert (tmp_path / name).read_bytes() == content, name
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine: pages are not opened")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        sandbox = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=sandbox)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser, tmp_path):
+    """The page of a study with two failed cases; fails where a script fails or anything is asked of a network."""
+    write_study_report(cases_of((3, 7)), STUDY, tmp_path)
+    context = browser.new_context(offline=True)
+    page, errors, asked = context.new_page(), [], []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((tmp_path / "report.html").as_uri())
+    page.wait_for_selector("table.dataTable tbody tr")
+    yield page
+    assert errors == []
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    context.close()
+
+
+def test_every_view_is_drawn(page):
+    page.wait_for_selector("#view-5 svg")
+    assert page.locator("section.view svg").count() == 5
+
+
+def test_the_table_sorts(page):
+    rows = page.locator("table.dataTable tbody tr")
+    assert rows.count() == 12
+    assert rows.first.locator("td").first.inner_text() == "0"
+    page.locator(".dt-scroll-head th", has_text="makespan").click()
+    page.wait_for_function("document.querySelector('table.dataTable tbody td').innerText != '0'")
+    assert [row.locator("td").first.inner_text() for row in rows.all()[:4]] == ["3", "7", "6", "1"]
+
+
+def test_text_of_users_is_text(page):
+    assert page.title() == "Two <b>networks</b>"
+    assert page.get_by_text(AWKWARD).count() >= 1
+
+
+def test_pointing_at_a_mark_shows_its_case(page):
+    page.locator("#view-2 svg path.mark-rect, #view-2 svg .mark-rect path").first.hover()
+    shown = page.locator("#vg-tooltip-element")
+    shown.wait_for()
+    assert "llama-3-8b" in shown.inner_text()
+    assert "scaleout run llama-3-8b" in shown.inner_text()
+
+
+def test_a_timeline_is_a_link(page):
+    assert page.locator("a[href='timelines/000005.json']").inner_text() == "open"

@@ -1,0 +1,60 @@
+"""Every answer says which model gave it, and what that model leaves out."""
+
+import json
+
+import pytest
+
+import scaleout as package
+from scaleout.study.comparison import compare
+
+
+def model(**how):
+    return compare("dlrm-128", schedules=["baseline"], **how).summary()["model"]
+
+
+def test_a_result_names_its_models_and_inputs():
+    found = model(topology="dgx-h200-16", host="eager")
+    assert found["version"] == package.__version__
+    assert (found["network"], found["library"], found["contention"]) == ("alpha_beta", "NCCL 2.28.9", "NCCL 2.28.9")
+    assert (found["host"], found["clocks"]) == ("eager", "unthrottled")
+    assert found["inputs"] == {
+        "workload": "dlrm-128", "topology": "dgx-h200-16", "device": "h200", "options": {"host": "eager"},
+    }  # fmt: skip
+    assert found["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("how", "note"),
+    [
+        (
+            {},
+            "topology torus-8x16 names no communication library: its collectives are alpha-beta, without the costs of",
+        ),
+        ({}, "do not slow each other down: no communication library says what they take"),
+        ({"topology": "dgx-h200-16", "network": "link"}, "over links messages have no costs of the protocols of NCCL"),
+        ({"device": "mi210", "clocks": "sustained"}, "--clocks sustained: the file of device mi210 has no power"),
+    ],
+)
+def test_what_is_left_out_is_announced(how, note):
+    assert any(note in each for each in model(**how)["notes"])
+
+
+def test_no_contention_is_said_where_it_was_asked_for():
+    found = model(topology="dgx-h200-16", contention=False)
+    assert found["contention"] is None
+    assert found["notes"] == []
+    assert found["inputs"]["options"] == {"contention": False}
+
+
+def test_titles_of_verbs_say_it(scaleout):
+    code, out, _ = scaleout("run", "dlrm-128", "--schedule", "baseline", "--degrade", "0-1=0.5")
+    assert code == 0
+    words = " ".join(out.split())
+    assert "device h200: alpha-beta network, no protocol costs, no contention, no host, unthrottled clocks" in words
+    assert f"scaleout {package.__version__}, degrade 0-1=0.5" in words
+    assert "note: topology torus-8x16 names no communication library" in words
+    asked = "collective", "all_reduce", "--bytes", "1MiB", "--topology", "dgx-h200-2", "--nodes", "4"
+    code, out, _ = scaleout(*asked)
+    assert "ranks 32: alpha-beta network, protocols of NCCL 2.28.9" in " ".join(out.split())
+    code, out, _ = scaleout(*asked, "--json")
+    assert json.loads(out)["model"]["inputs"] == {"topology": "dgx-h200-2", "changes": ["nodes=4"]}

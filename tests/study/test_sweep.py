@@ -1,0 +1,304 @@
+"""Studies as they run: the same numbers as `run`, resumed, in parts, under locks, with cases that fail."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from scaleout.config.checkpoint import locked
+from scaleout.errors import ConfigError
+from scaleout.study.sweep import engine
+from scaleout.study.sweep.cases import Resolver, run_line
+from scaleout.study.sweep.engine import Execution, cases_of, run_study
+from scaleout.study.sweep.study import load_study, study_of
+
+SMALL = {
+    "title": "A small study",
+    "description": "of two models",
+    "topology": ["torus-8x16", "switch-128"],
+    "schedule": ["baseline", "fused"],
+    "cases": [
+        {"workload": "dlrm-128", "set": {"global_batch": [512, 1000, 2048]}, "bandwidth": {0: ["1x", "400 Gb/s"]}},
+        {
+            "workload": "llama-3-8b",
+            "set": {"tensor_parallel": 8, "data_parallel": 16, "sequence_parallel": True, "layers": 4},
+            "network": ["alpha_beta", "link"],
+            "algorithm": {"all_reduce": "ring"},
+        },
+    ],
+    "baseline": {"schedule": "baseline"},
+    "columns": {"milliseconds": "makespan_s * 1000", "both": "milliseconds + ranks"},
+}
+"""Of which cases with a batch of 1000 fail: it does not divide over 128 ranks."""
+
+
+def small(**changes):
+    return study_of({**SMALL, **changes}, name="small", where="small.yaml")
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return run_study(small())
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(SMALL, sort_keys=False))
+    return path
+
+
+def test_every_command_gives_the_same_numbers_to_the_bit(cases, scaleout):
+    assert len(cases) == 3 * 2 * 2 * 2 + 2 * 2 * 2
+    for row in cases.iloc[::3].to_dict("records"):
+        code, out, err = scaleout(*shlex.split(row["run"])[1:], "--json")
+        if row["status"] == "ok":
+            (found,) = json.loads(out)["results"]
+            assert found["makespan_s"] == row["makespan_s"], row["run"]
+            assert found["exposed_communication_s"] == row["exposed_communication_s"]
+            if not pd.isna(row["tokens_per_s"]):
+                assert found["mfu"] == row["mfu"]
+                assert json.loads(out)["memory"]["peak_bytes"] == row["peak_memory_bytes"]
+        else:
+            assert code == 2
+            assert row["message"].splitlines()[0] in err
+
+
+def test_a_case_that_fails_is_a_row_with_its_message(cases):
+    failed = cases[cases["status"] == "failed"]
+    assert set(failed["set.global_batch"]) == {1000}
+    assert all("does not divide over data_parallel 128" in message for message in failed["message"])
+    assert failed["makespan_s"].isna().all()
+
+
+def test_speedups_are_over_the_baseline_that_agrees_in_all_else(cases):
+    ran = cases[cases["status"] == "ok"]
+    assert (ran[ran["schedule"] == "baseline"]["speedup"] == 1).all()
+    keys = ["workload", "topology", "set.global_batch", "bandwidth.0", "network"]
+    for _, group in ran.groupby(keys, dropna=False):
+        first, second = group.to_dict("records")
+        assert second["speedup"] == first["makespan_s"] / second["makespan_s"]
+    assert (ran["both"] == ran["makespan_s"] * 1000 + ran["ranks"]).all()
+
+
+def test_columns_have_the_types_of_their_values(cases):
+    kinds = cases.dtypes.astype(str)
+    assert kinds["set.global_batch"] == "Int64"
+    assert kinds["set.sequence_parallel"] == "boolean"
+    assert kinds["fits"] == "boolean"
+    assert kinds["makespan_s"] == "float64"
+    assert kinds["case"] == "int64"
+    assert set(cases[cases["workload"] == "dlrm-128"]["bandwidth.0"]) == {"1x", "400 Gb/s"}
+
+
+def test_a_study_that_is_resumed_runs_what_is_left_and_no_more(tmp_path, monkeypatch, cases):
+    whole = tmp_path / "whole"
+    pd.testing.assert_frame_equal(run_study(small(), whole), cases)
+    shards = sorted((whole / "shards").iterdir())
+    lost = pq.read_table(shards[0]).num_rows
+    shards[0].unlink()
+    (whole / "shards" / shards[1].name).write_bytes(shards[1].read_bytes()[:-20])
+    lost += 0
+    ran = []
+    monkeypatch.setattr(engine.execution.Here, "submit", counted(engine.execution.Here.submit, ran))
+    with pytest.warns(UserWarning, match="damaged"):
+        again = run_study(small(), whole, Execution(workers=1))
+    assert lost < len(ran) < len(cases)
+    pd.testing.assert_frame_equal(again, cases)
+
+
+def counted(submit, ran):
+    def counting(self, chunk):
+        ran.extend(case.key for case in chunk.cases)
+        submit(self, chunk)
+
+    return counting
+
+
+def test_more_cases_take_the_results_of_those_that_were_there(tmp_path, monkeypatch):
+    run_study(small(), tmp_path)
+    ran = []
+    monkeypatch.setattr(engine.execution.Here, "submit", counted(engine.execution.Here.submit, ran))
+    wider = run_study(small(schedule=["baseline", "overlap", "fused"]), tmp_path, Execution(workers=1))
+    assert len(ran) == (wider["schedule"] == "overlap").sum()
+    assert not ran or len(set(ran)) == len(ran)
+
+
+def test_parts_together_are_the_whole(tmp_path, cases):
+    for part in (3, 1, 2):
+        assert run_study(small(), tmp_path, Execution(shard=(part, 3))) is None
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "shards").iterdir()}
+    pd.testing.assert_frame_equal(run_study(small(), tmp_path), cases)
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "shards").iterdir()}
+
+
+def test_keys_are_of_what_is_meant_not_of_how_it_is_said(tmp_path):
+    resolver = Resolver()
+    said = [
+        {"workload": "dlrm-128"},
+        {"workload": "dlrm-128", "topology": "torus-8x16", "device": "h200", "schedule": "baseline"},
+        {"workload": "dlrm-128", "set.global_batch": 2048, "bandwidth.0": "200 Gb/s", "network": "alpha_beta"},
+    ]
+    assert len({resolver.resolve(0, inputs).key for inputs in said}) == 1
+    other = [{"set.global_batch": 1024}, {"bandwidth.0": "2x"}, {"network": "link"}, {"schedule": "fused"},
+             {"device": "mi210"}, {"contention": False}, {"algorithm.all_reduce": "ring"}]  # fmt: skip
+    keys = {resolver.resolve(0, {**said[0], **inputs}).key for inputs in other}
+    assert len(keys) == len(other)
+    assert resolver.resolve(0, said[0]).key not in keys
+    shutil.copy("topologies/torus-8x16.yaml", tmp_path / "torus-8x16.yaml")
+    copied = {**said[0], "topology": str(tmp_path / "torus-8x16.yaml")}
+    assert resolver.resolve(0, copied).key == resolver.resolve(0, said[0]).key
+    text = (tmp_path / "torus-8x16.yaml").read_text().replace("700 ns", "701 ns")
+    (tmp_path / "torus-8x16.yaml").write_text(text)
+    assert Resolver().resolve(0, copied).key != resolver.resolve(0, said[0]).key
+
+
+def test_commands_are_read_back_as_they_were_meant(scaleout):
+    line = run_line(
+        {
+            "workload": "llama-3-8b", "set.framework": None, "set.stage_layers": (20, 12), "set.pipeline_parallel": 2,
+            "set.microbatch": 1, "set.data_parallel": 4, "set.batch_per_replica": 4, "topology": "dgx-h200-1",
+            "placement": "random:3", "contention": False, "network": "link", "schedule": "overlap+fused",
+        }
+    )  # fmt: skip
+    words = shlex.split(line)[1:]
+    words = [
+        word
+        for number, word in enumerate(words)
+        if "framework" not in (word + words[number + 1 if number + 1 < len(words) else 0]).split("=")[0]
+    ]
+    assert "stage_layers=[20, 12]" in line
+    code, out, err = scaleout(*words, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["results"][0]["schedule"] == "overlap+fused"
+
+
+def test_constraints_leave_out_by_ranks_and_memory(tmp_path):
+    values = {
+        "title": "t", "workload": "llama-3-8b", "topology": "dgx-h200-1", "set": {"recompute": "full", "zero": 1,
+        "batch_per_replica": [1, 64], "data_parallel": [4, 8]}, "where": ["ranks == 8", "fits"],
+    }  # fmt: skip
+    found = run_study(study_of(values, name="t", where="t"), tmp_path)
+    assert found["status"].tolist() == ["ok", "left out"]
+    assert found["message"].tolist() == ["", "fits does not hold"]
+    assert found["fits"].tolist() == [True, False]
+    without = run_study(study_of({**values, "where": "ranks == 8"}, name="t", where="t"), tmp_path)
+    assert without["status"].tolist() == ["ok", "ok"]
+    again = run_study(study_of(values, name="t", where="t"), tmp_path)
+    pd.testing.assert_frame_equal(again, found)
+    with pytest.raises(ConfigError, match="leave no case of 4"):
+        run_study(study_of({**values, "where": "ranks == 9"}, name="t", where="t"))
+
+
+def test_a_sample_is_of_all_cases_and_the_same_every_time():
+    grid = {"global_batch": [128 * n for n in range(1, 101)], "embedding_dim": [4 * n for n in range(1, 1001)]}
+    values = {"title": "t", "workload": "dlrm-128", "set": grid, "sample": {"count": 50, "seed": 1}}
+    drawn = [dict(pair[1]) for pair in cases_of(study_of(values, name="t", where="t"), Resolver())]
+    again = [dict(pair[1]) for pair in cases_of(study_of(values, name="t", where="t"), Resolver())]
+    values["sample"]["seed"] = 2
+    other = [dict(pair[1]) for pair in cases_of(study_of(values, name="t", where="t"), Resolver())]
+    assert drawn == again != other
+    assert len(drawn) == 50
+    assert len({case["set.global_batch"] for case in drawn}) > 25
+    values["where"] = "set.embedding_dim > 3900"
+    assert all(
+        case["set.embedding_dim"] > 3900 for _, case in cases_of(study_of(values, name="t", where="t"), Resolver())
+    )
+
+
+def test_a_million_cases_are_asked_for_first(tmp_path, scaleout):
+    grid = {"global_batch": [128 * n for n in range(1, 1001)], "embedding_dim": list(range(1, 1001))}
+    (tmp_path / "wide.yaml").write_text(yaml.safe_dump({"title": "t", "workload": "dlrm-128", "set": grid}))
+    code, out, err = scaleout("study", tmp_path / "wide.yaml", "--output", tmp_path / "out")
+    assert (code, out) == (2, "")
+    assert "has 1,000,000 cases; give --yes" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_writes_a_table_and_says_what_it_found(file, tmp_path, scaleout, cases):
+    out = tmp_path / "out"
+    code, text, err = scaleout("study", file, "--output", out, "--json", "--no-report")
+    assert (code, err) == (0, "")
+    summary = json.loads(text)
+    assert (summary["cases"], summary["ok"], summary["failed"]) == (32, 24, 8)
+    assert summary["failures"][0]["cases"] == 8
+    assert {each["run"].split()[2] for each in summary["fastest"]} == {"dlrm-128", "llama-3-8b"}
+    pd.testing.assert_frame_equal(pd.read_parquet(out / "cases.parquet"), cases)
+    first = (out / "cases.parquet").read_bytes()
+    code, text, err = scaleout("study", file, "--output", out, "--no-report")
+    assert code == 0
+    assert "32 cases: 24 ok, 8 failed" in text
+    assert (out / "cases.parquet").read_bytes() == first
+
+
+def test_a_study_of_which_all_fails_is_an_error(tmp_path, scaleout):
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump({"title": "t", "workload": "dlrm-128", "set": {"global_batch": 1}}))
+    code, _, err = scaleout("study", tmp_path / "s.yaml", "--output", tmp_path / "out", "--no-report")
+    assert code == 2
+    assert "all cases failed, the first with: workload dlrm-128: global_batch 1" in err
+    assert pd.read_parquet(tmp_path / "out" / "cases.parquet")["status"].tolist() == ["failed"]
+
+
+def test_two_processes_on_a_folder_are_told(tmp_path, monkeypatch, file, scaleout):
+    monkeypatch.setattr("scaleout.config.checkpoint._PATIENCE_S", 0.0)
+    for held, words in (("study", []), ("study", ["--shard", "1/2"]), ("study-1-of-2", [])):
+        with locked(tmp_path, held):
+            code, _, err = scaleout("study", file, "--output", tmp_path, *words)
+            assert code == 2
+            assert f"process {os.getpid()} works in this folder" in err
+    with locked(tmp_path, "study-1-of-2"):
+        assert scaleout("study", file, "--output", tmp_path, "--shard", "2/2")[0] == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="has no full disk")  # noqa: PTH110
+def test_a_full_disk_and_a_folder_that_cannot_be_written_are_told(tmp_path, file, scaleout, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    code, _, err = scaleout("study", file, "--output", blocked / "out")
+    assert code == 2
+    assert "cannot be written" in err
+
+    def full(*_):
+        raise OSError(28, "No space left on device", str(tmp_path / "out"))
+
+    monkeypatch.setattr("scaleout.config.writing.os.fsync", full)
+    code, _, err = scaleout("study", file, "--output", tmp_path / "out", "--workers", "1")
+    assert code == 2
+    assert "No space left on device" in err
+    assert not list((tmp_path / "out" / "shards").glob("*"))
+
+
+@pytest.mark.parametrize("words", [["--shard", "0/3"], ["--shard", "4/3"], ["--shard", "x"], ["--workers", "0"]])
+def test_what_is_no_part_is_refused(file, tmp_path, scaleout, words):
+    code, out, err = scaleout("study", file, "--output", tmp_path / "out", *words)
+    assert (code, out) == (2, "")
+    assert words[1] in err
+
+
+def test_processes_give_the_same_table(tmp_path, cases):
+    pd.testing.assert_frame_equal(run_study(small(), tmp_path, Execution(workers=2)), cases)
+
+
+def test_a_study_that_is_killed_goes_on(tmp_path, file, cases):
+    """Killed at random moments until it is through: no case is lost, and what was written is not run again."""
+    out, command = tmp_path / "out", [sys.executable, "-m", "scaleout.cli", "study", str(file), "--no-report"]
+    for delay_s in (1.2, 1.6, 2.0):
+        process = subprocess.Popen([*command, "--output", str(out), "--workers", "2"], stdout=subprocess.DEVNULL)
+        time.sleep(delay_s)
+        process.kill()
+        process.wait()
+    assert subprocess.run([*command, "--output", str(out)], stdout=subprocess.DEVNULL, check=False).returncode == 0
+    pd.testing.assert_frame_equal(pd.read_parquet(out / "cases.parquet"), cases)
+
+
+def test_the_shipped_topology_study_has_what_it_says():
+    study = load_study("four-topologies")
+    assert study.size == 4 * 3 * 5 * 4
