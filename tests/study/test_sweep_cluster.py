@@ -14,7 +14,7 @@ import time
 import pytest
 import yaml
 
-from scaleout.study.sweep.engine import Execution, run_study
+from scaleout.study.sweep.engine import Execution, execute
 from scaleout.study.sweep.study import study_of
 from scaleout.study.sweep.table import write_table
 
@@ -103,7 +103,7 @@ def test_kills_leave_no_trace(tmp_path, cluster):
     if process.returncode:
         assert subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode == 0
     print(f"{struck} processes were killed at work")  # noqa: T201 - pytest -s
-    undisturbed = run_study(study_of(STUDY, name="study", where=""), None, Execution(workers=1))
+    undisturbed = execute(study_of(STUDY, name="study", where=""), None, Execution(workers=1))
     write_table(undisturbed, tmp_path / "undisturbed.parquet")
     assert (tmp_path / "killed" / "cases.parquet").read_bytes() == (tmp_path / "undisturbed.parquet").read_bytes()
 
