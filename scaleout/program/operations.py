@@ -242,6 +242,7 @@ _CONVOLUTION = Operation(
 )
 _ATTENTION = ("batch", "heads", "seq", "head_dim", "causal")
 _GROUPED = ("batch", "heads", "kv_heads", "seq", "head_dim", "causal")
+_OWN_HEADS = {"kv_heads": "heads"}
 _HEADS = _elementwise(2, family=Family.ROWS, sizes=("batch", "heads", "seq", "head_dim"))
 _BAG = ("batch", "tables", "dim", "pooling")
 _ROUTED = ("tokens", "hidden", "topk")
@@ -274,7 +275,9 @@ OPERATIONS: Mapping[str, Operation] = {
     "attention_gqa_bwd": _attention(_GROUPED, backward=True, like="attention_bwd"),
     "attention_window_fwd": _windowed(),
     "attention_window_bwd": _windowed(backward=True),
-    # FlashAttention 1 in Triton: the same work, in a kernel that reaches less of a device.
+    # FlashAttention 2, and FlashAttention 1 in Triton: the same work, in kernels that reach less of a device.
+    "attention_fa2_fwd": _attention(_GROUPED, like="attention_fwd")._replace(defaults=_OWN_HEADS),
+    "attention_fa2_bwd": _attention(_GROUPED, backward=True, like="attention_bwd")._replace(defaults=_OWN_HEADS),
     "attention_triton_fwd": _attention(_ATTENTION, like="attention_fwd"),
     "attention_triton_bwd": _attention(_ATTENTION, backward=True, like="attention_bwd"),
     # Attention to some keys merged with that to others, in fp32: outputs rescaled; backward, gradients added up.
@@ -286,7 +289,7 @@ OPERATIONS: Mapping[str, Operation] = {
         ("batch", "heads", "kv_heads", "kv_seq", "head_dim"),
         lambda s: 4 * s["batch"] * s["heads"] * s["kv_seq"] * s["head_dim"],
         lambda s, i: s["batch"] * 2 * (s["kv_heads"] * s["kv_seq"] + s["heads"]) * s["head_dim"] * i,
-        defaults={"kv_heads": "heads"},
+        defaults=_OWN_HEADS,
     ),
     # Row by row: normalisation, loss, rotary embedding, mixture-of-experts routing.
     "layer_norm_fwd": _rows(2),

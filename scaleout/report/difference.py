@@ -44,7 +44,9 @@ def read_side(path: Path, schedule: str | None, *, timeline: bool) -> Side:
     summary, file = read_json(path / "summary.json"), path / "timeline.json"
     trace = None
     if timeline and is_file(file):
-        trace = parse_json(read_text(file, most_bytes=_MOST_TIMELINE_BYTES), where=str(file))
+        trace = parse_json(
+            read_text(file, most_bytes=_MOST_TIMELINE_BYTES), where=str(file), most_bytes=_MOST_TIMELINE_BYTES
+        )
         if not isinstance(trace, dict) or not _are_events(trace.get("traceEvents")):
             raise ConfigError(f"{file}: is no timeline of `scaleout run --output`; run it again")
     return side_of(summary, schedule, trace, where=str(path))

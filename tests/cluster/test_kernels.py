@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 from scaleout.cluster.device.kernel_times import kernel_time, kernel_times
 from scaleout.cluster.device.kernel_times.estimate import estimate, roofline
 from scaleout.cluster.device.kernel_times.interpolated import Points, Smoothness, leave_one_out, posterior_mean
-from scaleout.cluster.device.kernel_times.measured import read_table
+from scaleout.cluster.device.kernel_times.measured import read_table, table_of
 from scaleout.cluster.device.kernel_times.model import calls_of
 from scaleout.cluster.device.spec import CLASSES, load_device
 from scaleout.config import library
 from scaleout.errors import ConfigError, GraphError
 from scaleout.program.operations import ITEM_BYTES, OPERATIONS, TimeSource, custom, kernel
 
-H200, H100 = load_device("h200"), load_device("h100")
+H200, MEASURED_H100 = load_device("h200"), load_device("h100")
+H100 = dataclasses.replace(MEASURED_H100, kernel_files=(), calibration={})
+"""As its data sheet has it."""
 T3_GPU = load_device("t3-gpu")
 TABLE = read_table(H200.kernel_files)
 MEASURED = [
@@ -378,3 +380,28 @@ def test_provenance_of_the_measurements():
         first = json.loads(file.read_text().partition("\n")[0])
         assert {"device", "date", "software", "clocks", "unit", "methods"} <= set(first["provenance"])
     assert all(dtype in ITEM_BYTES for _, dtype in TABLE.rows)
+
+
+def test_gemms_of_a_data_sheet_are_those_that_were_measured_later():
+    """H100 from H200, before any of its kernels was known: 943 GEMMs in bf16, measured on one GPU on another day."""
+    key = ("gemm", "bf16")
+    exact = table_of(MEASURED_H100).series(key).exact
+    calls = [kernel("gemm", dtype="bf16", **dict(zip("MNK", shape, strict=True))) for shape in exact]
+    errors = kernel_times(H100, calls)[0] / np.array(list(exact.values())) - 1
+    assert len(errors) > 900
+    assert np.mean(np.abs(errors)) < 0.09
+    assert abs(np.mean(errors)) < 0.02
+
+
+@pytest.mark.parametrize(("direction", "least", "most"), [("fwd", 1.4, 2.3), ("bwd", 1.3, 2.5)])
+def test_flash_attention_2_takes_longer_on_hopper_than_cudnn(direction, least, most):
+    """Heads of 108 take it in any case, as cuDNN has no such kernel: padded to 112, they are the same within 5%."""
+    of = {"batch": 2, "heads": 16, "seq": 2048, "causal": 1}
+    for head_dim in (64, 80, 96, 128):
+        usual = kernel_time(MEASURED_H100, kernel(f"attention_{direction}", dtype="bf16", head_dim=head_dim, **of))
+        fa2 = kernel_time(MEASURED_H100, kernel(f"attention_fa2_{direction}", dtype="bf16", head_dim=head_dim, **of))
+        assert least < fa2.seconds / usual.seconds < most
+    odd = [f"attention_{name}{direction}" for name in ("", "fa2_")]
+    usual, fa2 = (kernel_time(MEASURED_H100, kernel(op, dtype="bf16", head_dim=108, **of)) for op in odd)
+    assert usual.source == fa2.source == "measured"
+    assert fa2.seconds == pytest.approx(usual.seconds, rel=0.05)

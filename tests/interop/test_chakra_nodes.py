@@ -1,6 +1,7 @@
 """Nodes of many files, read from their bytes: what protobuf reads of each, in whatever form; and the same faults."""
 
 import gzip
+import math
 
 import chakra_messages as chakra
 import pytest
@@ -32,7 +33,17 @@ def label_of(name):
 
 
 def new_reader():
-    return NodeReader(content_of, Everything(), {name: label_of(name) for name in ("label", "other")})
+    return NodeReader(content_of, Everything(), {name: label_of(name) for name in ("label", "other")}, apart="time")
+
+
+def read_apart(node, value):
+    """Return the content of a node without a number that was read apart, and check that."""
+    if math.isnan(value):
+        return content_of(node)
+    kind, time = node.attributes["time"]
+    assert (kind, bits(time)) == ("double_val", bits(value))
+    content = content_of(node)
+    return *content[:-1], content[-1] | {"time": (kind, bits(0.0))}
 
 
 def assert_reads(reader, path):
@@ -47,7 +58,7 @@ def assert_reads(reader, path):
         begin, end = reader.dependency_offsets[number : number + 2]
         assert (reader.ids[number], reader.names[number]) == (node.id, node.name)
         assert reader.dependencies[begin:end].tolist() == sorted(set(node.dependencies))
-        assert reader.contents[reader.content_of[number]] == content_of(node)
+        assert reader.contents[reader.content_of[number]] == read_apart(node, reader.values_apart[number])
         for name, values in labels.items():
             expected = (name, node.attributes[name]) if name in node.attributes else None
             assert values[reader.labels_of[number]] == expected
@@ -68,14 +79,23 @@ LABELS = st.builds(
 )
 
 
+TIMES = st.builds(chakra.attribute, st.just("time"), st.just("double_val"), st.floats()) | st.just(
+    chakra.attribute("time", "int64_val", 3)
+)
+
+
 @st.composite
 def nodes(draw):
-    """Nodes of any kind with labels, and texts in which the name of a label stands as an attribute writes it."""
+    """Nodes of any kind with labels and times, and texts in which one stands as an attribute writes it."""
     node = draw(NODES)
-    node.attr.extend(draw(st.lists(LABELS, max_size=3)))
+    node.attr.extend(draw(st.lists(LABELS | TIMES, max_size=4)))
     if draw(st.booleans()):
-        inside = chakra.Node(attr=[chakra.attribute("label", "int64_val", 7)]).SerializeToString()
-        node.attr.append(chakra.attribute("text", "bytes_val", draw(st.binary(max_size=3)) + inside))
+        name, kind, value = draw(st.sampled_from([("label", "int64_val", 7), ("time", "double_val", 7.0)]))
+        inside = chakra.Node(attr=[chakra.attribute(name, kind, value)]).SerializeToString()
+        node.attr.insert(
+            draw(st.sampled_from([0, len(node.attr)])),
+            chakra.attribute("text", "bytes_val", draw(st.binary(max_size=3)) + inside),
+        )
     return node
 
 
@@ -167,3 +187,23 @@ def test_a_second_empty_node_is_refused(tmp_path):
     path.write_bytes(HAND_METADATA + b"\0" + HAND_NODE + b"\0")
     with pytest.raises(TraceError, match=r"node 2 at byte 57: it is the second empty node"):
         reader.read(path)
+
+
+def test_times_that_differ_are_read_apart_and_share_their_content(tmp_path):
+    reader = new_reader()
+    times = [0.0, 1.5, 2.5, 1.5]
+    written = [
+        chakra.Node(id=i, name="x", attr=[chakra.attribute("time", "double_val", time)]) for i, time in enumerate(times)
+    ]
+    chakra.write(tmp_path / "t.0.et", chakra.GlobalMetadata(version="1"), written)
+    reader.read(tmp_path / "t.0.et")
+    assert reader.values_apart.tolist() == times
+    assert len(reader.contents) == 1
+
+
+def test_of_times_that_repeat_the_first_counts(tmp_path):
+    first, second = chakra.attribute("time", "int64_val", 3), chakra.attribute("time", "double_val", 2.5)
+    chakra.write(tmp_path / "t.0.et", chakra.GlobalMetadata(version="1"), [chakra.Node(id=1, attr=[first, second])])
+    reader = new_reader()
+    assert_reads(reader, tmp_path / "t.0.et")
+    assert math.isnan(reader.values_apart[0])

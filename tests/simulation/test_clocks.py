@@ -14,6 +14,8 @@ from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.kernel_times import kernel_time, kernel_times
 from scaleout.cluster.device.sections import FlopEnergy, Power, SentEnergy
 from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
 from scaleout.network.collectives import BUS_FACTORS
 from scaleout.program.graph import GraphBuilder
@@ -22,6 +24,8 @@ from scaleout.program.program import GroupFamily, Program
 from scaleout.simulation.clocks import STEPS_FROM_COLD_START, at_full_clock, cold_start, settled, sustained
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.comparison import compare
+from scaleout.validation.measured.rows import Row, simulated
+from scaleout.validation.measured.steps import layers
 
 H200 = load_device("h200")
 MEASURED = Path(__file__).parents[2] / "traces" / "h200" / "power.jsonl"
@@ -221,3 +225,19 @@ def test_kernels_of_the_table_are_those_of_the_measured_run():
     row = next(row for row in map(json.loads, MEASURED.read_text().splitlines()[1:]) if row.get("kernel") ==
                "gemm_8192_8192_8192")  # fmt: skip
     assert kernel_time(H200, GEMM).seconds == pytest.approx(row["sustained_us"] * 1e-6, rel=0.03)
+
+
+def test_steps_measured_on_h100_from_its_kernels_and_its_clocks():
+    """Forward and backward of whole layers, over and over; of none of its numbers any was fitted to them."""
+    device = load_device("h100")
+    one = Machine(device, load_topology("h200-node-4")).of(1)
+    errors = []
+    for line in MEASURED.parents[1].joinpath("h100", "power.jsonl").read_text().splitlines()[1:]:
+        values = json.loads(line)
+        if values["kind"] == "step":
+            row = Row(values, where="power.jsonl", id="step", source="power")
+            work = layers(row, data_parallel=1, batch_per_replica=values["batch"])
+            errors.append(simulated(row, work, one, clocks="sustained").predict() * 1e6 / values["step_us"] - 1)
+    assert len(errors) == 5
+    assert np.mean(np.abs(errors)) < 0.04
+    assert np.max(np.abs(errors)) < 0.06

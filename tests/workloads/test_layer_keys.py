@@ -192,3 +192,19 @@ LATENT = {"query_rank": 96, "key_value_rank": 64, "plain_dim": 32, "rotary_dim":
 def test_refusals(name, keys, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         load_workload(name, ({} if name == "dit-xl-2" else SMALL) | {"expert_parallel": 1} | keys)
+
+
+def test_flash_attention_2_and_a_fused_rotation_are_kernels_of_their_own():
+    """Grouped heads stay grouped, and nothing else of a step changes."""
+    keys = {"layers": 1, "data_parallel": 1, "batch_per_replica": 1}
+    usual, chosen = (
+        generate(load_workload("llama-3-8b", {**keys, **more})).graphs[0].kernels
+        for more in ({}, {"attention": "flash2", "rotary": "fused"})
+    )
+    same = {
+        "attention_gqa_fwd": "attention_fa2_fwd", "attention_gqa_bwd": "attention_fa2_bwd",
+        "rope_fwd_unfused": "rope_fwd", "rope_bwd": "rope_fwd",
+    }  # fmt: skip
+    assert {(same.get(call.op, call.op), call.shape) for call in usual} == {(call.op, call.shape) for call in chosen}
+    with pytest.raises(ConfigError, match="attention flash2 is written for all keys"):
+        load_workload("llama-3-8b", {"window": 64, "attention": "flash2"})

@@ -92,6 +92,8 @@ def _nodes_of(reader: NodeReader[Row], declared: Mapping[int, Mapping[str, list[
     for name in _COLUMNS:
         values = [getattr(row, name) for row in rows]
         columns[name] = np.array(values, np.float64 if name in FLOAT_COLUMNS else np.int64)[of_row]
+    apart_s = np.array(reader.values_apart)
+    columns["duration_s"] = np.where(np.isnan(apart_s), columns["duration_s"], apart_s)
     labels = {label.column: reader.values(name, label.neutral) for name, label in LABELS.items()}
     same_labels, distinct_labels = _numbered(zip(*labels.values(), strict=True))
     phase, phases = _numbered(labels.pop("phase"))
@@ -99,7 +101,9 @@ def _nodes_of(reader: NodeReader[Row], declared: Mapping[int, Mapping[str, list[
     columns |= {name: np.array(values, np.int64)[of_labels] for name, values in labels.items()}
     same_rows, distinct_rows = _numbered(row[:-3] for row in rows)
     keys = _numbered(reader.names)[0] * len(distinct_rows) + same_rows[of_row]
-    keys = keys * len(distinct_labels) + same_labels[of_labels]
+    keys = np.unique(keys * len(distinct_labels) + same_labels[of_labels], return_inverse=True)[1]
+    times_s, same_times = np.unique(columns["duration_s"], return_inverse=True)
+    keys = keys * len(times_s) + same_times
     return _Nodes(
         reader,
         columns,
@@ -249,7 +253,8 @@ def _further(file: _File, rank: int, families: Sequence[GroupFamily]) -> Ints:
 
 def _read_files(paths: Sequence[Path], *, dtype: str) -> list[_File]:
     """Read all files; those of equal structure share what makes it."""
-    reader = NodeReader(partial(read_row, dtype=dtype), READ, {name: label.read for name, label in LABELS.items()})
+    reader = NodeReader(partial(read_row, dtype=dtype), READ, {name: label.read for name, label in LABELS.items()},
+                        apart=vocabulary.DURATION)  # fmt: skip
     read: list[tuple[Path, Metadata, Ints]] = []
     declared: dict[int, dict[str, list[int]]] = {}
     for path in paths:

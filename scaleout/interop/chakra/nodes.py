@@ -2,11 +2,14 @@
 
 A node's fields can be decoded apart, since those that are written one after another are merged. Its identifier, name
 and dependencies differ between most nodes and are read here; what is left, its *content*, is often equal and is decoded
-once. So are *labels*, attributes that say nothing of the others. Bytes that equal the last file's are passed over at
+once. So are *labels*, attributes that say nothing of the others; an attribute that is another number in most nodes, as
+a time that was recorded, is read apart from both. Bytes that equal the last file's are passed over at
 once. What is wrong with a file is said by `wire.read`. Knows neither graphs nor groups.
 """
 
+import math
 import os
+import struct
 from array import array
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -35,6 +38,7 @@ _ID, _NAME, _TYPE, _ATTRIBUTE = 0x08, 0x12, 0x18, 0x52
 _DEPENDENCY, _DEPENDENCIES = (0x20, 0x28), (0x22, 0x2A)
 """One of the control or data dependencies, and all of them packed."""
 _ATTRIBUTE_NAME = 0x0A
+_DOUBLE, _DOUBLE_BYTES = 0x19, 8
 _HEAD = (_ID, _NAME, *_DEPENDENCY, *_DEPENDENCIES)
 _START = 0x30
 _UNREAD, _LABEL = -1, -2
@@ -53,6 +57,8 @@ class NodeReader(Generic[Content]):
     reads: Collection[str]  # the attributes that `decode` reads
     # attributes that are read apart, each with what reads it; first the one that differs most between nodes
     labels: Mapping[str, Callable[[Node], Any]] = field(default_factory=dict)
+    apart: str = ""  # an attribute whose double is read apart where it is one >= 0; `decode` is given 0 then
+    values_apart: "array[float]" = field(default_factory=lambda: array("d"))  # D, NaN where it was not read apart
     ids: "array[int]" = field(default_factory=lambda: array("Q"))  # of each distinct node, D of them, as are the names
     names: list[str] = field(default_factory=list)
     dependency_offsets: "array[int]" = field(default_factory=lambda: array("q", [0]))  # D + 1
@@ -69,6 +75,7 @@ class NodeReader(Generic[Content]):
     _runs: dict[bytes, _Codes] = field(default_factory=dict)
     _contents: dict[tuple[int, ...], int] = field(default_factory=dict)
     _label_sets: dict[tuple[int, ...], int] = field(default_factory=dict)
+    _apart: float = math.nan  # of the node that is being read
     _last: tuple[bytes, list[int], list[int]] = (b"", [], [])
     """Content of the last file, where its nodes begin, and their numbers."""
 
@@ -110,6 +117,12 @@ class NodeReader(Generic[Content]):
         label = next(iter(self.labels), "").encode()
         return bytes([_ATTRIBUTE_NAME, len(label)]) + label if label else b""
 
+    @cached_property
+    def _number(self) -> bytes:
+        """How the attribute that is read apart is written, up to its value."""
+        name = self.apart.encode()
+        return bytes([_ATTRIBUTE, len(name) + 11, _ATTRIBUTE_NAME, len(name)]) + name + bytes([_DOUBLE])
+
     def _scan(self, content: bytes) -> None:
         """Split a file into nodes. Spans of nodes that are those of the last file are taken over, ever longer ones."""
         last, begins, known = self._last
@@ -150,6 +163,7 @@ class NodeReader(Generic[Content]):
 
     def _take_apart(self, frame: bytes) -> int:
         """Read a node that was not met before, and return its number."""
+        self._apart = math.nan
         try:
             node_id, name, waits, (content, labels) = self._fields(frame)
         except (ValueError, IndexError):  # such as fields of a later schema, or in another order
@@ -161,6 +175,7 @@ class NodeReader(Generic[Content]):
             node.id, node.name = node_id, text
             self._contents[content] = len(self.contents)
             self.contents.append(self.decode(node))
+        self.values_apart.append(self._apart)
         self.ids.append(node_id)
         self.names.append(text)
         self.dependencies.extend(waits)
@@ -202,6 +217,32 @@ class NodeReader(Generic[Content]):
         return node_id, name, sorted(set(waits)) if len(waits) > 1 else waits, (content, labels)
 
     def _rest(self, fields: bytes, first: tuple[int, bytes]) -> _Codes:
+        """Return the codes of the fields of a node, and read a number apart."""
+        at = fields.find(self._number) if self.apart else -1
+        end = at + len(self._number) + _DOUBLE_BYTES
+        if at < 0 or end > len(fields) or self.apart.encode() in fields[:at]:  # the first of a name counts
+            return self._around_label(fields, first)
+        (value,) = struct.unpack_from("<d", fields, end - _DOUBLE_BYTES)
+        if not 0 <= value < math.inf:
+            return self._around_label(fields, first)
+        try:
+            before, of_before = self._run(fields[:at], first)
+            codes_of = self._around_label if self._marker in fields else self._run
+            behind, of_behind = codes_of(fields[end:], first)
+        except (ValueError, IndexError):  # its name stands in a text
+            return self._around_label(fields, first)
+        self._apart = value
+        number, _ = self._run(self._number + bytes(_DOUBLE_BYTES), first)
+        return before + number + behind, of_before + of_behind
+
+    def _run(self, run: bytes, first: tuple[int, bytes]) -> _Codes:
+        """Return the codes of some fields that follow each other."""
+        codes = self._runs.get(run)
+        if codes is None:
+            codes = self._runs[run] = self._walk(run, first)
+        return codes
+
+    def _around_label(self, fields: bytes, first: tuple[int, bytes]) -> _Codes:
         """Return the codes of the fields of a node; before and behind the first label they are often known."""
         at = fields.find(self._marker) - 2
         if at < 0:
@@ -209,12 +250,10 @@ class NodeReader(Generic[Content]):
         content: tuple[int, ...] = ()
         labels: tuple[int, ...] = ()
         for run in (fields[:at], fields[at : at + 2 + fields[at + 1]], fields[at + 2 + fields[at + 1] :]):
-            codes = self._runs.get(run)
-            if codes is None:
-                try:
-                    codes = self._runs[run] = self._walk(run, first)
-                except (ValueError, IndexError):  # the name of the label stands in a text
-                    return self._walk(fields, first)
+            try:
+                codes = self._run(run, first)
+            except (ValueError, IndexError):  # the name of the label stands in a text
+                return self._walk(fields, first)
             content += codes[0]
             labels += codes[1]
         return content, labels

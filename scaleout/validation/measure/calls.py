@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Sizes = Mapping[str, int]
 Call = Callable[[], Any]
@@ -76,6 +77,20 @@ def _gemm_fp8(s: Sizes, dtype: torch.dtype) -> Call:
     return lambda: torch._scaled_mm(a, b.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
 
 
+def _gemm_fp8_rowwise(s: Sizes, dtype: torch.dtype) -> Call:
+    a, b = (_random(s[rows], s["K"], dtype=torch.bfloat16).to(dtype) for rows in "MN")
+    scale_a, scale_b = torch.ones(s["M"], 1, device="cuda"), torch.ones(1, s["N"], device="cuda")
+    return lambda: torch._scaled_mm(a, b.t(), scale_a=scale_a, scale_b=scale_b, out_dtype=torch.bfloat16)
+
+
+def _grouped_gemm(s: Sizes, dtype: torch.dtype) -> Call:
+    """Multiply rows of each group, one group after the other, by the matrix of the group, stored by columns."""
+    rows = _random(s["groups"] * s["M"], s["K"], dtype=dtype)
+    matrices = _random(s["groups"], s["N"], s["K"], dtype=dtype).transpose(1, 2)
+    ends = torch.arange(1, s["groups"] + 1, device="cuda", dtype=torch.int32) * s["M"]
+    return lambda: torch._grouped_mm(rows, matrices, offs=ends)
+
+
 def _gemv(s: Sizes, dtype: torch.dtype) -> Call:
     matrix, vector = _random(s["M"], s["N"], dtype=dtype), _random(s["N"], dtype=dtype)
     out = torch.empty(s["M"], device="cuda", dtype=dtype)
@@ -112,6 +127,18 @@ def _attention(s: Sizes, dtype: torch.dtype, *, backward: bool = False, grouped:
     return _call(attend, tensor(s["heads"]), tensor(kv_heads), tensor(kv_heads), backward=backward)
 
 
+def _attention_fa2(s: Sizes, dtype: torch.dtype, *, backward: bool = False) -> Call:
+    """Attention by FlashAttention 2, as PyTorch carries it."""
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        call = _attention(s, dtype, backward=backward, grouped=True)
+
+    def chosen() -> Any:
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return call()
+
+    return chosen
+
+
 def _attention_decode(s: Sizes, dtype: torch.dtype) -> Call:
     q = _random(s["batch"], s["heads"], 1, s["head_dim"], dtype=dtype)
     k, v = (_random(s["batch"], s["kv_heads"], s["kv_seq"], s["head_dim"], dtype=dtype) for _ in range(2))
@@ -127,6 +154,21 @@ def _copy(s: Sizes, dtype: torch.dtype) -> Call:
     return lambda: target.copy_(source)
 
 
+_SCALE = 8.0
+
+
+def _to_fp8(x: torch.Tensor) -> torch.Tensor:
+    return (x.float() * _SCALE).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
+
+
+def _to_fp8_twice(s: Sizes, dtype: torch.dtype) -> Call:
+    from scaleout.validation.measure.fused_kernels import cast_twice  # noqa: PLC0415 - needs Triton
+
+    columns = 4096 if s["elements"] % 4096 == 0 and s["elements"] >= 2**20 else 64
+    x = _random(max(1, s["elements"] // columns), columns, dtype=dtype)
+    return lambda: cast_twice(x, _SCALE)
+
+
 def _swiglu(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
     return functional.silu(x) * gate
 
@@ -137,6 +179,11 @@ def _layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> to
 
 def _rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return functional.rms_norm(x, weight.shape, weight)
+
+
+def _rms_norm_unfused(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    wide = x.float()
+    return (wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + 1e-6)).type_as(x) * weight
 
 
 def _softmax(x: torch.Tensor) -> torch.Tensor:
@@ -221,6 +268,19 @@ def _adamw(s: Sizes, dtype: torch.dtype) -> Call:
     return lambda: torch._fused_adamw_(
         *tensors, [], step, lr=1e-6, beta1=0.9, beta2=0.95, weight_decay=0.1, eps=1e-8, amsgrad=False, maximize=False
     )  # fmt: skip
+
+
+def _adamw_unfused(s: Sizes, dtype: torch.dtype) -> Call:
+    """AdamW operation by operation on one tensor."""
+    weight, gradient, first, second = (_random(s["parameters"], dtype=dtype).abs_() for _ in range(4))
+
+    def step() -> None:
+        weight.mul_(1 - 1e-7)
+        first.lerp_(gradient, 0.1)
+        second.mul_(0.95).addcmul_(gradient, gradient, value=0.05)
+        weight.addcdiv_(first, (second.sqrt() / 0.9).add_(1e-8), value=-1e-6)
+
+    return step
 
 
 _CHANNELS = 64
@@ -319,6 +379,8 @@ def _interaction_sum_back(s: Sizes, dtype: torch.dtype) -> Call:
 MAKERS: Mapping[str, Maker] = {
     "gemm": _of(torch.matmul, "M K", "K N"),
     "gemm_fp8": _gemm_fp8,
+    "gemm_fp8_rowwise": _gemm_fp8_rowwise,
+    "grouped_gemm": _grouped_gemm,
     "gemv": _gemv,
     "conv2d_fwd": _convolution,
     "conv2d_bwd_data": partial(_convolution, wanted=(True, False)),
@@ -327,11 +389,15 @@ MAKERS: Mapping[str, Maker] = {
     "attention_bwd": partial(_attention, backward=True),
     "attention_gqa_fwd": partial(_attention, grouped=True),
     "attention_gqa_bwd": partial(_attention, backward=True, grouped=True),
+    "attention_fa2_fwd": _attention_fa2,
+    "attention_fa2_bwd": partial(_attention_fa2, backward=True),
     "attention_decode": _attention_decode,
     "layer_norm_fwd": _of(_layer_norm, "tokens hidden", "hidden", "hidden"),
     "layer_norm_bwd": _of(_layer_norm, "tokens hidden", "hidden", "hidden", backward=True),
     "rms_norm_fwd": _of(_rms_norm, "tokens hidden", "hidden"),
     "rms_norm_bwd": _of(_rms_norm, "tokens hidden", "hidden", backward=True),
+    "rms_norm_unfused_fwd": _of(_rms_norm_unfused, "tokens hidden", "hidden"),
+    "rms_norm_unfused_bwd": _of(_rms_norm_unfused, "tokens hidden", "hidden", backward=True),
     "rope_fwd_unfused": _rope,
     "rope_bwd": partial(_rope, backward=True),
     "embedding_fwd": _embedding,
@@ -350,6 +416,9 @@ MAKERS: Mapping[str, Maker] = {
     "mul_scalar": _of(lambda x: x * 1.5, "elements"),
     "clone": _of(torch.clone, "elements"),
     "copy_d2d": _copy,
+    "fill": _of(torch.Tensor.zero_, "elements"),
+    "cast_to_fp8": _of(_to_fp8, "elements", fused=True),
+    "cast_to_fp8_twice": _to_fp8_twice,
     "gelu_fwd": _of(functional.gelu, "elements"),
     "gelu_bwd": _of(functional.gelu, "elements", backward=True),
     "silu_fwd": _of(functional.silu, "elements"),
@@ -366,6 +435,7 @@ MAKERS: Mapping[str, Maker] = {
     "swiglu_fwd_unfused": _of(_swiglu, "elements", "elements"),
     "swiglu_bwd": _of(_swiglu, "elements", "elements", backward=True),
     "adamw_fused": _adamw,
+    "adamw_unfused": _adamw_unfused,
     "sgd": _of(lambda weight, gradient: weight.add_(gradient, alpha=-1e-6), "parameters", "parameters"),
     "batch_norm_fwd": _batch_norm,
     "batch_norm_bwd": partial(_batch_norm, backward=True),

@@ -175,3 +175,26 @@ def update_rows(table: torch.Tensor, indices: torch.Tensor, gradient: torch.Tens
     bags, pooling = indices.shape
     width = triton.next_power_of_2(table.shape[1])
     _update_rows[(bags,)](table, indices, gradient, table.shape[1], pooling, -1e-6, WIDTH=width, num_warps=1)
+
+
+@triton.jit
+def _cast_twice(x, plain, turned, rows, columns, scale, BLOCK: tl.constexpr):
+    line = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    across = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = (line < rows)[:, None] & (across < columns)[None, :]
+    place = line[:, None] * columns + across[None, :]
+    wide = tl.load(x + place, mask=inside).to(tl.float32) * scale
+    narrow = tl.minimum(tl.maximum(wide, -448.0), 448.0).to(tl.float8e4nv)
+    tl.store(plain + place, narrow, mask=inside)
+    place = across[:, None] * rows + line[None, :]
+    tl.store(turned + place, tl.trans(narrow), mask=(across < columns)[:, None] & (line < rows)[None, :])
+
+
+def cast_twice(x: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cast a (rows, columns) matrix to fp8, as it is and transposed, in one kernel that reads it once."""
+    rows, columns = x.shape
+    plain = torch.empty_like(x, dtype=torch.float8_e4m3fn)
+    turned = torch.empty(columns, rows, device=x.device, dtype=torch.float8_e4m3fn)
+    grid = (triton.cdiv(rows, 64), triton.cdiv(columns, 64))
+    _cast_twice[grid](x, plain, turned, rows, columns, scale, BLOCK=64, num_warps=4)
+    return plain, turned

@@ -16,10 +16,8 @@ from scaleout.workloads.generate import generate
 
 NOT_MEASURED = frozenset(
     """
-    attention_triton_fwd attention_triton_bwd attention_window_fwd attention_window_bwd adamw_unfused
-    add_fused_fwd add_fused_bwd cast_to_fp8 cast_to_fp8_twice
-    gemm_fp8_rowwise rms_norm_unfused_fwd rms_norm_unfused_bwd merge_partials_fwd merge_partials_bwd
-    grouped_gemm grouped_gemm_accumulate fill
+    attention_triton_fwd attention_triton_bwd attention_window_fwd attention_window_bwd
+    add_fused_fwd add_fused_bwd merge_partials_fwd merge_partials_bwd grouped_gemm_accumulate
     """.split()  # noqa: SIM905 - a list of strings hides them
 )
 """Operations of other software, such as Triton, which are not measured here."""
@@ -65,11 +63,15 @@ _FEATURES: Axes = {"batch": (512, 2048, 8192), "features": (9, 33, 65, 129), "di
 GRIDS: Mapping[str, Axes] = {
     "gemm": _GEMM,
     "gemm_fp8": _GEMM,
+    "gemm_fp8_rowwise": _GEMM,
+    "grouped_gemm": {"groups": (8, 64), "M": (128, 1024, 4096), "N": (2048, 8192), "K": (2048, 8192)},
     "gemv": {"M": (4096, 16384, 65536), "N": (4096, 8192, 16384)},
     "attention_fwd": _ATTENTION,
     "attention_bwd": _ATTENTION,
     "attention_gqa_fwd": _GROUPED,
     "attention_gqa_bwd": _GROUPED,
+    "attention_fa2_fwd": _GROUPED,
+    "attention_fa2_bwd": _GROUPED,
     "attention_decode": _DECODE,
     "cross_entropy_fwd": _VOCAB,
     "cross_entropy_bwd": _VOCAB,
@@ -87,6 +89,7 @@ GRIDS: Mapping[str, Axes] = {
     "heads_cat": {"batch": (1, 4), "heads": (24, 96), "seq": (1024, 4096), "head_dim": (64, 128)},
     "heads_to_rows": {"batch": (1, 4), "heads": (24, 96), "seq": (1024, 4096), "head_dim": (64, 128)},
     "adamw_fused": {"parameters": (10**3, 10**5, 10**6, 10**7, 10**8, 10**9)},
+    "adamw_unfused": {"parameters": (10**3, 10**5, 10**6, 10**7, 10**8)},
     "sgd": {"parameters": (10**3, 10**5, 10**6, 10**7, 10**8, 10**9)},
     "embedding_bag_fwd": {**_BAGS, "rows": (100_000,)},
     "embedding_bag_bwd_sparse": _BAGS,
@@ -110,6 +113,8 @@ _RECOMMENDATION = ("interaction_", "embedding_bag", "embedding_sgd", "permute_")
 _DTYPES: Mapping[str, tuple[str, ...]] = {
     "gemm": ("bf16", "fp16", "fp32", "tf32"),
     "gemm_fp8": ("fp8_e4m3",),
+    "gemm_fp8_rowwise": ("fp8_e4m3",),
+    "adamw_unfused": ("fp32",),
     "adamw_fused": ("fp32", "bf16"),
     "accumulate_fp32": ("fp32",),
     "copy_d2d": ("u8",),

@@ -92,7 +92,7 @@ def step(row: Row, machine: Machine) -> Case:
     values = workload_values(row)
     tokens = values["batch_per_replica"] * row.count("SeqLen (T)")
     measured_us = tokens / row.number("Throughput (T/s/GPU)") * 1e6
-    return simulated(row, values, machine, measured_us=measured_us, schedule="overlap", host="none")
+    return simulated(row, values, machine, measured_us=measured_us, schedule="overlap", host="none", clocks="sustained")
 
 
 def _named(row: Row) -> list[Row]:

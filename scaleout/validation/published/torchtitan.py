@@ -29,6 +29,7 @@ _LLAMA: Mapping[str, Any] = {
     "activation": "swiglu",
     "rotary": True,
     "vocabulary": 128256,
+    "attention": "flash2",
     "framework": "fsdp2",
     "separate_projections": True,
     "gradient_dtype": "fp32",

@@ -83,11 +83,14 @@ class Transformer(LayeredModel):
     )
     head_bias: bool = Field(default=False, description="the output projection adds a bias")
     positions: CountOrZero = Field(default=0, description="positions with a learnt vector, which tokens add")
-    rotary: bool = False
-    attention: Literal["flash", "triton", "unfused"] = Field(
+    rotary: bool | Literal["fused"] = Field(
+        default=False, description="queries and keys are rotated by their positions; fused: by one kernel if eager, too"
+    )
+    attention: Literal["flash", "flash2", "triton", "unfused"] = Field(
         default="flash",
-        description="flash: one kernel, no scores kept; triton: the same by FlashAttention 1 in Triton; unfused: "
-        "scores, softmax, values one by one",
+        description="flash: one kernel, no scores kept, the fastest of the device (cuDNN or FlashAttention 3 on "
+        "Hopper); flash2, triton: the same by FlashAttention 2, or 1 in Triton; unfused: scores, softmax, values one "
+        "by one",
     )
     linear_dtype: Literal["same", "fp8_delayed", "fp8_tensorwise", "fp8_rowwise"] = Field(
         default="same",
@@ -132,8 +135,10 @@ class Transformer(LayeredModel):
     def _attends(self) -> "Transformer":
         if self.full_attention_every is not None and self.window is None:
             raise ValueError("full_attention_every is of layers between those with a window; give window, too")
-        if self.window is not None and self.attention == "triton":
-            raise ValueError("attention triton is written for all keys before a token; with window, choose flash")
+        if self.window is not None and self.attention in ("flash2", "triton"):
+            raise ValueError(
+                f"attention {self.attention} is written for all keys before a token; with window, choose flash"
+            )
         if self.positions and self.sequence > self.positions:
             raise ValueError(
                 f"sequence {self.sequence} has more tokens than there are positions ({self.positions}); give fewer"

@@ -104,13 +104,15 @@ def _project(tape: AutogradTape, x: int, heads: Heads, label: str) -> int:
         shape = (workload.local_tokens * number, workload.head_dim)
         x = norm(tape, x, workload.norm, shape, bucket=heads.rank.dense, partial=workload.tensor_parallel > 1)
     if workload.rotary:
-        x = _rotate(tape, x, tokens=workload.local_tokens, hidden=width + kv_width, makes=heads.all_elements)
+        fused = workload.rotary == "fused"
+        hidden, makes = width + kv_width, heads.all_elements
+        x = _rotate(tape, x, tokens=workload.local_tokens, hidden=hidden, makes=makes, fused=fused)
     return x
 
 
-def _rotate(tape: AutogradTape, x: int, *, tokens: int, hidden: int, makes: int = 0) -> int:
+def _rotate(tape: AutogradTape, x: int, *, tokens: int, hidden: int, makes: int = 0, fused: bool = False) -> int:
     """Rotate queries and keys by their positions; backward rotates back."""
-    kernels = ("rope_fwd", "rope_fwd") if tape.style.compiled else ("rope_fwd_unfused", "rope_bwd")
+    kernels = ("rope_fwd", "rope_fwd") if fused or tape.style.compiled else ("rope_fwd_unfused", "rope_bwd")
     return pointwise(tape, x, kernels, makes=makes, tokens=tokens, hidden=hidden)
 
 
@@ -198,6 +200,8 @@ def _flash(tape: AutogradTape, x: int, heads: Heads, *, times: int = 1, ulysses:
     of = partial(of, causal=int(workload.causal))
     if workload.attention == "triton":
         x = of(("attention_triton_fwd", "attention_triton_bwd"))
+    elif workload.attention == "flash2":
+        x = of(("attention_fa2_fwd", "attention_fa2_bwd"), kv_heads=heads.kv_heads // ulysses)
     elif heads.kv_heads == heads.heads:
         x = of(("attention_fwd", "attention_bwd"))
     else:

@@ -127,8 +127,8 @@ def models_of(device: Device) -> tuple[KernelTimeModel, ...]:
 def _full_clock_s(device: Device, kernel: Kernel, isolated_s: float) -> float:
     """Return the seconds at full clock of a kernel that takes `isolated_s` at the power limit.
 
-    A kernel that would draw more than the limit takes the time that is interpolated between calls measured one at a
-    time (the device rests between them), but no more than `isolated_s`, and no less than the limit can have lengthened
+    A kernel that would draw more than the limit takes the time that is interpolated between calls measured at full
+    clock (the device rested before them), but no more than `isolated_s`, and no less than the limit can have lengthened
     it; the lower bound where nothing was measured so.
 
     Source: `traces/h200/power.jsonl`, ten GEMMs measured both ways: times at full clock come out 3% above in the mean,
@@ -146,10 +146,10 @@ def _full_clock_s(device: Device, kernel: Kernel, isolated_s: float) -> float:
 
 
 def _source_at_full_clock(device: Device, kernel: Kernel) -> int | None:
-    """Return the first source of a kernel's series whose calls were measured one at a time; None without any."""
+    """Return the first source of a kernel's series whose calls were measured at full clock; None without any."""
     table, key = measured.table_of(device), (kernel.op, kernel.dtype)
     if key not in table.rows:
         return None
     series = table.series(key)
-    found = series.sources[series.calls.warm]
+    found = series.sources[series.full_clock]
     return int(found.min()) if len(found) else None

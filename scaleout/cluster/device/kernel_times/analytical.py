@@ -51,8 +51,15 @@ def times(device: Device, calls: Calls) -> Array:
     reached = np.minimum(1.0, efficiency * np.repeat(ratios, [len(seconds) for _, seconds in known]))
     points = np.vstack([coordinates(measured) for measured, _ in known])
     distance = ((coordinates(calls)[:, None, :] - points[None, :, :]) ** 2).sum(axis=2)
+    if calls.op != CUSTOM:
+        classes = np.concatenate([kernel_classes(measured) for measured, _ in known])
+        distance += _OTHER_CLASS * (kernel_classes(calls)[:, None] != classes[None, :])
     nearest = distance.round(9).argmin(axis=1)  # of equally distant ones the first
     return np.asarray(floor_s + roofline(calls, device) / reached[nearest])
+
+
+_OTHER_CLASS = 1e6
+"""Squared distance to a call that another class of kernel runs: it counts only where none of the own was measured."""
 
 
 @functools.lru_cache(maxsize=256)

@@ -33,6 +33,8 @@ Source = tuple[int, str]
 """Number of the file, and the method."""
 WARM = "kernel_durations"
 """The method of rows that ran over the same buffers again and again."""
+FULL_CLOCK = (WARM, "rested_replay")
+"""Methods of rows that were over before the power limit lowers the clock."""
 SHORTEST_US, LONGEST_US, MOST_LAUNCHES = 1e-6, 1e12, 10**6
 """What times, in microseconds, and launches of one call may be."""
 
@@ -66,6 +68,7 @@ class Series(NamedTuple):
     seconds: Array  # (S,)
     # (S,); 0 for the source that estimates follow, the one with most rows in the first file; others count up from 1
     sources: npt.NDArray[np.int64]
+    full_clock: npt.NDArray[np.bool_]  # (S,); whether the power limit had not lowered the clock yet
     exact: Mapping[Shape, float]  # sizes to seconds: of each shape, its first source
 
     def alike(self, calls: Calls) -> Calls:
@@ -114,7 +117,8 @@ def _gathered(key: Key, sources: Mapping[Source, Rows]) -> Series:
         median(launches) if launches else 1.0,
     )
     seconds = np.array([one for found in each for one in found.values()])
-    return Series(calls, seconds, np.repeat(np.arange(len(ordered)), counts), exact)
+    full_clock = np.repeat([method in FULL_CLOCK for _, method in ordered], counts)
+    return Series(calls, seconds, np.repeat(np.arange(len(ordered)), counts), full_clock, exact)
 
 
 def _merged(rows: Rows) -> dict[Shape, float]:
