@@ -206,12 +206,12 @@ def energy(result: Result, device: Device, topology: Topology) -> Energy | None:
     power, step_s = device.power, result.makespan_s
     if power is None:
         return None
+    first_of = {id(line.graph): line for line in reversed(result.timelines)}  # classes of a role run one graph
+    active_j = {key: joules_of_rank(result.program, e.graph, e.ranks[0], power) for key, e in first_of.items()}
     device_j = math.fsum(
-        len(line.ranks)
-        * min(power.idle_w * step_s + joules_of_rank(result.program, line.graph, line.ranks[0], power),
-              power.limit_w * step_s)
+        len(line.ranks) * min(power.idle_w * step_s + active_j[id(line.graph)], power.limit_w * step_s)
         for line in result.timelines
-    )  # fmt: skip
+    )
     found, ranks = bill(topology, device), result.program.num_ranks
     node_w = None if device.cost is None else max(0.0, device.cost.node_w - power.limit_w) * ranks
     network_w = found.network_w

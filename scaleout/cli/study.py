@@ -12,6 +12,7 @@ from scaleout.errors import ConfigError, ScaleoutError, shown
 if TYPE_CHECKING:
     import pandas as pd
 
+    from scaleout.report.timelines import Which
     from scaleout.study.sweep.engine import Execution
     from scaleout.study.sweep.study import Study
 
@@ -38,6 +39,11 @@ def _part(_context: click.Context, _option: click.Parameter, text: str | None) -
 @click.option("--cluster", metavar="local|slurm|tcp://HOST:PORT", default="", help="Run the cases on Dask.")
 @click.option("--shard", callback=_part, metavar="I/N", help="Run one part of N, as jobs of an array; the rest later.")
 @click.option("--yes", is_flag=True, help="Run a study of a million cases or more.")
+@click.option(
+    "--timelines",
+    type=click.Choice(["best", "all", "none"]),
+    help="Cases of which a timeline is written, for Perfetto; by default as the study says, or the best.",
+)
 @click.option("--no-report", is_flag=True, help="Write the table only.")
 @json_option
 def study(
@@ -47,6 +53,7 @@ def study(
     cluster: str,
     shard: tuple[int, int] | None,
     yes: bool,
+    timelines: "Which | None",
     no_report: bool,
     as_json: bool,
 ) -> None:
@@ -55,7 +62,7 @@ def study(
     STUDY is a name (`scaleout list studies`) or a file. Each row of the table has the `scaleout run` line that gives
     the same numbers. An interrupted study goes on where it was when the same command is given again.
 
-    Examples: scaleout study four-topologies --output results; scaleout study mine.yaml --output results --cluster
+    Examples: scaleout study topologies --output results; scaleout study mine.yaml --output results --cluster
     local.
     """
     from scaleout.study.sweep.engine import Execution
@@ -69,7 +76,7 @@ def study(
     if cases is None:
         _say_part(asked, output, how, as_json=as_json)
         return
-    written = _write(asked, cases, output, report=not no_report)
+    cases, written = _write(asked, cases, output, timelines=timelines or asked.file.timelines, report=not no_report)
     summary = _summary(asked, cases, output, written)
     _give(asked, cases, output, summary, as_json=as_json)
     if not summary["ok"]:
@@ -99,16 +106,23 @@ def _run(asked: "Study", output: Path, how: "Execution", *, quiet: bool) -> "pd.
         return run_study(asked, output, replace(how, tell=tell))
 
 
-def _write(asked: "Study", cases: "pd.DataFrame", output: Path, *, report: bool) -> dict[str, str]:
-    """Write the table, and the report; return the files, and what each holds."""
-    from scaleout.report.pages.study import write_study_report
+def _write(
+    asked: "Study", cases: "pd.DataFrame", output: Path, *, timelines: "Which", report: bool
+) -> "tuple[pd.DataFrame, dict[str, str]]":
+    """Write timelines, table and report; return the table with its timelines, and the files, and what each holds."""
+    from scaleout.report.timelines import FOLDER, write_timelines
     from scaleout.study.sweep.table import FILE, write_table
 
+    cases = write_timelines(cases, asked, output, timelines)
     write_table(cases, output / FILE)
     written = {FILE: "a row a case"}
     if report:
+        from scaleout.report.pages.study import write_study_report
+
         written |= write_study_report(cases, asked, output)
-    return written
+    if count := int((cases["timeline"] != "").sum()):
+        written[FOLDER] = f"timelines of {count} cases; open in https://ui.perfetto.dev"
+    return cases, written
 
 
 def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[str, str]) -> dict[str, Any]:
@@ -126,6 +140,7 @@ def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[
         "ok": int(counts.get("ok", 0)),
         "failed": int(counts.get("failed", 0)),
         "left_out": int(counts.get("left out", 0)),
+        "models": sorted(set(cases["model"][cases["status"] == "ok"])) if "model" in cases else [],
         "axes": {column: list(values) for column, values in asked.axes.items()},
         "fastest": best_of(asked, cases),
         "failures": failures_of(cases),
@@ -143,10 +158,13 @@ def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str
         say_json(summary)
         return
     rows = [
-        [str(each["case"]), each["inputs"], format_seconds(each["makespan_s"]), each["run"]]
+        [each["workload"], each["inputs"], str(each["case"]), format_seconds(each["makespan_s"])]
         for each in summary["fastest"]
     ]
-    print_table(f"{asked.title}: the fastest of each workload", ("case", "inputs", "makespan", "run"), rows, left=2)
+    title = f"{asked.title}: the fastest of each workload"
+    print_table(title, ("workload", "inputs", "case", "makespan"), rows, left=2)
+    for each in summary["fastest"]:
+        say(one_line(f"case {each['case']} alone: {each['run']}"))
     more = f", {summary['left_out']:,} left out" if summary["left_out"] else ""
     say(f"{summary['cases']:,} cases: {summary['ok']:,} ok, {summary['failed']:,} failed{more}")
     for each in summary["failures"]:

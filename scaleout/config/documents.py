@@ -11,7 +11,6 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -32,7 +31,10 @@ _MAY_BE_HUGE = re.compile(r"\d{19}|[eE]\+?\d{3}")
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,17}")
 NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9_]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 """Without zeros before it and without colons, which YAML 1.1 takes for another base."""
-_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
+_ESCAPE = re.compile(rb"\\.", re.DOTALL)
+_STRING = re.compile(rb'"[^"]*+"?')
+_ALIKE = bytes.maketrans(b"{}", b"[]")
+_NEITHER = bytes(each for each in range(256) if each not in b'"[]')
 
 
 def is_file(path: Path) -> bool:
@@ -109,18 +111,18 @@ def read_json_lines(path: Path, *, what: str = "file of JSON lines") -> Iterator
             yield where, value
 
 
-def parse_json(text: str, *, where: str, infinite: bool = False) -> Any:
+def parse_json(text: str, *, where: str, infinite: bool = False, most_bytes: int = MOST_BYTES) -> Any:
     """Read JSON, or raise `ConfigError` that says `where` it stands; `infinite` as `read_json`."""
     try:
-        return decode_json(text, infinite=infinite)
+        return decode_json(text, infinite=infinite, most_bytes=most_bytes)
     except ValueError as error:
         raise ConfigError(f"{where}: not valid JSON ({error}); mend it") from None
 
 
-def decode_json(text: str, *, infinite: bool = False) -> Any:
+def decode_json(text: str, *, infinite: bool = False, most_bytes: int = MOST_BYTES) -> Any:
     """Read JSON; `ValueError` if it is none, or beyond a limit; `infinite` as `read_json`."""
-    if len(text) > MOST_BYTES:
-        raise ValueError(f"more than {MOST_BYTES:,} characters")
+    if len(text) > most_bytes:
+        raise ValueError(f"more than {most_bytes:,} characters")
     if text.count("[") + text.count("{") > MOST_LEVELS:
         _check_levels(text)
     if infinite:
@@ -180,8 +182,14 @@ _WITH_INFINITE = json.JSONDecoder(object_pairs_hook=unique, parse_constant=str, 
 
 
 def _check_levels(text: str) -> None:
-    steps = ({"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0) for found in _BRACKETS.finditer(text))
-    if max(accumulate(steps), default=0) > MOST_LEVELS:
+    """Raise `ValueError` if brackets outside of strings are too deep: the innermost pairs go level by level."""
+    plain = _ESCAPE.sub(b"", text.encode("utf-8", "surrogatepass"))
+    left = _STRING.sub(b"", plain.translate(_ALIKE).translate(None, _NEITHER))
+    for _ in range(MOST_LEVELS):
+        if b"[]" not in left:
+            break
+        left = left.replace(b"[]", b"")
+    if b"[]" in left or left.count(b"[") > MOST_LEVELS:
         raise ValueError(f"more than {MOST_LEVELS} levels of lists and objects within one another")
 
 

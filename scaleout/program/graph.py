@@ -266,7 +266,13 @@ class GraphBuilder:
 
     def build(self) -> ExecutionGraph:
         """Freeze what was added."""
-        columns: dict[str, Any] = {column: self._column(column, neutral) for column, neutral in NEUTRAL.items()}
+        given = set[str]().union(*self._rows)
+        columns: dict[str, Any] = {
+            column: self._column(column, neutral)
+            if column in given
+            else np.full(len(self), neutral, np.float64 if column in FLOAT_COLUMNS else np.int64)
+            for column, neutral in NEUTRAL.items()
+        }
         offsets, flat = compress(self._dependencies)
         return ExecutionGraph(
             names=tuple(row["name"] for row in self._rows),

@@ -6,8 +6,10 @@ experts. Ranks with the same dense parameters differ in context and data: the `r
 reduced and states sharded; for experts it is `expert_replica`.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +62,7 @@ class Mesh:
 
     def degree(self, axis: str) -> int:
         """Return the size of an axis, composite ones such as `data` and `world` included."""
-        return int(np.prod([self._sizes[part] for part in _parts(axis)]))
+        return math.prod(map(self._sizes.__getitem__, _parts(axis)))
 
     def coordinates(self, axis: str) -> npt.NDArray[np.int64]:
         """Return each rank's coordinate along an axis of `AXES`, shape ``(R,)``."""
@@ -92,7 +94,7 @@ class Mesh:
         """`AXES` as ranks are numbered."""
         return [part for axis in self.order for part in _parts(axis)]
 
-    @property
+    @cached_property
     def _sizes(self) -> dict[str, int]:
         sizes = (self.tensor, self.context, self.expert, self.data // self.expert, self.pipeline)
         return dict(zip(AXES, sizes, strict=True))

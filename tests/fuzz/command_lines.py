@@ -182,6 +182,7 @@ _VERBS = {
     "buckets": {**_SIMULATED, "--bytes": _SIZES, "--algorithm": ["auto", "ring", "nccl_ring", "fastest"]},
     "search": {"--ranks": ["4", "8"], "--memory": ["80GB", "1 TB"], "--global-batch": ["8", "16"], "--top": ["3"],
                "--schedule": ["overlap", "centauri", "fused"], "--simulations": ["2"], "--set": _KEYS,
+               "--export": ["torchtitan", "megatron", "deepspeed"],
                "--host": ["none", "eager"], "--clocks": ["unthrottled", "sustained"], "--topology": TOPOLOGIES},
     "collective": {"--bytes": _SIZES, "--algorithm": ["auto", "ring", "direct"], "--group": _RANKS, "--chunks": ["4"],
                    "--network": ["alpha_beta", "link"], "--injection": ["400 Gb/s"], "--decide": None,
@@ -244,7 +245,8 @@ def _machine(random, *, device=False):
 
 def _run(random):
     if random.random() < 0.2:
-        return traces(random), ["--trace", "w"]
+        edit = ["--edit", _text(random, EDITS)] if random.random() < 0.5 else []
+        return traces(random), ["--trace", "w", *edit]
     (workload, first), (machine, more) = _workload(random), _machine(random, device=True)
     return workload | machine, first + more
 
@@ -299,7 +301,7 @@ def _diff(random):
 
 def _import_pytorch(random):
     files = {name: content for name, content in recordings(random).files.items() if name != "options"}
-    return files, ["job", "--output", "out"]
+    return files, ["job.tar.gz" if "job.tar.gz" in files else "job", "--output", "out"]
 
 
 def _import_model(random):

@@ -1,9 +1,12 @@
 """Recordings of two ranks, changed as JSON and as bytes, plain and gzip."""
 
 import gzip
+import io
+import tarfile
 from functools import cache
 from pathlib import Path
 
+from host_builder import Host, identity
 from judge import Case
 from kineto_builder import Rank
 from mutations import Grammar, as_json, file_of, other_bytes, tree
@@ -55,8 +58,60 @@ def _grammar():
     return Grammar([tree(each) for each in (*_seeds(), _seed(0, old_names=True), _seed(0)["traceEvents"])])
 
 
+def recorded_layers(folder):
+    """Import a job of two ranks that repeats layers, forward and backward, with exchanges and reductions."""
+    for number in range(2):
+        rank, at = Rank(number, 2).step(3, 0, 1000), 10
+        for layer in range(6):
+            rank.operator("aten::mm", at, 8, dims=[[64, 32], [32, 16]], dtypes=["c10::BFloat16"] * 2)
+            rank.kernel(at + 2, 5, launch=at + 1)
+            rank.collective(at + 10, 5, launch=at + 9, stream=7, kind="all_to_all" if layer % 3 else "allreduce")
+            at += 20
+        for _ in range(6):
+            rank.operator("autograd::engine::evaluate_function: MmBackward0", at, 15)
+            rank.operator("aten::mm", at + 1, 8, dims=[[32, 64], [64, 16]], dtypes=["c10::BFloat16"] * 2)
+            rank.kernel(at + 3, 5, launch=at + 2)
+            rank.collective(at + 10, 5, launch=at + 9, stream=7)
+            at += 20
+        rank.operator("torch::autograd::AccumulateGrad", at, 5, dims=[[32, 16]])
+        rank.operator("Optimizer.step#SGD.step", at + 6, 20).kernel(at + 8, 10, launch=at + 7, name="sgd")
+        rank.write(folder, name="layers")
+    return load_recording((Path(folder, "layers"),))
+
+
+def _hosts():
+    """Return host traces of a step, of either schema."""
+    found = []
+    for schema in ("1.1.1-chakra.0.0.4", "1.0.1"):
+        host = Host(0, schema=schema, world_size=2)
+        host.operator("aten::mm", dims=[[64, 32], [32, 16]], dtypes=["c10::BFloat16"] * 2, outputs=[(9, [64, 16])])
+        types = ["Tensor(float)", "Int", "Tuple[String,String]", "Int", "String"]
+        host.operator("record_param_comms", dims=[[1000], [], [], [], []], types=types,
+                      values=[identity(9), 5, ["0", "default"], 0, "allreduce"], outputs=[(9, [1000])])  # fmt: skip
+        host.operator("aten::add", dims=[[64, 16], [64, 16]], outputs=[(10, [64, 16])])
+        found.append({**host.facts, "nodes": host.nodes})
+    return found
+
+
+@cache
+def _host_grammar():
+    return Grammar([tree(each) for each in _hosts()])
+
+
 EDITS = ("batch=2x", "sequence=4->1", "layers=2x", "accumulate=2x", "bucket=1MB", "chunks=2", "recompute=full",
-         "recompute=none", "microbatches=2->4", "data=2x", "tensor=2->4", "expert=0.5x")  # fmt: skip
+         "recompute=none", "microbatches=2->4", "data=2x", "tensor=2->4", "expert=0.5x", "layers=6->3",
+         "batch=1->999999999999999999", "accumulate=1000000x")  # fmt: skip
+
+
+def archived(members, *, mode="w:gz"):
+    """An archive of files by name."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode=mode) as archive:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return content.getvalue()
 
 
 def recordings(random):
@@ -70,6 +125,13 @@ def recordings(random):
         if zipped and random.random() < 0.2:
             content = other_bytes(random, content)
         files[f"job.rank{rank}.kineto.json{'.gz' if zipped else ''}"] = content
+    if random.random() < 0.25:
+        host = file_of(random, _host_grammar(), as_json)
+        files = {"job.rank0.host.json": host} | (files if random.random() < 0.5 else {})
+    if random.random() < 0.1:
+        files = {"job.tar.gz": archived(files)}
+        if random.random() < 0.5:
+            files["job.tar.gz"] = other_bytes(random, files["job.tar.gz"])
     edits = random.choice(EDITS) if random.random() < 0.4 else ""
     partial = ("--allow-partial",) if random.random() < 0.3 else ()
     files["options"] = " ".join((*([edits] if edits else []), *partial)).encode()
@@ -79,7 +141,8 @@ def recordings(random):
 def read_recording(case):
     """Import, save, load, edit and replay: all that a recording goes through."""
     options = case.files["options"].decode().split()
-    program, facts, report = load_recording((Path("job"),), allow_partial="--allow-partial" in options)
+    path = Path("job.tar.gz" if "job.tar.gz" in case.files else "job")
+    program, facts, report = load_recording((path,), allow_partial="--allow-partial" in options)
     save_program(program, Path("traces"), name=report.name, facts=facts)
     loaded = load_program("traces")
     changes = dict(each.split("=", 1) for each in options if "=" in each)

@@ -8,17 +8,21 @@ checkpoint logs are in `study/test_search.py` and `validation/test_measure.py`.
 """
 
 import gzip
+import json
 
 import pytest
 from inputs import KINDS
 from judge import Case, judge
+from kineto_builder import Rank
 from log_inputs import search_rows, signed
 from mutations import Literal, Pairs, as_json, as_yaml, tree
 from nonsense import HUGE
+from recording_inputs import archived
 from seeds import SMALL
 from trace_inputs import MEMORY, NETWORK, SYSTEM
 
 from scaleout.errors import ScaleoutError
+from scaleout.interop.pytorch.kineto import shape_of, whole_of
 from scaleout.validation.measure.checkpoint import MeasurementLog, measured
 
 DEEP = "[" * 40_000
@@ -51,6 +55,109 @@ def test_a_command_line(tmp_path, scaleout, monkeypatch, arguments):
     (tmp_path / "mine.yaml").write_bytes(MINE["mine.yaml"])
     monkeypatch.chdir(tmp_path)
     assert COMMANDS[arguments] in scaleout(*arguments)[2]
+
+
+RECORDING = ("import", "pytorch", "job", "--output", "out", "--allow-partial")
+
+
+def job(change, *, world=2):
+    """A recording of one rank, of which something is changed."""
+    rank = Rank(0, world).step(3, 0, 10**6)
+    change(rank)
+    return {"job.rank0.json": json.dumps(rank.content()).encode()}
+
+
+def of_groups(count, size, *, stride=1):
+    """As many collectives of a recording, each of a group of its own with so many ranks."""
+
+    def add(rank):
+        for number in range(count):
+            told = {"Process Group Ranks": "...", "Group size": size - number, "Global rank start": 0}
+            rank.collective(60 + 40 * number, 30, launch=8 + 40 * number, **told, **{"Global rank stride": stride})
+
+    return add
+
+
+def operators(count):
+    """As many operators that call one another, and as many kernels that the innermost launches."""
+
+    def add(rank):
+        for number in range(count):
+            rank.operator("c10d::x", 1 + number / 1000, 3000 - number / 1000)
+            rank.kernel(500 + number / 10, 0.05, launch=5 + number / 10)
+
+    return add
+
+
+def on_streams(count):
+    """As many streams of a kernel each, which wait for one another."""
+
+    def add(rank):
+        for number in range(count):
+            rank.call("cudaEventRecord", 4 * number)
+            rank.call("cudaStreamWaitEvent", 4 * number + 1)
+            rank.kernel(4 * number + 2, 1, launch=4 * number + 2, stream=number)
+
+    return add
+
+
+def kernel_with(**changes):
+    """A kernel with some of its event changed."""
+
+    def add(rank):
+        rank.kernel(10, 5, launch=2)
+        rank.events[-1] |= changes
+
+    return add
+
+
+BLANKS = b'{"traceEvents": [' + b" " * 2**27
+RECORDINGS = {
+    "zipped blanks": ({"job.rank0.json.gz": gzip.compress(BLANKS, mtime=0)}, "more than 40 times its size"),
+    "zipped values": ({"job.rank0.json.gz": gzip.compress(b"[" + b"0," * 2**23, mtime=0)}, "4 values for each of"),
+    "an archive of blanks": ({"job.tar.gz": archived({"rank0.json": BLANKS})}, "more than 40 times its size"),
+    "an archive of others": ({"job.tar.xz": archived({"x.bin": BLANKS}, mode="w:xz")}, "more than 40 times its size"),
+    "an archive of zipped blanks": (
+        {"job.tar": archived({"rank0.json.gz": gzip.compress(BLANKS, mtime=0)}, mode="w:")}, "more than 40 times"),
+    "deep": ({"job.rank0.json": b'{"traceEvents": ' + b"[" * 900 + b"]" * 900 + b"}"}, "more than 64 levels"),
+    "a key twice": ({"job.rank0.json": b'{"traceEvents": [], "traceEvents": []}'}, "'traceEvents' stands twice"),
+    "a huge number": ({"job.rank0.json": f'{{"traceEvents": [{HUGE}]}}'.encode()}, "takes more than 64 bits"),
+    "less than no time": (job(kernel_with(dur=-5)), "begins 10 us after the first and lasts -5 us"),
+    "centuries": (job(kernel_with(dur=1e17)), "a recording spans at most 1e+15 us"),
+    "many groups": (job(of_groups(20, 2**20), world=2**20), "groups of more than 8,388,608 ranks in all"),
+    "many calls": (job(operators(400)), "begins while 256 others of its thread run"),
+    "many streams": (job(on_streams(1500)), "kernels on 1,500 streams; at most 1,024 are read"),
+}  # fmt: skip
+"""Files of a recording, and what is said."""
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_a_recording(tmp_path, scaleout, monkeypatch, name):
+    files, said = RECORDINGS[name]
+    path = next(iter(files))
+    arguments = (*RECORDING[:2], path, *RECORDING[3:])
+    assert judge(Case("command", files, arguments), None, tmp_path / "case") == ("refused", "")
+    (tmp_path / path).write_bytes(files[path])
+    monkeypatch.chdir(tmp_path)
+    assert said in scaleout(*arguments)[2]
+
+
+@pytest.mark.parametrize("text", ["\xb2", "--5", "-", "\u0665", "1_0", "9" * 20])
+def test_a_number_of_a_recording_that_is_none(text):
+    """A text of digits that Python takes for a number is none, or is read as it: nothing raises."""
+    assert whole_of(text) == -1
+
+
+@pytest.mark.parametrize("steps", ["9" * 5000, "\u0663"])
+def test_a_step_whose_number_is_none_is_an_operator(tmp_path, steps):
+    marked = Rank().step(3, 0, 400).event("user_annotation", f"ProfilerStep#{steps}", 1, 2)
+    marked.kernel(10, 5, launch=2)
+    files = {"job.rank0.json": json.dumps(marked.content()).encode()}
+    assert judge(Case("command", files, RECORDING), None, tmp_path / "case") == ("accepted", "")
+
+
+def test_a_tensor_has_no_thousands_of_dimensions():
+    assert shape_of([9] * 300_000) is None
 
 
 ROWS = {"us": 5.0, "op": "gemm", "dtype": "bf16", "M": 8, "N": 8, "K": 8}
@@ -164,6 +271,8 @@ def test_the_page_names_the_limits():
     from scaleout.cli import collective
     from scaleout.config import documents, library, units, yaml_files
     from scaleout.interop.chakra import framing
+    from scaleout.interop.pytorch import communication, files, kineto
+    from scaleout.study.edits import recorded, repeats
     from scaleout.workloads.families import training
 
     page = Path(__file__).parents[2].joinpath("docs/threat-model.md").read_text()
@@ -176,6 +285,10 @@ def test_the_page_names_the_limits():
         f"unit | {documents.LEAST_NUMBER:g} to {documents.LARGEST_NUMBER:g},",
         f"workload | 2^{units.MOST_COUNT.bit_length() - 1} |", f"rows | {units.MOST_WRITTEN:,} |",
         f"row | {documents.MAX_RANKS:,} |", f"step | {training.MOST_PASSES:,} |",
+        f"unpacked | {files.MOST_BYTES // 2**30} GiB |", f"streams of a recording | {kineto._MOST_STREAMS:,} |",
+        f"unpacks to {files.MOST_TIMES} times its size, and to {files.VALUES_A_BYTE} values for each of its bytes",
+        f"call one another | {kineto._MOST_CALLERS} |", f"for each | {communication.MOST_NAMED:,} |",
+        f"divides by | {recorded._MOST_TIMES:,} |", f"after an edit | {repeats.MOST_NODES:,} |",
         f"`like` | {library._LONGEST_CHAIN} |", f"to {framing._MOST_TIMES} times its size",
         f"collective` | {collective._MOST_SIZES:,} |",
         f"a message | {errors._MOST_LINES} lines of {errors._LONGEST_LINE:,} characters",

@@ -8,10 +8,11 @@ from functools import cache
 from pathlib import Path
 
 from astra_inputs import coll, comp, recv, send, write_inputs
-from chakra_messages import CONVENTIONAL_KINDS, AttributeProto, Node, NodeType, attribute
+from chakra_messages import CONVENTIONAL_KINDS, AttributeProto, GlobalMetadata, Node, NodeType, attribute
 from google.protobuf.message import DecodeError
 from mutations import Grammar, as_json, as_yaml, file_of, other_bytes, tree
 from nonsense import FILES
+from recording_inputs import recorded_layers
 from seeds import SMALL
 
 from scaleout.cluster.device.spec import load_device
@@ -51,6 +52,9 @@ def _trace_seeds():
         declared.inputs.values = repr([json.dumps([{"pg_name": "1", "ranks": [0, 1]}])])
         pytorch = [encoded(len(frame)) + frame for frame in (b"", declared.SerializeToString())]
         seeds.append([b"".join(pytorch) + _joined(_frames(seeds[-1][rank])[1:]) for rank in range(2)])
+        program, facts, _ = recorded_layers(Path(folder))
+        save_program(program, Path(folder, "recorded"), name="w", facts=facts)
+        seeds.append([Path(folder, "recorded", f"w.{rank}.et").read_bytes() for rank in range(2)])
     return seeds
 
 
@@ -112,13 +116,33 @@ def _other_attribute(random, name):
     return AttributeProto(name=name) if random.random() < 0.05 else attribute(name, kind, value)
 
 
+_FACTS = ["0", "-1", "1", "1e-300", "9" * 18, "9" * 5000, "nan", "1x1", "x", "0x0 1x", "1x" + "9" * 18, "\ud800",
+          "recorded", "512x6 32x1 " * 1000]  # fmt: skip
+
+
+def _other_facts(random, metadata):
+    """Change what the metadata tells, such as steps, parameters and share of the host of a recording."""
+    for _ in range(random.choice((1, 1, 2))):
+        if not metadata.attr:
+            break
+        fact = random.choice(list(metadata.attr))
+        if random.random() < 0.2:
+            metadata.attr.remove(fact)
+        else:
+            fact.CopyFrom(attribute(fact.name, "string_val", random.choice(_FACTS)))
+    return metadata
+
+
 def _other_trace(random, content):
     """Change a trace: its nodes, the order of its frames, or its bytes."""
     frames = _frames(content)
     for _ in range(random.choice((0, 1, 1, 2, 4))):
         at = random.randrange(len(frames))
         what = random.random()
-        if what < 0.6 and at:
+        if what < 0.5 and not at:
+            with suppress(TraceError, DecodeError, ValueError):
+                frames[0] = _other_facts(random, GlobalMetadata.FromString(frames[0])).SerializeToString()
+        elif what < 0.6 and at:
             with suppress(TraceError, DecodeError, ValueError):  # bytes or a value that no node can hold
                 node = Node.FromString(frames[at])
                 _other_node(random, node)

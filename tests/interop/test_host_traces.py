@@ -140,7 +140,7 @@ WRONG = {
     "no schema": (lambda content: content.update(schema=None), "has schema None"),
     "nodes": (lambda content: content.update(nodes=[3]), "no list of nodes"),
     "no id": (lambda content: content["nodes"][0].pop("id"), "which is no number"),
-    "huge id": (lambda content: content["nodes"][0].update(id=10**30), "which is no number"),
+    "huge id": (lambda content: content["nodes"][0].update(id=10**30), "takes more than 64 bits"),
     "twice": (lambda content: content["nodes"][0].update(id=content["nodes"][1]["id"]), "two nodes have id"),
     "circle": (lambda content: content["nodes"][1].update(ctrl_deps=content["nodes"][0]["id"]), "in a circle"),
     "itself": (lambda content: content["nodes"][1].update(ctrl_deps=content["nodes"][1]["id"]), "in a circle"),

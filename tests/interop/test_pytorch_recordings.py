@@ -412,6 +412,8 @@ def test_what_some_ranks_lack_is_counted_and_goes_on_only_where_that_is_asked(tm
         ("accumulate=0.5x", "no micro-batches that repeat alike on all ranks"),
         ("accumulate=1.5x", "give a whole factor"),
         ("batch=0x", "write a factor"),
+        ("batch=1->999999999999999999", "of at most 1,000,000"),
+        ("sequence=1e-9x", "of at most 1,000,000"),
         ("nothing=2x", "no such edit"),
         ("layers=2x", "no layers that repeat"),
         ("chunks=0", "from 1 to 1024"),

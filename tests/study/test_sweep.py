@@ -225,7 +225,7 @@ def test_a_million_cases_are_asked_for_first(tmp_path, scaleout):
 
 def test_the_command_writes_a_table_and_says_what_it_found(file, tmp_path, scaleout, cases):
     out = tmp_path / "out"
-    code, text, err = scaleout("study", file, "--output", out, "--json", "--no-report")
+    code, text, err = scaleout("study", file, "--output", out, "--json", "--no-report", "--timelines", "none")
     assert (code, err) == (0, "")
     summary = json.loads(text)
     assert (summary["cases"], summary["ok"], summary["failed"]) == (32, 24, 8)
@@ -233,10 +233,28 @@ def test_the_command_writes_a_table_and_says_what_it_found(file, tmp_path, scale
     assert {each["run"].split()[2] for each in summary["fastest"]} == {"dlrm-128", "llama-3-8b"}
     pd.testing.assert_frame_equal(pd.read_parquet(out / "cases.parquet"), cases)
     first = (out / "cases.parquet").read_bytes()
-    code, text, err = scaleout("study", file, "--output", out, "--no-report")
+    code, text, err = scaleout("study", file, "--output", out, "--no-report", "--timelines", "none")
     assert code == 0
     assert "32 cases: 24 ok, 8 failed" in text
     assert (out / "cases.parquet").read_bytes() == first
+
+
+def test_timelines_are_of_the_fastest_of_each_group_and_written_once(tmp_path, file, scaleout, cases):
+    words = ("study", file, "--output", tmp_path / "out", "--no-report")
+    assert scaleout(*words)[0] == 0
+    found = pd.read_parquet(tmp_path / "out" / "cases.parquet")
+    drawn = found[found["timeline"] != ""]
+    groups = found[found["status"] == "ok"].groupby(
+        ["workload", "topology", "set.global_batch", "bandwidth.0", "network"], dropna=False
+    )
+    assert len(drawn) == len(groups)
+    assert sorted(drawn["makespan_s"]) == sorted(groups["makespan_s"].min())
+    first = tmp_path / "out" / drawn["timeline"].iloc[0]
+    ends = [event["ts"] + event["dur"] for event in json.loads(first.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert max(ends) / 1e6 == pytest.approx(drawn["makespan_s"].iloc[0])
+    before = first.stat().st_mtime_ns
+    assert scaleout(*words)[0] == 0
+    assert first.stat().st_mtime_ns == before
 
 
 def test_a_study_of_which_all_fails_is_an_error(tmp_path, scaleout):
@@ -289,7 +307,10 @@ def test_processes_give_the_same_table(tmp_path, cases):
 
 def test_a_study_that_is_killed_goes_on(tmp_path, file, cases):
     """Killed at random moments until it is through: no case is lost, and what was written is not run again."""
-    out, command = tmp_path / "out", [sys.executable, "-m", "scaleout.cli", "study", str(file), "--no-report"]
+    out, command = (
+        tmp_path / "out",
+        [sys.executable, "-m", "scaleout.cli", "study", str(file), "--no-report", "--timelines", "none"],
+    )
     for delay_s in (1.2, 1.6, 2.0):
         process = subprocess.Popen([*command, "--output", str(out), "--workers", "2"], stdout=subprocess.DEVNULL)
         time.sleep(delay_s)
@@ -300,5 +321,4 @@ def test_a_study_that_is_killed_goes_on(tmp_path, file, cases):
 
 
 def test_the_shipped_topology_study_has_what_it_says():
-    study = load_study("four-topologies")
-    assert study.size == 4 * 3 * 5 * 4
+    assert load_study("topologies").size == 5 * 3 * 5 * 4

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleout.errors import ConfigError
+from scaleout.workloads import memory
 from scaleout.workloads.config import FAMILIES, load_workload
 from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.step import stages_of
@@ -107,6 +108,33 @@ def valid(keys):
         return workload(keys)
     except (ConfigError, ValueError):
         return None
+
+
+CHANGES = [
+    *({"recompute": each} for each in ("none", "selective", "full")),
+    *({"zero": each} for each in range(4)),
+    *({"dtype": each} for each in ("bf16", "fp32")),
+    *({"pipeline_schedule": each} for each in ("1f1b", "gpipe", "interleaved_1f1b", "zb_h1")),
+    {"gradient_dtype": "fp32"}, {"transient_memory": True}, {"data_parallel": 2}, {"microbatch": 4},
+    {"pipeline_parallel": 2}, {"gradient_bucket": 2**30}, {"master_weights": False},
+]  # fmt: skip
+"""By which a job may differ from one whose memory was counted before."""
+
+
+@settings(max_examples=200, deadline=None)
+@given(JOBS, st.sampled_from([SMALL, MIXTURE]), st.sampled_from(CHANGES))
+def test_memory_does_not_depend_on_what_was_counted_before(keys, model, changes):
+    keys = model | keys | {"microbatch_group": None, "batch_per_replica": 16}
+    before, job = valid(keys), valid(keys | changes)
+    if before is None or job is None:
+        return
+    memory._terms.cache_clear()
+    alone = Ledger.of(job)
+    memory._terms.cache_clear()
+    Ledger.of(before)
+    again = Ledger.of(job)
+    assert again.persistent == alone.persistent
+    assert again.peak_bytes.tolist() == alone.peak_bytes.tolist()
 
 
 @settings(max_examples=60, deadline=None)

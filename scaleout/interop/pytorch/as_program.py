@@ -20,12 +20,13 @@ from scaleout.interop.pytorch.communication import (
     RECEIVE,
     SEND,
     Communication,
+    check_named,
     communications_of,
     is_communication,
 )
 from scaleout.interop.pytorch.kernels import describe, describe_communication, parameter_shapes
 from scaleout.interop.pytorch.kineto import NONE, Recording, Work, ancestors
-from scaleout.interop.pytorch.timeline import UNTOLD_US, Moment, Timeline
+from scaleout.interop.pytorch.timeline import UNTOLD_US, Moment, Timeline, streams_of
 from scaleout.program.graph import (
     COLLECTIVES,
     ExecutionGraph,
@@ -132,10 +133,13 @@ def _keys(rank: _Rank, everyone: tuple[int, ...]) -> dict[int, list[Key]]:
     """Number the collectives of each group, and the messages of each pair of ranks."""
     turns: Counter[tuple[tuple[int, ...], str]] = Counter()
     found: dict[int, list[Key]] = {}
+    named = 0
     for number in rank.order:
         moment = rank.timeline.moments[number]
         for call in rank.calls.get(moment.work, ()) if moment.work != NONE else ():
             group = call.group or everyone
+            named += len(group)
+            check_named(rank.timeline.recording.path, named)
             if call.kind in (SEND, RECEIVE) and call.peer is not None:
                 ends = (rank.number, call.peer) if call.kind == SEND else (call.peer, rank.number)
                 group, kind = ends, SEND
@@ -253,7 +257,7 @@ def _lengths(ranks: Sequence[_Rank], notes: list[str], *, allow_partial: bool) -
 
 def _expected(key: Key, recorded: set[int]) -> set[int]:
     """Return the ranks whose recordings must tell of a collective: of a message both ends, which cannot be cloned."""
-    return set(key[0]) if key[1] == SEND else set(key[0]) & recorded
+    return set(key[0]) if key[1] == SEND else recorded.intersection(key[0])
 
 
 def _listed(ranks: Sequence[int]) -> str:
@@ -275,6 +279,8 @@ def _families(ranks: Sequence[_Rank], everyone: tuple[int, ...]) -> list[GroupFa
                 group = _group_of(key, kept)
                 if len(group) > 1 or key[1] != SEND:
                     names.setdefault(group, call.group_name)
+    if len(ranks) < len(everyone):
+        check_named(ranks[0].timeline.recording.path, len(names) * len(everyone))
     families: list[tuple[str, list[tuple[int, ...]], set[int]]] = []
     for group, name in sorted(names.items(), key=lambda item: (item[1], item[0])):
         members = _tiled(group, len(everyone)) if len(ranks) < len(everyone) else [group]
@@ -333,7 +339,7 @@ def _graph(
     if described is None:
         described = describe(recording, [moment.work for moment in timeline.moments if moment.work != NONE])
     shapes = parameter_shapes(recording)
-    streams = _streams(timeline)
+    streams = streams_of(timeline)
     host = max(streams.values(), default=0) + 1
     ends: dict[int, tuple[int, ...]] = {}  # moment to its nodes
     recorded = {each.number for each in ranks}
@@ -433,17 +439,6 @@ def _communication(
         return columns | {"kind": NodeKind.COLLECTIVE, "collective": COLLECTIVES.index(call.kind)}
     kind = NodeKind.SEND if call.kind == SEND else NodeKind.RECV
     return columns | {"kind": kind, "peer": 1}
-
-
-def _streams(timeline: Timeline) -> dict[tuple[int, int], int]:
-    """Number the streams: 0 is the one that is longest busy with kernels that do not communicate."""
-    busy: Counter[tuple[int, int]] = Counter()
-    works = timeline.recording.works
-    for moment in timeline.moments:
-        if moment.work != NONE:
-            work = works[moment.work]
-            busy[work.stream] += 0 if is_communication(work) else int((work.end_us - work.start_us) * 1000)
-    return {stream: number for number, (stream, _) in enumerate(busy.most_common())}
 
 
 _PHASES = ((NodeRole.OPTIMIZER, "optimizer"), (NodeRole.BACKWARD, "backward"), (NodeRole.FORWARD, "forward"))

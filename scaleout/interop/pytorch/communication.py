@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from scaleout.config.documents import MAX_RANKS
@@ -25,6 +26,9 @@ from scaleout.interop.pytorch.kineto import (
 )
 
 SEND, RECEIVE = "send", "receive"
+
+MOST_NAMED = 2**23
+"""Of ranks of all groups of a recording, counted again for each collective."""
 
 COMMUNICATES = "record_param_comms"
 """Operator under which PyTorch launches a collective, and says what it moves."""
@@ -123,14 +127,25 @@ def _stated(args: Mapping[str, Any], recording: Recording) -> Communication | No
     )
 
 
+_TOLD = ("Group size", "Process Group Ranks", "Global rank start", "Global rank stride")
+
+
 def _ranks(args: Mapping[str, Any], recording: Recording, name: str) -> tuple[int, ...] | None:
+    """Return the ranks of a group, found once for all that are told alike."""
+    told = (name, *(str(args.get(key, "")) for key in _TOLD))
+    if told not in recording.stated:
+        recording.stated[told] = _stated_ranks(args, recording, name)
+    return recording.stated[told]
+
+
+def _stated_ranks(args: Mapping[str, Any], recording: Recording, name: str) -> tuple[int, ...] | None:
     """Return the ranks of a group: as stated in full, by first rank and stride, or as the file lists its name.
 
-    `TraceError` if a rank stands twice among them, or that of the recording does not.
+    `TraceError` if a rank stands twice among them, or that of the recording does not, or groups have too many ranks.
     """
     size = args.get("Group size")
     text = str(args.get("Process Group Ranks", ""))
-    stated = tuple(int(rank) for rank in re.findall(r"\b\d{1,7}\b", text)) if "..." not in text else ()
+    stated = tuple(int(rank) for rank in re.findall(r"\b[0-9]{1,7}\b", text)) if "..." not in text else ()
     if not stated or size not in (None, len(stated)):
         stated = recording.groups.get(name, ())
     if not stated:
@@ -139,6 +154,7 @@ def _ranks(args: Mapping[str, Any], recording: Recording, name: str) -> tuple[in
         )
         if first < 0 or stride < 1 or not 0 < count <= MAX_RANKS:
             return None
+        check_named(recording.path, count + sum(len(group) for group in recording.stated.values() if group))
         stated = tuple(range(first, first + stride * count, stride))
     if len(set(stated)) < len(stated) or (recording.rank is not None and recording.rank not in stated):
         raise TraceError(
@@ -146,6 +162,14 @@ def _ranks(args: Mapping[str, Any], recording: Recording, name: str) -> tuple[in
             f"must stand once, and it among them; mend the file"
         )
     return stated
+
+
+def check_named(path: Path, ranks: int) -> None:
+    """Refuse collectives whose groups together have more ranks than can be matched in good time."""
+    if ranks > MOST_NAMED:
+        raise TraceError(
+            f"{path}: its collectives are of groups of more than {MOST_NAMED:,} ranks in all; record fewer steps"
+        )
 
 
 def _input_bytes(operator: Operator, kind: str) -> int | None:

@@ -4,22 +4,27 @@ A job is given as files, folders, archives, or the beginning of its files' names
 plain or compressed; their content tells what they are.
 """
 
+import bz2
 import gzip
 import io
-import json
 import lzma
 import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
-from scaleout.config.documents import finite
+from scaleout.config.documents import decode_json
 from scaleout.errors import ConfigError, TraceError
 
 MOST_BYTES = 2 * 2**30
 """Of one file when it is unpacked; a rank of a long recording takes some 100 MB."""
+MOST_TIMES = 40
+"""How many times its size a file may unpack to; recordings that were seen unpack to at most 33."""
+VALUES_A_BYTE = 4
+"""How many values it may then hold for each of its bytes; seen are up to 2.2."""
+_SMALL_BYTES = 2**20
 _MOST_FILES = 4096
 _NAMES = re.compile(r"\.(json|pt\.trace\.json)(\.gz)?$|\.trace(\.gz)?$", re.IGNORECASE)
 _ARCHIVES = re.compile(r"\.(tar|tgz|tar\.(gz|xz|bz2))$", re.IGNORECASE)
@@ -70,7 +75,11 @@ def is_recording(content: Any) -> bool:
     return isinstance(content, list) and bool(content) and isinstance(content[0], dict) and "ph" in content[0]
 
 
-def _places(path: Path) -> Iterator[tuple[Path, Callable[[], IO[bytes]]]]:
+Read = Callable[[], bytes]
+"""Gives all bytes of a file, unpacked."""
+
+
+def _places(path: Path) -> Iterator[tuple[Path, Read]]:
     if path.is_dir():
         found = sorted(file for file in path.rglob("*") if file.is_file() and _NAMES.search(file.name))
     elif path.is_file():
@@ -88,56 +97,85 @@ def _places(path: Path) -> Iterator[tuple[Path, Callable[[], IO[bytes]]]]:
         if _ARCHIVES.search(file.name):
             yield from _members(file)
         else:
-            yield file, lambda file=file: _opened(file)  # type: ignore[misc]
+            yield file, lambda file=file: _bytes_of(file)  # type: ignore[misc]
 
 
-def _opened(path: Path) -> IO[bytes]:
-    return gzip.open(path) if path.name.endswith(".gz") else path.open("rb")  # type: ignore[return-value]
+class _Unpacked:
+    """What a packed file holds, as far as a file of its size can hold it."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._path, self._file = path, file
+        self._bytes_left = MOST_TIMES * path.stat().st_size + _SMALL_BYTES
+        self._values_left = VALUES_A_BYTE * path.stat().st_size + _SMALL_BYTES
+
+    def read(self, size: int) -> bytes:
+        """Read some bytes."""
+        return self._counted(self._file.read(size))
+
+    def whole(self, file: BinaryIO) -> bytes:
+        """Read all bytes of a file that it holds, or of itself."""
+        pieces, left = [], MOST_BYTES + 1
+        while left > 0 and (piece := file.read(min(left, _SMALL_BYTES))):
+            pieces.append(self._counted(piece))
+            left -= len(piece)
+        return b"".join(pieces)
+
+    def _counted(self, data: bytes) -> bytes:
+        self._bytes_left -= len(data)
+        self._values_left -= data.count(b",")
+        if min(self._bytes_left, self._values_left) < 0:
+            raise TraceError(
+                f"{self._path}: unpacks to more than {MOST_TIMES} times its size, or to more than {VALUES_A_BYTE} "
+                f"values for each of its bytes, as no recording does; unpack it yourself if it is one"
+            )
+        return data
 
 
-def _members(path: Path) -> Iterator[tuple[Path, Callable[[], IO[bytes]]]]:
+def _bytes_of(path: Path) -> bytes:
+    if not path.name.lower().endswith(".gz"):
+        with path.open("rb") as plain:
+            return plain.read(MOST_BYTES + 1)
+    with gzip.open(path) as zipped:
+        file = cast("BinaryIO", zipped)
+        return _Unpacked(path, file).whole(file)
+
+
+_OPENED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
+"""How packed files begin."""
+
+
+def _members(path: Path) -> Iterator[tuple[Path, Read]]:
     """Yield the recordings in an archive, which is not unpacked to the disk."""
     try:
-        with tarfile.open(path) as archive:
-            for member in archive:
-                if not member.isfile() or not _NAMES.search(member.name):
-                    continue
-                content = archive.extractfile(member)
-                assert content is not None
-                if member.size > MOST_BYTES:
-                    raise TraceError(f"{path}: {member.name} has more than {MOST_BYTES:,} bytes; record fewer steps")
-                data = content.read()
-                opened = gzip.GzipFile(fileobj=io.BytesIO(data)) if member.name.endswith(".gz") else io.BytesIO(data)
-                yield path / member.name, lambda opened=opened: opened  # type: ignore[misc]
-    except (tarfile.TarError, lzma.LZMAError, EOFError, zlib.error, OSError) as error:
+        with path.open("rb") as file:
+            begins = file.read(2)
+        with _OPENED.get(begins, open)(path, "rb") as file:
+            unpacked = _Unpacked(path, file)
+            with tarfile.open(fileobj=unpacked, mode="r|") as archive:  # type: ignore[call-overload]
+                for member in archive:
+                    if member.isreg() and not member.issparse() and _NAMES.search(member.name):
+                        content = archive.extractfile(member)
+                        assert content is not None
+                        data = content.read()
+                        if member.name.lower().endswith(".gz"):
+                            data = unpacked.whole(cast("BinaryIO", gzip.GzipFile(fileobj=io.BytesIO(data))))
+                        yield path / member.name, lambda data=data: data  # type: ignore[misc]
+    except (tarfile.TarError, lzma.LZMAError, EOFError, zlib.error, OSError, ValueError) as error:
         raise TraceError(f"{path}: is a damaged archive ({error}); copy it again") from None
 
 
-_PIECE_BYTES = 2**20
-
-
-def _pieces(file: IO[bytes]) -> Iterator[bytes]:
-    """Read a file up to what is too much: at once it would take the memory of the largest file that may be."""
-    left = MOST_BYTES + 1
-    while left > 0 and (piece := file.read(min(left, _PIECE_BYTES))):
-        left -= len(piece)
-        yield piece
-
-
-def _parsed(opened: Callable[[], IO[bytes]], path: Path) -> Any:
+def _parsed(read: Read, path: Path) -> Any:
     try:
-        with opened() as file:
-            data = b"".join(_pieces(file))
-    except (OSError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        data = read()
+    except (OSError, EOFError, zlib.error) as error:
         raise TraceError(f"{path}: cannot be read ({error}); copy it again") from None
     if len(data) > MOST_BYTES:
         raise TraceError(f"{path}: has more than {MOST_BYTES:,} bytes; record fewer steps")
     try:
-        return json.loads(data, parse_constant=finite)
-    except (ValueError, RecursionError) as error:
+        return decode_json(data.decode("utf-8-sig"), most_bytes=MOST_BYTES)
+    except ValueError as error:
         raise TraceError(
-            f"{path}: is no whole JSON ({error or 'too many levels'}); if the job was killed while it was written, "
-            f"record it again"
+            f"{path}: is no whole JSON ({error}); if the job was killed while it was written, record it again"
         ) from None
 
 

@@ -7,8 +7,8 @@ Source: PyTorch, torch/csrc/profiler/standalone/execution_trace_observer.cpp.
 """
 
 import functools
-import json
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from scaleout.config.documents import MAX_RANKS
+from scaleout.config.documents import MAX_RANKS, decode_json
 from scaleout.errors import TraceError, shown
 from scaleout.interop.pytorch.communication import COMMUNICATES, kind_of
 from scaleout.interop.pytorch.kineto import NONE, Operator, Recording, listed_groups, shape_of, whole_of
@@ -216,16 +216,17 @@ def _groups_of(node: Mapping[str, Any]) -> tuple[dict[str, tuple[int, ...]], int
     """Return the process groups that a node lists as JSON, and how many ranks that of all has, which lists none."""
     values, _, _ = parts_of(node, "inputs")
     try:
-        listed = json.loads(str(values[0])) if values else []
-    except (ValueError, RecursionError):
+        listed = decode_json(str(values[0])) if values else []
+    except ValueError:
         listed = []
     listed = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
     groups, world_size = listed_groups(listed, "group_size"), None
+    everyone: tuple[int, ...] = ()
     for each in listed:
         size = whole_of(each.get("group_size"))
-        if each.get("ranks") == [] and 0 < size <= MAX_RANKS:
-            world_size = size
-            groups[str(each.get("pg_name"))] = tuple(range(size))
+        if each.get("ranks") == [] and 0 < size <= MAX_RANKS and world_size in (None, size):
+            everyone, world_size = everyone or tuple(range(size)), size
+            groups[str(each.get("pg_name"))] = everyone
     return groups, world_size
 
 
@@ -337,7 +338,7 @@ def _by_order(operators: Sequence[Operator], places: Sequence[int], host: HostTr
         )
 
     def spelt(some: Iterable[Operator]) -> str:
-        return "".join(letters.setdefault(operator.name, chr(len(letters))) for operator in some)
+        return "".join(letters.setdefault(operator.name, chr(min(len(letters), sys.maxunicode))) for operator in some)
 
     written = {thread: spelt(operators[place] for place in some) for thread, some in here.items()}
     found: dict[int, int] = {}

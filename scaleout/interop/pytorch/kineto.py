@@ -11,10 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import accumulate
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from scaleout.config.units import SECONDS
 from scaleout.errors import TraceError, shown
 
 NONE = -1
@@ -117,6 +119,7 @@ class Recording:
     syncs: dict[int, Mapping[str, Any]]  # what a synchronisation waits for, by correlation, where recorded
     start_us: float  # of the earliest event, on the clock of the rank's host
     epoch_us: float | None = None  # the same since 1970, where the file tells
+    stated: dict[tuple[str, ...], tuple[int, ...] | None] = field(default_factory=dict)  # groups by how they are told
     notes: dict[str, int] = field(default_factory=dict)  # what could not be read, and how often
 
     def note(self, text: str, count: int = 1) -> None:
@@ -131,11 +134,19 @@ _CALLS = {"cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "privateuse1_
 _OPERATORS = {"cpu_op", "operator", "user_annotation"}
 _LARGEST_US = 1e18
 """Of times: clocks count from the start of the machine, or from 1970."""
+_LONGEST_US = SECONDS.largest * 1e6
+"""Of what a file spans."""
 _AFTER_1970_US = 1e15
 """Clocks that count from 1970 show more since 2001, those of machines that have not run for 30 years less."""
 _MOST_ELEMENTS = 2**40
 """Of a tensor: a TB of bytes."""
-_STEP = re.compile(r"ProfilerStep#\d+")
+_MOST_DIMENSIONS = 64
+"""Of a tensor: PyTorch has no more."""
+_MOST_CALLERS = 256
+"""Operators that call one another; seen are up to 9."""
+_MOST_STREAMS = 1024
+_STEP = re.compile(r"ProfilerStep#[0-9]{1,18}")
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 _LAUNCHES = re.compile(r"Launch|Memcpy|Memset|hipMemcpyWithStream", re.IGNORECASE)
 _SYNCS = re.compile(r"^(cuda|cu|hip)(Device|Stream|Event|Ctx)Synchronize")
@@ -192,7 +203,10 @@ def read_kineto(content: Any, path: Path) -> Recording:
     recording.works.sort(key=lambda work: (work.start_us, work.end_us))
     recording.calls.sort(key=lambda call: call.start_us)
     recording.steps.sort(key=lambda step: step.start_us)
-    _nest(recording.operators)
+    streams = len({work.stream for work in recording.works})
+    if streams > _MOST_STREAMS:
+        raise TraceError(f"{path}: has kernels on {streams:,} streams; at most {_MOST_STREAMS:,} are read")
+    _nest(recording.operators, path)
     _link(recording, externals)
     return recording
 
@@ -204,7 +218,13 @@ def _take(recording: Recording, event: Mapping[str, Any], start_us: float, exter
     args = args if isinstance(args, dict) else {}
     if category not in _WORK and category not in _CALLS and category not in _OPERATORS and category != "cuda_sync":
         return
-    end_us = start_us + max(_number(event, "dur", recording.path, default=0.0), 0.0)
+    lasts_us = _number(event, "dur", recording.path, default=0.0)
+    end_us = start_us + lasts_us
+    if lasts_us < 0 or end_us > _LONGEST_US:
+        raise TraceError(
+            f"{recording.path}: event {shown(name)} begins {start_us:.6g} us after the first and lasts {lasts_us:.6g} "
+            f"us; a recording spans at most {_LONGEST_US:g} us, mend the file"
+        )
     thread = (str(event.get("pid")), str(event.get("tid")))
     if category in _WORK:
         stream = (whole_of(args.get("device", event.get("pid"))), whole_of(args.get("stream", event.get("tid"))))
@@ -244,7 +264,7 @@ def _number(event: Mapping[str, Any], key: str, path: Path, *, default: float | 
 
 def whole_of(value: object) -> int:
     """Return a whole number; `NONE` for what is none."""
-    if isinstance(value, str) and value.lstrip("-").isdigit() and len(value) < 20:
+    if isinstance(value, str) and _INTEGER.fullmatch(value):
         return int(value)
     is_whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
     return value if is_whole else NONE  # type: ignore[return-value]
@@ -256,7 +276,9 @@ def shape_of(sizes: object) -> tuple[int, ...] | None:
     >>> shape_of([2, 3]), shape_of([2, "3"]), shape_of([10**9, 10**9])
     ((2, 3), None, None)
     """
-    if not isinstance(sizes, list) or any(type(size) is not int or size < 0 for size in sizes):
+    if not isinstance(sizes, list) or len(sizes) > _MOST_DIMENSIONS:
+        return None
+    if any(type(size) is not int or size < 0 for size in sizes):
         return None
     return tuple(sizes) if prod(sizes) <= _MOST_ELEMENTS else None
 
@@ -290,7 +312,7 @@ def listed_groups(listed: object, size_key: str) -> dict[str, tuple[int, ...]]:
     return groups
 
 
-def _nest(operators: Sequence[Operator]) -> None:
+def _nest(operators: Sequence[Operator], path: Path) -> None:
     """Find the operator that called each: of those of its thread that run when it begins, the last to begin."""
     by_thread: dict[tuple[str, str], list[int]] = defaultdict(list)
     for number, operator in enumerate(operators):
@@ -303,6 +325,11 @@ def _nest(operators: Sequence[Operator]) -> None:
                 running.pop()
             operators[number].parent = running[-1] if running else NONE
             running.append(number)
+            if len(running) > _MOST_CALLERS:
+                raise TraceError(
+                    f"{path}: operator {shown(operators[number].name)} begins while {_MOST_CALLERS:,} others of its "
+                    f"thread run; at most as many are read, mend the file"
+                )
 
 
 def _link(recording: Recording, externals: Mapping[int, int]) -> None:
@@ -335,10 +362,13 @@ def _place_in_steps(recording: Recording) -> None:
         if work.call != NONE:
             work.step = bisect_right(starts, recording.calls[work.call].start_us) - 1
             begun.setdefault(work.step, work.start_us)
-    steps = sorted(step for step in begun if step != NONE)
+    known = sorted((since_us, step) for step, since_us in begun.items() if step != NONE)
+    times = [since_us for since_us, _ in known]
+    latest = list(accumulate((step for _, step in known), max))
     for work in recording.works:
         if work.call == NONE:
-            work.step = max((step for step in steps if begun[step] <= work.start_us), default=NONE)
+            at = bisect_right(times, work.start_us) - 1
+            work.step = latest[at] if at >= 0 else NONE
 
 
 class _Innermost:

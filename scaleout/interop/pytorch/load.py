@@ -267,16 +267,14 @@ def _steps(recordings: Mapping[int, Recording], step: int | None) -> list[int]:
         known = ", ".join(map(str, sorted(common))) or "none"
         raise TraceError(f"--step {step}: the recording marks {known}; give one of them, or leave it out")
     chosen = sorted(common) if step is None else [step]
-    # what was launched in a step ran in it, so a step without work of its own is none
-    return [number for number in chosen if step is not None or _ran(recordings, number)]
-
-
-def _ran(recordings: Mapping[int, Recording], number: int) -> bool:
-    return any(
-        work.step != NONE and recording.steps and _number(recording.steps[work.step].name) == number
+    ran = {
+        _number(recording.steps[index].name)
         for recording in recordings.values()
-        for work in recording.works
-    )
+        for index in {work.step for work in recording.works} - {NONE}
+        if recording.steps
+    }
+    # what was launched in a step ran in it, so a step without work of its own is none
+    return [number for number in chosen if step is not None or number in ran]
 
 
 def _indices(recording: Recording, numbers: Sequence[int]) -> tuple[int, ...]:

@@ -79,6 +79,17 @@ def timeline_of(recording: Recording, steps: tuple[int, ...]) -> Timeline:
     return timeline
 
 
+def streams_of(timeline: Timeline) -> dict[tuple[int, int], int]:
+    """Number the streams: 0 is the one that is longest busy with kernels that do not communicate."""
+    busy: Counter[tuple[int, int]] = Counter()
+    works = timeline.recording.works
+    for moment in timeline.moments:
+        if moment.work != NONE:
+            work = works[moment.work]
+            busy[work.stream] += 0 if is_communication(work) else int((work.end_us - work.start_us) * 1000)
+    return {stream: number for number, (stream, _) in enumerate(busy.most_common())}
+
+
 def _bounds(recording: Recording, steps: tuple[int, ...]) -> tuple[float, list[float]]:
     """Return when the first step could begin on the GPU, and when each ended."""
     ends: dict[int, float] = defaultdict(float)

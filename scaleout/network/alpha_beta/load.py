@@ -205,12 +205,19 @@ def _over_links(round_: Round, placement: Placement) -> Load:
         carried = _of_siblings(links, replace(placement, ranks=()), groups, each) * round_.fraction
     busy = np.zeros(len(links))
     busy[mine] = carried[mine] / links.bytes_per_s(mine)
-    differ = np.flatnonzero(np.ptp(placement.topology.coordinates(placement.ranks), axis=0)).tolist()
     of_link = np.repeat([port.dimension for port in links.ports], placement.topology.num_ranks)
-    by_extent = {extent: busy[of_link == number] for extent, number in enumerate(differ)}
+    by_extent = {extent: busy[of_link == number] for extent, number in enumerate(_differ(placement))}
     return Load(latency_s, {extent: seconds for extent, seconds in by_extent.items() if seconds.any()})
 
 
+@lru_cache(maxsize=64)
+def _differ(placement: Placement) -> tuple[int, ...]:
+    """Return the dimensions in which the members of a group differ."""
+    assert placement.topology is not None
+    return tuple(np.flatnonzero(np.ptp(placement.topology.coordinates(placement.ranks), axis=0)).tolist())
+
+
+@lru_cache(maxsize=64)
 def _groups(placement: Placement) -> tuple[tuple[int, ...], ...]:
     """Return the groups that are active at the same time."""
     assert placement.topology is not None

@@ -166,6 +166,7 @@ def _lines(cases: Cases, view: View) -> Any:
     numbers = cases.numbers(view.x) or {}
     shown = [name for name in (view.x, view.colour, view.facet) if name]
     found, open_axes = cases.best(shown, view.y)
+    found = found[found[view.x].notna()]  # cases of a workload without this key have no place on the axis
     rows = cases.rows(found).assign(at=[numbers[value] for value in found[view.x]])
     ticks = sorted(set(rows["at"]))
     log = ticks[0] > 0 and ticks[-1] / ticks[0] >= _LOG_FROM

@@ -40,6 +40,10 @@ class Edited:
     notes: list[str]
 
 
+_MOST_TIMES = 10**6
+"""As much as a number grows or shrinks."""
+
+
 def parse_change(text: str, *, where: str) -> Change:
     """Read ``2x`` or ``OLD->NEW``.
 
@@ -49,11 +53,13 @@ def parse_change(text: str, *, where: str) -> Change:
     old_text, arrow, new_text = text.partition("->")
     if arrow:
         old, new = whole(old_text.strip()), whole(new_text.strip())
-        if old and new:
+        if old and new and 1 / _MOST_TIMES <= Fraction(new, old) <= _MOST_TIMES:
             return Change(Fraction(new, old), old, new)
-    elif text.endswith("x") and (factor := number(text[:-1])) is not None and 0 < factor <= 1e6:
-        return Change(Fraction(factor).limit_denominator(10**6))
-    raise ConfigError(f"{where}={text}: write a factor, such as 2x, or OLD->NEW, such as 4->8")
+    elif text.endswith("x") and (factor := number(text[:-1])) is not None and 1 / _MOST_TIMES <= factor <= _MOST_TIMES:
+        return Change(Fraction(factor).limit_denominator(_MOST_TIMES))
+    raise ConfigError(
+        f"{where}={text}: write a factor, such as 2x, or OLD->NEW, such as 4->8, of at most {_MOST_TIMES:,}"
+    )
 
 
 _SHORT = 0.05

@@ -8,9 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from scaleout.errors import ConfigError
 from scaleout.program.cut import without
 from scaleout.program.graph import NEUTRAL, NONE, ExecutionGraph, Ints, NodeKind, NodeRole, compress
 from scaleout.program.operations import TimeSource
+
+MOST_NODES = 2_000_000
+"""Of a rank's graph that an edit makes."""
 
 
 class Run(NamedTuple):
@@ -82,6 +86,11 @@ def repeated(graph: ExecutionGraph, begin: int, end: int, times: int, *, before:
     its stream at the same place. What waited for the nodes waits for the last copy.
     """
     size, more = end - begin, (end - begin) * times
+    if len(graph) + more > MOST_NODES:
+        raise ConfigError(
+            f"--edit: {size:,} kernels and collectives of a rank that run {times:,} times more make a graph of "
+            f"{len(graph) + more:,}; at most {MOST_NODES:,} are simulated, choose less"
+        )
     place = _places(graph, begin, end)
     twin = {key: begin + index for index, key in enumerate(place)}
     of_previous = dict(zip(range(before, begin), _places(graph, before, begin), strict=True))

@@ -55,18 +55,15 @@ class Work:
     collectives : mapping
         Collective to how often it runs.
     graph : ExecutionGraph or None
-        Where there is more than kernels, who waits for whom.
+        Who waits for whom.
     families : tuple of str
         Names that the graph's groups stand for.
-    calls : mapping
-        Call of the host to how often it makes it.
     """
 
     kernels: dict[Kernel, int]
     collectives: dict[Collective, int]
     graph: ExecutionGraph | None = None
     families: tuple[str, ...] = ()
-    calls: dict[Call, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: ExecutionGraph, families: tuple[str, ...]) -> "Work":
@@ -77,11 +74,14 @@ class Work:
         nodes = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE)
         columns = zip(*(getattr(graph, name)[nodes].tolist() for name in ("collective", "bytes", "group")), strict=True)
         collectives = Counter(Collective(COLLECTIVES[kind], size, families[group]) for kind, size, group in columns)
-        only_kernels = len(nodes) == 0 and not (graph.kind > NodeKind.COLLECTIVE).any()
-        calls = {call: len(nodes) for call, nodes in calls_of(graph).items()}
-        return cls(kernels, dict(collectives), None if only_kernels else graph, families, calls)
+        return cls(kernels, dict(collectives), graph, families)
 
-    @property
+    @functools.cached_property
+    def calls(self) -> dict[Call, int]:
+        """Call of the host to how often it makes it."""
+        return {} if self.graph is None else {call: len(nodes) for call, nodes in calls_of(self.graph).items()}
+
+    @functools.cached_property
     def has_messages(self) -> bool:
         """Whether it sends messages."""
         return self.graph is not None and bool((self.graph.kind > NodeKind.COLLECTIVE).any())
@@ -261,7 +261,7 @@ class PlanCosts:
                 seconds = count * self.collective_s(collective, workload, axes)
                 exposed_s[collective.family] = exposed_s.get(collective.family, 0.0) + seconds
             time = TimeBreakdown(self._compute[work], exposed_s)
-            if work.graph is not None and (work.has_messages or self.schedule != "baseline"):
+            if work.has_messages or (work.collectives and self.schedule != "baseline"):
                 time = self._overlapped(time, self._concurrent_s(work, workload, axes))
             self._work[key] = time
         return self._work[key]

@@ -132,7 +132,7 @@ def evaluate(
     busy = [_of_blocks(rank, counts[:, number]) for number, rank in enumerate(ranks)]
     # With one pipeline rank nobody waits for anybody.
     eager = host == "eager"
-    host_s = [_waits_for_host(rank, counts[:, number]) * eager for number, rank in enumerate(ranks)]
+    host_s = [_waits_for_host(rank, counts[:, number]) if eager else 0.0 for number, rank in enumerate(ranks)]
     ends = (
         [_once(ranks[0]).total_s + busy[0].total_s + host_s[0]]
         if len(ranks) == 1

@@ -6,7 +6,7 @@ the last kernel of an action occupies the rank, but nobody who depends on the ac
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import fsum
 
@@ -46,8 +46,8 @@ class Stage:
         Reductions by the last gradients of weights of a step, and those of them behind their last kernel.
     gathered : TimeBreakdown
         What gathers stepped parameters at the beginning of the step.
-    issued_s : tuple of float
-        What each `Action` takes where the host issues its calls one by one.
+    issues : function
+        Makes `issued_s`, for which only searches under an eager host ask.
     partial_parameters : int
         Parameters of which each tensor-parallel rank makes a part of the gradient.
     first, last : bool
@@ -62,11 +62,16 @@ class Stage:
     deferred: TimeBreakdown
     reduced: tuple[TimeBreakdown, TimeBreakdown]
     gathered: TimeBreakdown
-    issued_s: tuple[float, ...]
+    issues: Callable[[], tuple[float, ...]]
     partial_parameters: int
     first: bool
     last: bool
     parameters: Mapping[str, int]
+
+    @functools.cached_property
+    def issued_s(self) -> tuple[float, ...]:
+        """What each `Action` takes where the host issues its calls one by one."""
+        return self.issues()
 
 
 def stages_of(workload: LayeredModel, costs: PlanCosts) -> list[Stage]:
@@ -133,10 +138,12 @@ class Ledger:
         with_gradients = (Action.BACKWARD, Action.WEIGHT_GRADIENT)[
             : 1 + splits_backward(self.workload.pipeline_schedule)
         ]
-        reduced = {action: self._reduced(content, whole=action == Action.BACKWARD) for action in with_gradients}
+        reduced = {Action.BACKWARD: self._reduced(content, whole=True)}
+        if at_once:
+            reduced |= {action: self._reduced(content, whole=False) for action in with_gradients[1:]}
         actions = [TimeBreakdown.total((self._work(part.works[action]), n) for part, n in parts) for action in Action]
-        for action, reductions in reduced.items():
-            extra = reductions if at_once else ()
+        for action in with_gradients:
+            extra = reduced[action] if at_once else ()
             actions[action] = TimeBreakdown.total((time, 1) for time in (actions[action], saved, *extra))
         parameters = Counter[str]()
         for part, count in parts:
@@ -151,7 +158,7 @@ class Ledger:
             ),
             reduced=reduced[Action.BACKWARD] if by_last else nothing,
             gathered=self._gathered(content),
-            issued_s=tuple(
+            issues=lambda: tuple(
                 self._issued_s(action, content, time.total_s) for action, time in zip(Action, actions, strict=True)
             ),
             partial_parameters=sum(count * part.partial_parameters for part, count in parts),

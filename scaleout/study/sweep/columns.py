@@ -34,19 +34,20 @@ COLUMNS: Mapping[str, Column] = {
     "memory_capacity_bytes": Column("memory of a device", "B"),
     "fits": Column("fits into memory"),
     "measured_share": Column("share of kernel time that is measured", "share", "high"),
-    "slowest_dimension_bytes": Column("bytes that a rank sends over the slowest dimension", "B", "low"),
-    "joules": Column("energy of a step", "J", "low"),
-    "dollars": Column("list price", "$", "low"),
+    "slowest_dimension_bytes": Column("bytes over the busiest link of the slowest dimension", "B", "low"),
+    "joules": Column("energy of a step, as far as it is known", "J", "low"),
+    "dollars": Column("list price of nodes and network", "$", "low"),
     "network_dollars": Column("list price of the network", "$", "low"),
     "network_watts": Column("power of the network", "W", "low"),
     "decisions": Column("what the schedule decided"),
+    "model": Column("which model answered"),
 }
 """Results, in the order of the table."""
 
 DIMENSION_BYTES = "dimension_bytes."
-"""Begin of the columns of bytes that a rank sends over each dimension."""
+"""Begin of the columns of bytes over the busiest link of each dimension."""
 
-TEXTS = ("decisions",)
+TEXTS = ("decisions", "model")
 """Results that are texts; `fits` is a truth value, `ranks` a whole number, and all else a number."""
 
 BEFORE = ("ranks", "peak_memory_bytes", "memory_capacity_bytes", "fits")
@@ -62,7 +63,7 @@ def column_of(name: str) -> Column:
     if name in COLUMNS:
         return COLUMNS[name]
     if name.startswith(DIMENSION_BYTES):
-        return Column(f"bytes that a rank sends over dimension {name.removeprefix(DIMENSION_BYTES)}", "B", "low")
+        return Column(f"bytes over the busiest link of dimension {name.removeprefix(DIMENSION_BYTES)}", "B", "low")
     key, _, rest = name.partition(".")
     if rest and key in _LABELS:
         return Column(f"{_LABELS[key]}{rest}")

@@ -110,26 +110,33 @@ class OnDask:
         from distributed import as_completed  # noqa: PLC0415 - Dask is an extra
 
         self._client, self._completed, self._taken = client, as_completed(), 0
+        self.workers = self._count()
 
     @property
     def free(self) -> int:
         """Chunks that keep all workers busy, less those that were taken."""
-        threads: int = sum(self._client.nthreads().values())
-        return max(1, _QUEUED * threads) - self._taken
+        return max(1, _QUEUED * self.workers) - self._taken
 
     def submit(self, chunk: Chunk) -> None:
         """Send a chunk to the scheduler."""
-        self._completed.add(self._client.submit(timed, chunk, pure=False))
+        with _told():
+            self._completed.add(self._client.submit(timed, chunk, pure=False))
         self._taken += 1
 
     def finished(self) -> list[Done]:
         """Wait for the next chunks that are done."""
-        futures = [next(self._completed)]
-        while self._completed.has_ready():
-            futures.append(next(self._completed))
-        self._taken -= len(futures)
         with _told():
-            return [future.result() for future in futures]
+            futures = [next(self._completed)]
+            while self._completed.has_ready():
+                futures.append(next(self._completed))
+            self._taken -= len(futures)
+            found: list[Done] = [future.result() for future in futures]
+            self.workers = self._count()
+        return found
+
+    def _count(self) -> int:
+        with _told():
+            return int(sum(self._client.nthreads().values()))
 
 
 @contextmanager

@@ -20,15 +20,16 @@ Value = str | int | float | bool | None | tuple[Any, ...]
 Inputs = Mapping[str, Value]
 
 PLAIN = (
-    "workload", "device", "host", "clocks", "placement", "topology", "nodes", "nic_down", "break", "policy",
+    "label", "workload", "device", "host", "clocks", "placement", "topology", "nodes", "nic_down", "break", "policy",
     "injection", "network", "contention", "schedule",
 )  # fmt: skip
 """Keys with a value or a list."""
 KEYED = ("set", "bandwidth", "latency", "taper", "degrade", "slow", "algorithm")
 """Keys with a mapping, each of whose entries has a value or a list."""
 ORDER = (
-    "workload", "device", "set", "host", "clocks", "placement", "topology", "nodes", "taper", "bandwidth", "latency",
-    "nic_down", "degrade", "break", "slow", "policy", "injection", "network", "algorithm", "contention", "schedule",
+    "label", "workload", "device", "set", "host", "clocks", "placement", "topology", "nodes", "taper", "bandwidth",
+    "latency", "nic_down", "degrade", "break", "slow", "policy", "injection", "network", "algorithm", "contention",
+    "schedule",
 )  # fmt: skip
 """Of inputs; in a grid the last varies fastest, so that cases of one program follow each other."""
 
@@ -64,6 +65,7 @@ NamedKeys = Annotated[Keyed, BeforeValidator(_named)]
 class Varied(Config):
     """Keys that a study file, each of its cases, and lists that go together have."""
 
+    label: Several = ()
     workload: Several = ()
     device: Several = ()
     host: Several = ()

@@ -107,7 +107,13 @@ def best_of(study: Study, cases: pd.DataFrame) -> list[dict[str, Any]]:
         row = group.iloc[int(group["makespan_s"].to_numpy().argmin())]
         varied = [f"{name}={row[name]}" for name in study.axes if name != "workload" and not pd.isna(row[name])]
         found.append(
-            {"case": int(row["case"]), "inputs": ", ".join(varied), "makespan_s": row["makespan_s"], "run": row["run"]}
+            {
+                "workload": row["workload"],
+                "case": int(row["case"]),
+                "inputs": ", ".join(varied),
+                "makespan_s": row["makespan_s"],
+                "run": row["run"],
+            }
         )
     return found
 

@@ -9,12 +9,16 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from scaleout.analysis.cost import bill, energy
 from scaleout.analysis.efficiency import fit, lacking
+from scaleout.analysis.traffic import bytes_by_dimension, slowest_dimension_bytes
 from scaleout.cluster.device.kernel_times.measured import SOURCE as MEASURED
 from scaleout.cluster.device.spec import Device
 from scaleout.errors import ConfigError, ScaleoutError
 from scaleout.study.job import Job, Outcome, Programs, run
+from scaleout.study.provenance import provenance_of
 from scaleout.study.sweep.cases import Case, Piece
+from scaleout.study.sweep.columns import DIMENSION_BYTES
 from scaleout.study.sweep.expressions import Expression, parse
 from scaleout.workloads.config import LayeredModel, ModelFamily
 from scaleout.workloads.families.family import WholeModel
@@ -57,7 +61,7 @@ def run_case(case: Case, constraints: Sequence[Expression] = ()) -> Row:
     try:
         if case.error:
             raise ConfigError(case.error)
-        job = _job_of(case)
+        job = job_of(case)
         row |= known_before(job)
         broken = broken_of(constraints, case, row)
         if broken is not None:
@@ -77,7 +81,7 @@ def left_out(broken: Expression) -> Row:
     return {"status": LEFT_OUT, "message": f"{broken.text} does not hold"}
 
 
-def _job_of(case: Case) -> Job:
+def job_of(case: Case) -> Job:
     """Return the job of a case, made of what this process has."""
     assert case.workload is not None
     assert case.topology is not None
@@ -111,6 +115,10 @@ def results_of(outcome: Outcome, job: Job) -> Row:
         "measured_share": times.kernel_time_sources.get(MEASURED) if times.kernel_time_sources else None,
         "decisions": "; ".join(outcome.decisions),
     }
+    carried = bytes_by_dimension(outcome.result, job.network, job.options.algorithms)
+    found["slowest_dimension_bytes"] = slowest_dimension_bytes(job.network, carried)
+    found |= {f"{DIMENSION_BYTES}{number}": size_bytes for number, size_bytes in carried.items()}
+    found |= _costs(outcome, job)
     samples = samples_of(job.work)
     if samples and times.makespan_s:
         found["samples_per_s"] = samples / times.makespan_s
@@ -123,6 +131,19 @@ def results_of(outcome: Outcome, job: Job) -> Row:
             name: getattr(each, name) for name in ("tokens_per_s", "tokens_per_s_per_rank", "mfu", "hfu", "bubble")
         }
     return {name: value for name, value in found.items() if not (isinstance(value, float) and math.isnan(value))}
+
+
+def _costs(outcome: Outcome, job: Job) -> Row:
+    """Return what the machine costs and draws, and the energy of the step, as far as prices and powers are known."""
+    assert isinstance(job.device, Device)
+    bought, spent = bill(job.network, job.device), energy(outcome.result, job.device, job.network)
+    return {
+        "dollars": bought.dollars,
+        "network_dollars": bought.network_dollars,
+        "network_watts": bought.network_w,
+        "joules": None if spent is None else spent.total_j,
+        "model": provenance_of(job).title,
+    }
 
 
 def samples_of(work: Any) -> int | None:

@@ -73,12 +73,12 @@ class Axes:
     """
 
     workload: LayeredModel
-    _makers: dict[str, tuple[str, Callable[[], GroupFamily]]] = field(default_factory=dict)
+    _makers: dict[str, tuple[int, str, Callable[[], GroupFamily]]] = field(default_factory=dict)
 
     @property
     def families(self) -> tuple[GroupFamily, ...]:
         """The families."""
-        return tuple(make() for _, make in self._makers.values())
+        return tuple(make() for *_, make in self._makers.values())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -87,11 +87,11 @@ class Axes:
 
     def family(self, name: str) -> GroupFamily:
         """Return a family that was asked for, by its name."""
-        return self._makers[name][1]()
+        return self._makers[name][2]()
 
     def axis_of(self, name: str) -> str:
         """Return the axis that a family of that name counts for, which is its `GroupFamily.axis`."""
-        return self._makers[name][0] if name in self._makers else counts_for(name)
+        return self._makers[name][1] if name in self._makers else counts_for(name)
 
     def number(self, axis: str) -> int:
         """Return the index of an axis's family in the program."""
@@ -134,5 +134,4 @@ class Axes:
         )
 
     def _number(self, name: str, axis: str, make: Callable[[], GroupFamily]) -> int:
-        self._makers.setdefault(name, (counts_for(axis), make))
-        return list(self._makers).index(name)
+        return self._makers.setdefault(name, (len(self._makers), counts_for(axis), make))[0]

@@ -73,8 +73,21 @@ class Held:
         )  # fmt: skip
 
 
-Units = tuple[tuple[Held, int], ...]
-"""Parts of a stage in order, each with how many of it follow one another."""
+@dataclass(frozen=True, eq=False)
+class Contained:
+    """What a stage holds: its parts in order, each with how many of it follow one another, and their sum."""
+
+    parts: tuple[tuple[Held, int], ...]
+    total: Held
+
+    @functools.cached_property
+    def units(self) -> "Units":
+        """What of it persists through a step."""
+        return tuple((held.parameters, held.weights, count) for held, count in self.parts)
+
+
+Units = tuple[tuple[tuple[int, int], frozenset[tuple[int, int]], int], ...]
+"""Parameters of each part of a stage and their placeholders, and how many parts that are alike follow one another."""
 
 
 @dataclass(frozen=True)
@@ -86,17 +99,17 @@ class _Stage:
     workload: LayeredModel = field(compare=False)
 
 
-def _units_of_stages(workload: LayeredModel, contents: Sequence[Content]) -> dict[Content, tuple[Units, Held]]:
-    """Return the embedding, the layers of each kind, and the head, as far as each stage has them, and their sum."""
+def _contained_in(workload: LayeredModel, contents: Sequence[Content]) -> dict[Content, Contained]:
+    """Return what stages hold: the embedding, layers of each kind, and the head, as far as each has them."""
     key = (*part_key(workload), workload.transient_memory, workload.placeholder_gradients)
-    return {content: _units_of(_Stage(key, content, workload)) for content in dict.fromkeys(contents)}
+    return {content: _contained(_Stage(key, content, workload)) for content in dict.fromkeys(contents)}
 
 
 @functools.lru_cache(maxsize=65536)
-def _units_of(stage: _Stage) -> tuple[Units, Held]:
+def _contained(stage: _Stage) -> Contained:
     profile_of = profiles_of(stage.workload, backward=True)
-    units = tuple((Held.of(profile_of(kind), stage.workload), count) for kind, count in stage.content)
-    return units, sum((held.times(count) for held, count in units), Held())
+    parts = tuple((Held.of(profile_of(kind), stage.workload), count) for kind, count in stage.content)
+    return Contained(parts, sum((held.times(count) for held, count in parts), Held()))
 
 
 _SHARDED_FROM = {"optimizer_states": 1, "gradients": 2, "parameters": 3}
@@ -105,44 +118,75 @@ _SHARDED_FROM = {"optimizer_states": 1, "gradients": 2, "parameters": 3}
 _STATES_OF_OPTIMIZER = {"adamw": 2, "none": 0}
 """Numbers in fp32 that an optimizer keeps for each parameter."""
 
-Shares = tuple[GradientSync, GradientSync]
-"""Who shares the parameters that are no expert's, and the experts'."""
+_ONLY_PASSES = frozenset(("recompute", "pipeline_schedule", "virtual_stages"))
+"""Keys of a plan that what persists through a step does not depend on, but for whether there are several stages."""
 
 
-def persistent_bytes(
-    workload: LayeredModel, units: Sequence[Units], sharing: Shares, *, cached_bytes: int
+@dataclass(frozen=True)
+class _Job:
+    """What decides the terms of what persists; the workload is any that has this key."""
+
+    key: tuple[object, ...]
+    workload: LayeredModel = field(compare=False)
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """What a rank of a job holds of its parameters, whichever they are; of the dense bucket, and of the experts'."""
+
+    sizes: Mapping[str, int]  # bytes of a parameter by kind
+    divided: Mapping[str, tuple[int, int]]  # into how many parts a kind is
+    sharded: tuple[bool, bool]  # whether whole parameters are gathered for a layer, or their gradients reduced
+    passed_bytes: int  # buffers of activations
+
+    @classmethod
+    def of(cls, workload: LayeredModel) -> "_Terms":
+        """Take them from a workload."""
+        axes, trains = Axes(workload), workload.mode == "training"
+        sharing = axes.dense(), axes.experts()
+        sizes = {
+            "parameters": workload.item_bytes,
+            "gradients": workload.gradient_bytes if trains else 0,
+            "optimizer_states": _state_bytes(workload) if trains else 0,
+        }
+        divided = {kind: _divided(workload, kind, sharing) for kind in sizes}
+        return cls(sizes, divided, (sharing[0].shards > 1, sharing[1].shards > 1), _passed_bytes(workload))
+
+
+def _terms_of(workload: LayeredModel) -> _Terms:
+    names = (name for name in type(workload).model_fields if name not in _ONLY_PASSES)
+    return _terms(_Job((type(workload), workload.num_stages > 1, *map(workload.__dict__.get, names)), workload))
+
+
+@functools.lru_cache(maxsize=4096)
+def _terms(job: _Job) -> _Terms:
+    return _Terms.of(job.workload)
+
+
+def _persistent_bytes(
+    workload: LayeredModel, terms: _Terms, units: Sequence[Units], cached_bytes: int
 ) -> Mapping[str, float]:
-    """Return the bytes of all kinds but activations that a rank holds; its layers cache some bytes of a sequence."""
-    sequences = workload.batch_per_replica // PIPELINES[workload.pipeline_schedule].layout.copies
-    trains = workload.mode == "training"
-    item_bytes = {
-        "parameters": workload.item_bytes,
-        "gradients": workload.gradient_bytes if trains else 0,
-        "optimizer_states": _state_bytes(workload) if trains else 0,
-    }
-    held = [(part.parameters, count) for stage in units for part, count in stage]
-    totals = [sum(count * parameters[bucket] for parameters, count in held) for bucket in range(2)]
+    """Return the bytes of all kinds but activations that a rank holds, of which some are cached in inference."""
+    dense, experts = (sum(count * parameters[n] for stage in units for parameters, _, count in stage) for n in range(2))
     found = {
-        kind: float(
-            sum(
-                size * -(-total // (_divided(workload, kind, share) if workload.zero >= _SHARDED_FROM[kind] else 1))
-                for total, share in zip(totals, sharing, strict=True)
-            )
-        )
-        for kind, size in item_bytes.items()
+        kind: float(size * -(-dense // terms.divided[kind][0]) + size * -(-experts // terms.divided[kind][1]))
+        for kind, size in terms.sizes.items()
     }
-    shapes = frozenset().union(*(part.weights for stage in units for part, _ in stage))
+    shapes = frozenset().union(*(weights for stage in units for _, weights, _ in stage))
     found["gradients"] += float(workload.item_bytes * sum(outputs * inputs for outputs, inputs in shapes))
     return found | {
-        "communication_buffers": _buffers(workload, units, sharing),
-        "kv_cache": 0.0 if trains else float(sequences * cached_bytes),
+        "communication_buffers": terms.passed_bytes + _whole_buffers(workload, units, terms.sharded),
+        "kv_cache": float(cached_bytes),
     }
 
 
-def _divided(workload: LayeredModel, kind: str, share: GradientSync) -> int:
+def _divided(workload: LayeredModel, kind: str, sharing: tuple[GradientSync, GradientSync]) -> tuple[int, int]:
     """Return into how many parts a kind is divided; gradients that wait for the end of the step are whole shards."""
+    if workload.zero < _SHARDED_FROM[kind]:
+        return 1, 1
+    dense, experts = sharing
     whole = kind == "parameters" or (kind == "gradients" and workload.replicas_at_end)
-    return share.shards if whole else share.owners
+    return (dense.shards, experts.shards) if whole else (dense.owners, experts.owners)
 
 
 def _state_bytes(workload: LayeredModel) -> int:
@@ -153,43 +197,40 @@ def _state_bytes(workload: LayeredModel) -> int:
     return single * (states + copies)
 
 
-def _buffers(workload: LayeredModel, units: Sequence[Units], sharing: Shares) -> float:
-    """Return the bytes of the buffers that a rank communicates from and into; those of one layer take turns."""
+def _passed_bytes(workload: LayeredModel) -> int:
+    """Return the bytes of the buffers of activations that a rank communicates from and into."""
     if workload.transient_memory:
-        exchanged = passed_on = 0  # what is exchanged is kept, or made by backward
-    else:
-        exchanged = workload.exchanged_bytes
-        passed_on = 2 * workload.local_tokens * workload.hidden * workload.item_bytes if workload.num_stages > 1 else 0
+        return 0  # what is exchanged is kept, or made by backward
+    passed_on = 2 * workload.local_tokens * workload.hidden * workload.item_bytes if workload.num_stages > 1 else 0
     if workload.sequence_parallel:
         passed_on //= workload.tensor_parallel
-    whole = _whole_bytes(workload, units, sharing) if workload.zero >= 2 else []
-    gathered = (
-        max(_widest(stage, 1 + max(workload.prefetch, workload.gathered_ahead)) for stage in whole)
-        if workload.zero == 3
-        else 0
-    )
-    if workload.zero == 3 and not workload.reshard_after_forward:
-        gathered = sum(map(sum, whole))
-    bucket = 0.0
-    if workload.zero >= 2 and workload.mode == "training":
-        ratio = workload.gradient_bytes / workload.item_bytes
-        everything, largest = ratio * sum(map(sum, whole)), ratio * max(map(max, filter(None, whole)), default=0)
-        least = 0.0 if math.isinf(workload.bucket_bytes) else workload.bucket_bytes  # a layer's, largest
-        bucket = min(everything, max(least, largest))
-    return exchanged + passed_on + gathered + bucket
+    return workload.exchanged_bytes + passed_on
 
 
-def _whole_bytes(workload: LayeredModel, units: Sequence[Units], sharing: Shares) -> list[list[int]]:
-    """Return the bytes of those parameters of each unit of each stage that are sharded, before they are."""
-    sharded = [share.shards > 1 for share in sharing]
-    return [
+def _whole_buffers(workload: LayeredModel, units: Sequence[Units], sharded: tuple[bool, bool]) -> float:
+    """Return the bytes of gathered parameters and of gradients before they are sharded; of layers, those take turns."""
+    if workload.zero < 2:
+        return 0.0
+    item_bytes, of_dense, of_experts = workload.item_bytes, *sharded
+    whole = [
         [
-            workload.item_bytes * sum(n for n, is_sharded in zip(part.parameters, sharded, strict=True) if is_sharded)
-            for part, count in stage
+            item_bytes * (of_dense * dense + of_experts * experts)
+            for (dense, experts), _, count in stage
             for _ in range(count)
         ]
         for stage in units
     ]
+    gathered, bucket = 0, 0.0
+    if workload.zero == 3 and workload.reshard_after_forward:
+        gathered = max(_widest(stage, 1 + max(workload.prefetch, workload.gathered_ahead)) for stage in whole)
+    elif workload.zero == 3:
+        gathered = sum(map(sum, whole))
+    if workload.mode == "training":
+        ratio = workload.gradient_bytes / item_bytes
+        everything, largest = ratio * sum(map(sum, whole)), ratio * max(map(max, filter(None, whole)), default=0)
+        least = 0.0 if math.isinf(workload.bucket_bytes) else workload.bucket_bytes  # a layer's, largest
+        bucket = min(everything, max(least, largest))
+    return gathered + bucket
 
 
 def _widest(sizes: Sequence[int], width: int) -> int:
@@ -297,6 +338,15 @@ def peaks(workload: LayeredModel) -> list[Peak]:
     return [ledger.peak_of(rank) for rank in range(workload.pipeline_parallel)]
 
 
+def _cached_bytes(workload: LayeredModel, contents: Sequence[Content]) -> int:
+    """Return what layers of a rank cache of all its sequences, in inference."""
+    if workload.mode == "training":
+        return 0
+    sequences = workload.batch_per_replica // PIPELINES[workload.pipeline_schedule].layout.copies
+    layers = ((kind, count) for content in contents for kind, count in content if kind not in ENDS)
+    return sequences * sum(count * workload.cache_bytes(kind) for kind, count in layers)
+
+
 @dataclass(frozen=True, eq=False)
 class Ledger:
     """What each pipeline rank holds; what passes is that of the moment when it is highest in all, shape (p,)."""
@@ -314,31 +364,22 @@ class Ledger:
     def of(cls, workload: LayeredModel) -> "Ledger":
         """Count them."""
         numbers, contents = workload.stages_of_ranks.tolist(), workload.contents
-        of_content = _units_of_stages(workload, contents)
-        stages = tuple(tuple(of_content[contents[number]][1] for number in rank) for rank in numbers)
-        axes = Axes(workload)
-        sharing = (axes.dense(), axes.experts())
-        alike: dict[tuple[Content, ...], Mapping[str, float]] = {}
-        persistent = []
-        for rank in numbers:
-            key = tuple(contents[number] for number in rank)
-            if key not in alike:
-                cached = sum(
-                    count * workload.cache_bytes(kind) for content in key for kind, count in content if kind not in ENDS
-                )
-                alike[key] = persistent_bytes(
-                    workload, [of_content[content][0] for content in key], sharing, cached_bytes=cached
-                )
-            persistent.append(alike[key])
+        of_content = _contained_in(workload, contents)
+        contents_of_rank = [tuple(contents[number] for number in rank) for rank in numbers]
+        terms, alike = _terms_of(workload), {}
+        for mine in dict.fromkeys(contents_of_rank):
+            held = tuple(of_content[content] for content in mine)
+            units = [each.units for each in held]
+            alike[mine] = held, _persistent_bytes(workload, terms, units, _cached_bytes(workload, mine))
+        ranks, persistent = zip(*(alike[mine] for mine in contents_of_rank), strict=True)
         if workload.mode == "training":
-            kept, recomputed, transient, moment = _highest(
-                stages, workload.pipeline_schedule, **workload.pipeline_sizes
-            )
+            kept, recomputed, transient, moment = _highest(ranks, workload.pipeline_schedule, **workload.pipeline_sizes)
         else:
-            one = max(held.kept_bytes + held.recompute_bytes for units, _ in of_content.values() for held, _ in units)
+            one = max(part.kept_bytes + part.recompute_bytes for each in of_content.values() for part, _ in each.parts)
             kept, recomputed, transient = np.full(len(numbers), one), np.zeros(len(numbers)), np.zeros(len(numbers))
             moment = np.zeros(len(numbers), np.int64)
         total = np.array([fsum(each.values()) for each in persistent]) + kept + recomputed + transient
+        stages = [[each.total for each in rank] for rank in ranks]
         return cls(workload, stages, persistent, kept, recomputed, transient, total, moment)
 
     @property
@@ -365,13 +406,13 @@ class Ledger:
         return Peak(rank, bytes_of, tuple(moments.in_flight[row].tolist()), order[slot], slot, len(order))
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=16384)
 def _highest(
-    held: tuple[tuple[Held, ...], ...], schedule: str, /, **sizes: Any
+    held: tuple[tuple[Contained, ...], ...], schedule: str, /, **sizes: Any
 ) -> tuple[Floats, Floats, Floats, Index]:
     """Return the most that each rank holds as micro-batches pass, and at which moment, shape (p,) each."""
     kept, recompute, all_recompute, transient = (
-        np.array([[getattr(each, name) for each in rank] for rank in held])
+        np.array([[getattr(each.total, name) for each in rank] for rank in held])
         for name in ("kept_bytes", "recompute_bytes", "all_recompute_bytes", "transient_bytes")
     )
     moments = _moments(schedule, **sizes)

@@ -1,0 +1,52 @@
+"""Bytes over the busiest link of each dimension: by hand, and the same from the closed form and from links."""
+
+import pytest
+
+from scaleout.analysis.traffic import bytes_by_dimension, slowest_dimension_bytes
+from scaleout.cluster.topology.topology import load_topology
+from scaleout.program.graph import NodeKind
+from scaleout.simulation.options import SimulationOptions
+from scaleout.study.job import Job, run
+from scaleout.workloads.config import load_workload
+
+JOBS = {
+    "dlrm-128": {},
+    "llama-3-8b": {"tensor_parallel": 8, "data_parallel": 16, "layers": 4},
+    "mixtral-8x7b": {"data_parallel": 128, "layers": 2},
+}
+"""Without messages, which the closed form counts alone: on a ring those of other ranks share their links."""
+
+
+@pytest.fixture(scope="module")
+def h200():
+    from scaleout.cluster.device.spec import load_device
+
+    return load_device("h200")
+
+
+@pytest.mark.parametrize("topology", ["torus-8x16", "ring-128", "switch-128", "torus-4x4x8"])
+@pytest.mark.parametrize("workload", JOBS)
+def test_the_closed_form_and_links_agree(workload, topology, h200):
+    work, network = load_workload(workload, JOBS[workload]), load_topology(topology)
+    found = []
+    for model in ("alpha_beta", "link"):
+        result = run(Job(work, h200, network, "overlap", SimulationOptions(network=model))).result
+        found.append(bytes_by_dimension(result, network))
+    assert found[1] == pytest.approx(found[0], rel=1e-4)  # the busiest of each kind may be another link
+
+
+def test_an_all_reduce_on_a_ring_by_hand(h200):
+    """A ring of p ranks carries 2 (p - 1) / p of the bytes over every link; DDP of 128 ranks does nothing else."""
+    work, network = load_workload("llama-3-8b", {"data_parallel": 128, "layers": 2}), load_topology("ring-128")
+    options = SimulationOptions(algorithms={"all_reduce": "ring"})
+    result = run(Job(work, h200, network, "baseline", options)).result
+    (line,) = result.timelines
+    reduced = float(line.graph.bytes[line.graph.kind == NodeKind.COLLECTIVE].sum())
+    assert bytes_by_dimension(result, network, options.algorithms) == pytest.approx({0: 2 * 127 / 128 * reduced})
+
+
+def test_the_slowest_dimension_is_that_of_least_bandwidth():
+    network = load_topology("dgx-h200-16")
+    assert slowest_dimension_bytes(network, {0: 5.0, 1: 3.0}) == 3.0
+    assert slowest_dimension_bytes(network, {0: 5.0}) == 0.0
+    assert slowest_dimension_bytes(load_topology("torus-8x16"), {0: 5.0, 1: 3.0}) == 5.0
