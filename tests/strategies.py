@@ -130,7 +130,7 @@ def changed(draw, topology):
         line = topology.lines(number)[draw(st.integers(0, topology.num_ranks // topology.shape[number] - 1))]
         change = LinkChange(number, int(line), tuple(sorted((int(edges.tails[edge]), int(edges.heads[edge])))), 0.0)
         try:
-            name = f"{number}:{name_link(topology.dimensions, change)}@{line}"
+            name = name_link(topology.dimensions, change)
             found = break_links(topology, [name]) if broken else degrade_links(topology, {name: 0.5})
             ranks = np.arange(topology.num_ranks)
             links_of(found).routes(np.repeat(ranks, len(ranks)), np.tile(ranks, len(ranks)))

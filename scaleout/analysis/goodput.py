@@ -24,6 +24,7 @@ import numpy.typing as npt
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.link_type import load_link_type
 from scaleout.cluster.topology.topology import Topology
+from scaleout.config.units import format_seconds
 from scaleout.errors import ConfigError
 
 RESTART_S = 600.0
@@ -140,9 +141,14 @@ def expected_interval_s(interval_s: float, between_s: float, *, checkpoint_s: fl
         return between_s * math.exp(restart_s / between_s) * math.expm1((interval_s + checkpoint_s) / between_s)
     except OverflowError:
         raise ConfigError(
-            f"a job that fails every {between_s:.0f} s never finishes an interval of {interval_s:.0f} s with "
-            f"checkpoints of {checkpoint_s:.0f} s and restarts of {restart_s:.0f} s; give shorter ones"
+            f"a job that fails every {_told(between_s)} never finishes an interval of {_told(interval_s)} with "
+            f"checkpoints of {_told(checkpoint_s)} and restarts of {_told(restart_s)}; give shorter ones, or fewer "
+            f"failures"
         ) from None
+
+
+def _told(seconds: float) -> str:
+    return f"{seconds:,.0f} s" if seconds >= 10 else format_seconds(seconds)
 
 
 def best_interval_s(between_s: float, checkpoint_s: float) -> float:

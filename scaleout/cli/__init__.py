@@ -23,8 +23,8 @@ def main() -> None:
         from scaleout.cli.verbs import run_verb
 
         run_verb()
-    except KeyboardInterrupt:
-        _end("interrupted", 128 + asked[-1])
+    except KeyboardInterrupt as interrupt:
+        _end("; ".join(("interrupted", *map(str, interrupt.args))), 128 + asked[-1])
     except Exception as error:
         if wants_memory(error):
             _end("error: there is not enough memory for this; give smaller sizes or fewer ranks", 2)

@@ -8,7 +8,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scaleout.config.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
+from scaleout.config.units import (
+    format_bytes,
+    format_bytes_per_s,
+    format_dollars,
+    format_flops_per_s,
+    format_seconds,
+    format_watts,
+)
 from scaleout.errors import one_line, printable
 
 _FORMATS = {
@@ -16,6 +23,8 @@ _FORMATS = {
     "_flops_per_s": format_flops_per_s,
     "_bytes": format_bytes,
     "_s": format_seconds,
+    "_usd": format_dollars,
+    "_w": format_watts,
     "_error": "{:.1%}".format,
 }
 """End of a fact's name to how its number is written."""
@@ -77,10 +86,17 @@ def print_facts(facts: Mapping[str, Any]) -> None:
             print_table(key.replace("_", " "), list(map(_title, columns)), rows, left=max(2, _leading_text(value)))
         elif isinstance(value, dict):
             if value:
-                print_table(title, ("", ""), [[name, _written(key, cell)] for name, cell in value.items()], left=2)
+                print_table(title, ("", ""), [_row(key, name, cell) for name, cell in value.items()], left=2)
         else:
             text = printable(_written(key, value)).replace("\n", "\n  ")  # no line of it is to pass for a fact
             console().print(Text.assemble((one_line(title), "bold"), f": {text}"))
+
+
+def _row(key: str, name: str, value: Any) -> list[str]:
+    """Write an entry of a mapping, whose unit stands at the end of the mapping's name or else of the entry's own."""
+    if key.endswith(tuple(_FORMATS)) or not (_is_number(value) and name.endswith(tuple(_FORMATS))):
+        return [name, _written(key, value)]
+    return [_title(name), _written(name, value)]
 
 
 def _leading_text(rows: Sequence[Mapping[str, Any]]) -> int:

@@ -1,6 +1,7 @@
 """`scaleout goodput`: from the step of a job to the time that training takes, with failures, checkpoints and jitter."""
 
 from functools import partial
+from math import isinf
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -60,6 +61,8 @@ def goodput(
     if workload.mode != "training":
         raise ConfigError(f"workload {workload.name!r} is in mode {workload.mode!r}; goodput is of training")
     wanted = parse(tokens, TOKENS)
+    if not wanted:
+        raise ConfigError("--tokens 0 trains on nothing; give more than zero, such as 15T")
     disturbance = _disturbance(topology, device, **asked)
     simulated = Job(workload, device, topology, schedule, options)
     outcome = run(simulated)
@@ -121,11 +124,12 @@ def _disturbance(topology: "Topology", device: "Device", **asked: Any) -> "Distu
 
 def _print(title: str, found: "Goodput", disturbance: "Disturbance", summary: dict[str, Any]) -> None:
     from scaleout.cli.console import console, print_table
-    from scaleout.config.units import format_joules, format_seconds
+    from scaleout.config.units import format_joules, format_seconds, format_tokens
 
     days = summary["training_s"] / 86400
     energy = summary["energy_j"]
-    words = f"{days:,.1f} days for {summary['tokens']:.4g} tokens, {found.speed:.1%} of the simulated speed"
+    interval_s = found.interval_s
+    words = f"{days:,.1f} days for {format_tokens(summary['tokens'])} tokens, {found.speed:.1%} of the simulated speed"
     console().print(words + ("" if energy is None else f", {format_joules(energy)}"), soft_wrap=True)
     console().print()
     rows = [
@@ -133,7 +137,7 @@ def _print(title: str, found: "Goodput", disturbance: "Disturbance", summary: di
         ["step, median", format_seconds(found.step_median_s)],
         ["step, 95th percentile", format_seconds(found.step_p95_s)],
         ["failures a day", f"{disturbance.failures_per_s * 86400:.3g}"],
-        ["training between checkpoints", format_seconds(found.interval_s)],
+        ["training between checkpoints", "no checkpoints" if isinf(interval_s) else format_seconds(interval_s)],
         ["time that trains", f"{found.goodput:.1%}"],
         ["time of checkpoints", f"{found.checkpoint_share:.1%}"],
         ["time lost to failures: computed again, restarts", f"{found.failure_share:.1%}"],

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @network_options()
 @json_option
 def show(name_or_file: str, settings: tuple[str, ...], changes: "NetworkChanges", as_json: bool) -> None:
-    """Describe a workload, topology, link type, device or Chakra trace (.et, or a directory).
+    """Describe a workload, topology, link type, device, study or Chakra trace (.et, or a directory).
 
     A topology may be changed as by `scaleout run`; it is drawn, and its dimensions and links have the names that the
     options of changes take.
@@ -45,7 +45,7 @@ def show(name_or_file: str, settings: tuple[str, ...], changes: "NetworkChanges"
 def _facts(name_or_file: str, settings: dict[str, Any], changes: "NetworkChanges") -> dict[str, Any]:
     from scaleout.report import describe
 
-    kind = "trace" if name_or_file.endswith(".et") or _is_trace_set(Path(name_or_file)) else _kind(name_or_file)
+    kind = _kind(name_or_file)
     if settings and kind != "workload":
         raise ConfigError(f"--set changes a workload, and {name_or_file!r} is a {kind}; leave it out")
     if changes.words and kind != "topology":
@@ -54,7 +54,13 @@ def _facts(name_or_file: str, settings: dict[str, Any], changes: "NetworkChanges
         return describe.topology(name_or_file, changes)
     if kind == "workload":
         return describe.workload(name_or_file, settings)
-    return {"link type": describe.link_type, "device": describe.device, "trace": describe.trace}[kind](name_or_file)
+    of_kind = {
+        "link type": describe.link_type,
+        "device": describe.device,
+        "study": describe.study,
+        "trace": describe.trace,
+    }
+    return of_kind[kind](name_or_file)
 
 
 def _is_trace_set(path: Path) -> bool:
@@ -65,7 +71,7 @@ def _is_trace_set(path: Path) -> bool:
 
 
 def _kind(name_or_file: str) -> str:
-    """Tell workloads, topologies and devices apart: by their names, or by what a file holds."""
+    """Tell workloads, topologies, devices, studies and traces apart: by their names, or by what a file holds."""
     from scaleout.cluster.topology.expression import is_expression
     from scaleout.cluster.topology.fabric import SUFFIXES
     from scaleout.config import library
@@ -73,17 +79,25 @@ def _kind(name_or_file: str) -> str:
 
     if name_or_file.endswith(SUFFIXES) or is_expression(name_or_file):
         return "topology"
+    known = {name: kind for kind in library.FOLDERS for name in library.names(kind)}
+    if name_or_file not in known and (name_or_file.endswith(".et") or _is_trace_set(Path(name_or_file))):
+        return "trace"
     if library.is_path(name_or_file):
         return _kind_of_file(Path(name_or_file))
-    known = {name: kind for kind in library.FOLDERS for name in library.names(kind)}
     if name_or_file not in known:
         hint = library.of_here(name_or_file) or nearest(name_or_file, known)
         raise ConfigError(f"unknown name {name_or_file!r}; {hint} (`scaleout list` names them all)")
     return known[name_or_file]
 
 
-_KEYS = (("workload", "kind"), ("topology", "dimensions"), ("device", "peak_flops"), ("link type", "bandwidth"))
-"""Kind of file, and the key by which it is known."""
+_KEYS = (
+    ("workload", "kind"),
+    ("topology", "dimensions"),
+    ("device", "peak_flops"),
+    ("study", "title"),
+    ("link type", "bandwidth"),
+)
+"""Kind of file, and the key by which it is known, where it has none of those before."""
 
 
 def _kind_of_file(path: Path) -> str:
@@ -96,12 +110,13 @@ def _kind_of_file(path: Path) -> str:
         chain = library.lengthened(chain, path, key="like")
         values = read_yaml(path)
         for kind, key in _KEYS:
-            if key in values:
+            if key in values and not (kind == "study" and "like" in values):
                 return kind
         like = values.get("like")
         if not isinstance(like, str):
             raise ConfigError(
-                f"{path}: neither a workload (key 'kind'), a topology ('dimensions') nor a device ('peak_flops')"
+                f"{path}: neither a workload (key 'kind'), a topology ('dimensions'), a device ('peak_flops') nor a "
+                f"study ('title')"
             )
         if not library.is_path(like):
             return "workload" if like in library.names("workload") else "topology"

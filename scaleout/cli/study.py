@@ -103,7 +103,10 @@ def _run(asked: "Study", output: Path, how: "Execution", *, quiet: bool) -> "pd.
             progress.update(bar, completed=done, total=total, description=words)
             progress.refresh()
 
-        return execute(asked, output, replace(how, tell=tell))
+        try:
+            return execute(asked, output, replace(how, tell=tell))
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("the same command goes on where it was") from None
 
 
 def _write(

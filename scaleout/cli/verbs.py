@@ -76,8 +76,8 @@ def run_verb() -> None:
         error.show(words)
         say(words.getvalue().rstrip(), err=True)
         sys.exit(error.exit_code)
-    except click.Abort:  # what click makes of an interrupt
-        raise KeyboardInterrupt from None
+    except click.Abort as error:  # what click makes of an interrupt
+        raise KeyboardInterrupt(*getattr(error.__cause__, "args", ())) from None
     except (BrokenPipeError, SystemExit):  # click makes the second of the first: the reader, such as `head`, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor may the interpreter's last flush fail
         sys.exit(0)

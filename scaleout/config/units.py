@@ -149,6 +149,17 @@ def _scaled(value: float, unit: str, prefixes: tuple[tuple[float, str], ...]) ->
     return f"{value:.4g} {unit}"
 
 
+def _prefixed(value: float, prefixes: tuple[tuple[float, str], ...], *, digits: int) -> str:
+    """Write a number with a prefix, the next one where it is rounded to a thousand.
+
+    >>> _prefixed(999_960, ((1e6, "M"), (1e3, "k")), digits=4)
+    '1M'
+    """
+    rounded = float(f"{value:.{digits}g}")
+    factor, prefix = next((each for each in prefixes if rounded >= each[0]), (1.0, ""))
+    return f"{rounded / factor:.{digits}g}{prefix}"
+
+
 def format_bytes(size_bytes: float) -> str:
     """Write a size with a binary prefix, such as ``'64 MiB'``."""
     return _scaled(size_bytes, "B", ((2.0**40, "Ti"), (2.0**30, "Gi"), (2.0**20, "Mi"), (2.0**10, "Ki")))
@@ -165,8 +176,13 @@ def format_flops_per_s(flops_per_s: float) -> str:
 
 
 def format_dollars(dollars: float) -> str:
-    """Write a price with a decimal prefix, such as ``'36 kUSD'``."""
-    return _scaled(dollars, "USD", ((1e9, "G"), (1e6, "M"), (1e3, "k")))
+    """Write a price with a decimal prefix, such as ``'$36 k'``."""
+    return "$" + _prefixed(dollars, ((1e9, " B"), (1e6, " M"), (1e3, " k")), digits=3)
+
+
+def format_tokens(tokens: float) -> str:
+    """Write a number of tokens as `TOKENS` are read, such as ``'15T'``."""
+    return _prefixed(tokens, ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")), digits=4)
 
 
 def format_watts(watts: float) -> str:

@@ -28,6 +28,7 @@ from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.network.collectives import KINDS
 from scaleout.program.graph import NodeKind
 from scaleout.report.drawing import link_names
+from scaleout.study.sweep.study import load_study
 from scaleout.workloads.config import LayeredModel, ModelFamily, load_workload
 from scaleout.workloads.families.frameworks import FRAMEWORKS
 from scaleout.workloads.generate import generate
@@ -115,6 +116,23 @@ def topology(name_or_file: str, changes: NetworkChanges | None = None) -> dict[s
         **({"backends": [_backend(*entry) for entry in found.backends]} if found.backends else {}),
         "link_bound_of_64MiB_s": {kind: lower_bound_s(kind, _MEBIBYTES_64, everyone) for kind in kinds},
         "source": found.source,
+    }
+
+
+def study(name_or_file: str) -> dict[str, Any]:
+    """Describe a study: what varies, and what is computed and drawn of its cases."""
+    found = load_study(name_or_file)
+    return {
+        "study": found.name,
+        "title": found.title,
+        **({"description": found.description} if found.description else {}),
+        **({"source": found.source} if found.source else {}),
+        "cases": found.size,
+        "varies": {name: ", ".join(map(str, values)) for name, values in found.axes.items()},
+        "baseline": {name: str(value) for name, value in found.baseline.items()},
+        **({"where": "; ".join(found.file.where)} if found.file.where else {}),
+        "columns": dict(found.columns),
+        "views": [{"kind": view.kind, "x": view.x, "y": view.y, "title": view.title} for view in found.views],
     }
 
 

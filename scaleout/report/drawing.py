@@ -40,7 +40,6 @@ def link_names(topology: Topology, number: int) -> Iterator[str]:
     """Yield the names of the first links of a dimension, as ``--degrade`` and ``--break`` take them."""
     dimension = topology.dimensions[number]
     edges = edges_of(dimension)
-    several = sum(each.size > 1 for each in topology.dimensions) > 1
     seen: set[tuple[int, int]] = set()
     for tail, head in zip(edges.tails.tolist(), edges.heads.tolist(), strict=True):
         ends = (min(tail, head), max(tail, head))
@@ -49,9 +48,7 @@ def link_names(topology: Topology, number: int) -> Iterator[str]:
         if len(seen) == _MOST_LINKS:
             return
         seen.add(ends)
-        name = name_link(topology.dimensions, LinkChange(number, 0, ends, 1.0))
-        line = "@0" if min(ends) >= dimension.size and topology.num_ranks > dimension.size else ""
-        yield f"{number}:{name}{line}" if several else f"{name}{line}"
+        yield name_link(topology.dimensions, LinkChange(number, 0, ends, 1.0))
 
 
 def _picture(dimension: Dimension) -> list[str]:

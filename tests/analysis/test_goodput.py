@@ -109,7 +109,7 @@ def test_nothing_fails():
         ({"stragglers": 2.0}, "give a share of the ranks from 0 to 1"),
         ({"straggler_slowdown": 0.5}, "1 or more"),
         ({"jitter": math.nan}, "jitter is nan; give zero or more"),
-        ({"failures_per_s": 100.0, "interval_s": 1e6}, "never finishes an interval of 1000000 s"),
+        ({"failures_per_s": 100.0, "interval_s": 1e6}, "never finishes an interval of 1,000,000 s"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments, message):
@@ -125,6 +125,12 @@ def test_what_makes_no_sense_is_refused(arguments, message):
 JOB = ("goodput", "llama-3-8b", "--set", "tensor_parallel=8", "--set", "data_parallel=16", "--topology", "dgx-h200-16")
 
 
+def test_nothing_fails_and_nothing_is_trained(scaleout):
+    assert "no checkpoints" in scaleout(*JOB, "--tokens", "15T", "--checkpoint", "10s", "--failures", "0/year")[1]
+    error = scaleout(*JOB, "--tokens", "0", "--checkpoint", "10s")[2]
+    assert error == "error: --tokens 0 trains on nothing; give more than zero, such as 15T\n"
+
+
 def test_the_command(scaleout):
     code, out, _ = scaleout(*JOB, "--tokens", "15T", "--checkpoint", "10s", "--json")
     assert code == 0
@@ -134,7 +140,7 @@ def test_the_command(scaleout):
     assert found["step_median_s"] > found["step_s"]
     code, out, _ = scaleout(*JOB, "--tokens", "15T", "--checkpoint", "10s", "--jitter", "0")
     assert code == 0
-    assert "days for 1.5e+13 tokens" in out.splitlines()[0]
+    assert "days for 15T tokens" in out.splitlines()[0]
 
 
 @pytest.mark.parametrize(

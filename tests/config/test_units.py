@@ -10,10 +10,13 @@ from scaleout.config.units import (
     FLOPS_PER_S,
     HERTZ,
     SECONDS,
+    TOKENS,
     format_bytes,
     format_bytes_per_s,
+    format_dollars,
     format_flops_per_s,
     format_seconds,
+    format_tokens,
     parse,
 )
 from scaleout.errors import ConfigError
@@ -110,3 +113,18 @@ def test_what_is_written_can_be_read(value):
         (format_flops_per_s, FLOPS_PER_S),
     ):
         assert parse(write(value), quantity) == pytest.approx(value, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("dollars", "written"),
+    [(0, "$0"), (36, "$36"), (999.4, "$999"), (999.6, "$1 k"), (655_360, "$655 k"), (4.96e6, "$4.96 M"),
+     (999.6e6, "$1 B"), (2.5e12, "$2.5e+03 B")],
+)  # fmt: skip
+def test_dollars(dollars, written):
+    assert format_dollars(dollars) == written
+
+
+@given(st.floats(1e3, 1e15))
+def test_tokens_are_written_as_they_are_read(tokens):
+    assert parse(format_tokens(tokens), TOKENS) == pytest.approx(tokens, 1e-3)
+    assert format_tokens(15e12) == "15T"

@@ -4,11 +4,12 @@ import json
 
 import pytest
 
-from scaleout.cluster.topology.faults import find_link
+from scaleout.cluster.topology.faults import LinkChange, find_link, name_link
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.cluster.topology.what_if import NetworkChanges, change_network, dimensions_named, names_of
 from scaleout.config import library
 from scaleout.report.drawing import draw, link_names
+from scaleout.study.sweep.study import load_study
 
 SMALL = [name for name in library.names("topology") if load_topology(name).num_ranks <= 2048]
 
@@ -19,7 +20,9 @@ def test_links_and_dimensions_go_by_the_names_in_the_picture(name):
     for number, names in enumerate(names_of(topology)):
         assert all(number in dimensions_named(topology, each) for each in names)
         for link in link_names(topology, number):
-            assert find_link(topology.dimensions, link)[0] == number
+            found = find_link(topology.dimensions, link)
+            assert found[0] == number
+            assert name_link(topology.dimensions, LinkChange(*found, 1.0)) == link
     assert all(line == line.rstrip() for line in draw(topology))
 
 
@@ -51,3 +54,29 @@ def test_show_draws_a_changed_topology(scaleout):
     code, _, error = scaleout("show", "h200", "--nodes", "4")
     assert code == 2
     assert "nodes=4 changes a topology, and 'h200' is a device; leave it out" in error
+
+
+def test_messages_name_links_so_that_options_take_them(scaleout):
+    assert "rank 0 has the links 0:0-switch, 1:0-switch" in scaleout("show", "dgx-h200-2", "--break", "0-1")[2]
+    error = scaleout("show", "dgx-h200-2", "--degrade", "infiniband=0.5")[2]
+    assert "switches by name (switch); what changes a whole dimension is --bandwidth" in error
+    assert "1:8-switch  broken" in scaleout("show", "dgx-h200-2", "--break", "1:8-switch")[1]
+    tree = ("run", "dlrm-128", "--topology", "switch(8,nvlink4) x switch(16,ndr)", "--break", "1:8-switch")
+    assert "broken there is link 1:8-switch" in scaleout(*tree)[2]
+
+
+def test_facts_have_their_units(scaleout):
+    shown = scaleout("show", "dgx-h200-2")[1].splitlines()
+    assert {"queue               20 us", "memory              1 TB/s"} <= {line.strip() for line in shown}
+    assert "price  $36 k" in scaleout("show", "ndr")[1]
+
+
+@pytest.mark.parametrize("name", library.names("study"))
+def test_show_describes_a_study(name, scaleout, tmp_path, monkeypatch):
+    (tmp_path / name).mkdir()  # a folder of the same name is not what is meant
+    monkeypatch.chdir(tmp_path)
+    code, out, error = scaleout("show", name, "--json")
+    assert (code, error) == (0, "")
+    found, study = json.loads(out), load_study(name)
+    assert (found["title"], found["cases"], set(found["varies"])) == (study.title, study.size, set(study.axes))
+    assert scaleout("show", str(library.find("study", name)))[1] == scaleout("show", name)[1] != ""

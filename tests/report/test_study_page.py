@@ -110,6 +110,23 @@ def test_files_are_those_that_it_names_and_the_same_again(failed, tmp_path):
         assert (tmp_path / name).read_bytes() == content, name
 
 
+def test_figures_of_views_that_are_no_more_go(tmp_path):
+    write_study_report(cases_of(), STUDY, tmp_path)
+    (tmp_path / "figures" / "mine.png").write_bytes(b"")
+    written = write_study_report(cases_of(range(12)), STUDY, tmp_path)
+    there = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert there == {*written, "figures/mine.png"}
+
+
+@pytest.mark.parametrize(("result", "shared"), [("speedup", True), ("makespan_s", False)])
+def test_panels_of_ratios_share_their_colours(result, shared):
+    view = View(kind="heat_map", x="topology", y="set.batch_per_replica", colour=result, facet="schedule")
+    chart = chart_of(Cases(cases_of(), STUDY), view).to_dict()
+    assert (chart["resolve"]["scale"].get("color") == "independent") is not shared
+    dark = {(row["schedule"], row[result]) for row in data_of(view) if row["dark"]}
+    assert dark == ({("baseline", 1.0)} if shared else {("baseline", 32.0), ("overlap", 24.0)})
+
+
 @pytest.fixture(scope="module")
 def browser():
     if CHROMIUM is None:

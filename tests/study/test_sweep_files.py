@@ -175,3 +175,12 @@ def test_shipped_studies_are_read(name):
     assert study.size > 1
     assert study.description
     assert study.source
+
+
+def test_an_interrupted_study_says_how_it_goes_on(scaleout, monkeypatch, tmp_path):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("scaleout.study.sweep.engine.execute", interrupted)
+    code, _, error = scaleout("study", "batch", "--output", str(tmp_path / "results"))
+    assert (code, error.strip()) == (130, "interrupted; the same command goes on where it was")

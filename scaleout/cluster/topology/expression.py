@@ -83,6 +83,8 @@ def _entries(kind: str, arguments: list[str]) -> list[dict[str, Any]]:
         new = {"link_type": argument} if not equals else _key(key, value)
         if size is not None and not equals:
             sizes.append(size)
+        elif not equals and number(argument) is not None:
+            raise ConfigError(f"{kind}: {shown(argument)} is no size; give a whole number of ranks, 1 or more")
         elif entry.keys() & new.keys():
             raise ConfigError(f"{kind}: {shown(argument)} is one too many; give one {next(iter(new))}")
         else:

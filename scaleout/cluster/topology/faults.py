@@ -52,12 +52,13 @@ def find_link(dimensions: Sequence[Dimension], name: str) -> LinkPosition:
     if not set(chosen) <= set(range(len(dimensions))):
         raise ConfigError(f"link {name!r}: there is no dimension {first}; give 0 to {len(dimensions) - 1}")
     splits = [(pair[:at], pair[at + 1 :]) for at, sign in enumerate(pair) if sign == "-"]
-    switches = [name for d in chosen for name in switches_of(dimensions[d])]
+    switches = list(dict.fromkeys(name for d in chosen for name in switches_of(dimensions[d])))
     if not any(all(_rank(dimensions, end) is not None or end in switches for end in ends) for ends in splits):
         examples = f" ({', '.join(switches[:3])}{', ...' if len(switches) > 3 else ''})" if switches else ""
         raise ConfigError(
             f"link {name!r} does not name two nodes of the topology; write it like 0-1, with ranks by number (0 to "
-            f"{_weight(dimensions, len(dimensions)) - 1}) and switches by name{examples}"
+            f"{_weight(dimensions, len(dimensions)) - 1}) and switches by name{examples}; what changes "
+            f"a whole dimension is --bandwidth"
         )
     found = sorted({position for d in chosen for ends in splits for position in _positions(dimensions, d, ends, on)})
     if not found:
@@ -70,14 +71,21 @@ def find_link(dimensions: Sequence[Dimension], name: str) -> LinkPosition:
 
 
 def name_link(dimensions: Sequence[Dimension], change: LinkChange) -> str:
-    """Name a changed link, for the user."""
+    """Name a link as `find_link` takes it: with its dimension and line where its ends alone do not say which it is.
+
+    >>> name_link((Dimension("switch", 4, 1e9, 0.0), Dimension("switch", 2, 1e9, 0.0)), LinkChange(1, 3, (1, 2), 1.0))
+    '1:7-switch'
+    """
     dimension, weight = dimensions[change.dimension], _weight(dimensions, change.dimension)
     switches = switches_of(dimension)
+    of_switches = [end >= dimension.size for end in change.ends]
+    several = sum(each.size > 1 for each in dimensions) > 1
     names = [
         str(change.line + end * weight) if end < dimension.size else switches[end - dimension.size]
         for end in change.ends
     ]
-    return "-".join(names)
+    first = f"{change.dimension}:" if several and any(of_switches) else ""
+    return f"{first}{'-'.join(names)}{f'@{change.line}' if several and all(of_switches) else ''}"
 
 
 def link_bytes_per_s(dimension: Dimension, ends: tuple[int, int]) -> float:

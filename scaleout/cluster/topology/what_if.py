@@ -292,8 +292,7 @@ def _ports(topology: Topology, rank: int) -> list[str]:
                 f"take over; break links instead"
             )
         line = rank - coordinate * weight
-        names = (name_link(topology.dimensions, LinkChange(each, line, (coordinate, head), 1.0)) for head in heads)
-        found += [f"{each}:{name}" for name in names]
+        found += [name_link(topology.dimensions, LinkChange(each, line, (coordinate, head), 1.0)) for head in heads]
     return found
 
 

@@ -68,6 +68,9 @@ def write_study_report(cases: pd.DataFrame, study: Study, directory: Path) -> di
         charts.append(specification)
         views.append({"title": view.title, "files": [f"{name}.png", f"{name}.svg"]})
         files |= {f"{name}.png": view.title, f"{name}.svg": view.title}
+    for old in (directory / "figures").glob("[0-9][0-9]-*.*"):  # of views that are no more
+        if old.suffix in (".png", ".svg") and f"figures/{old.name}" not in files:
+            old.unlink()
     page = _template().render(
         title=study.title or study.name, description=study.description, source=study.source.rstrip("."),
         version=scaleout.__version__, counts=_counts(cases), fastest=_fastest(drawn), views=views,

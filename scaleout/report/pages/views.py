@@ -145,6 +145,11 @@ def _colour(cases: Cases, column: str) -> Any:
     return alt.Color(f"{field_of(column)}:N", title=title, sort=order, scale=alt.Scale(domain=order, range=colours))
 
 
+def _is_ratio(column: str) -> bool:
+    """Whether a result of one panel compares to that of another: then one colour is one number in all panels."""
+    return bool(column) and column_of(column).unit in ("", "x", "share")
+
+
 def _panels(cases: Cases, view: View, layers: Sequence[alt.Chart], rows: pd.DataFrame, open_axes: Sequence[str]) -> Any:
     """Return layers over the same data as one chart, a panel for each value of the view's facet."""
     names = [column_of(name).label for name in open_axes]
@@ -158,7 +163,9 @@ def _panels(cases: Cases, view: View, layers: Sequence[alt.Chart], rows: pd.Data
     if view.kind == "tornado":
         return faceted
     faceted = faceted.resolve_scale(y="independent")
-    return faceted.resolve_scale(color="independent") if view.kind == "heat_map" else faceted
+    if view.kind != "heat_map" or _is_ratio(view.colour):
+        return faceted
+    return faceted.resolve_scale(color="independent")
 
 
 def _lines(cases: Cases, view: View) -> Any:
@@ -215,8 +222,9 @@ def _heat_map(cases: Cases, view: View) -> Any:
         scale=alt.Scale(scheme="viridis", reverse=not high),
         legend=alt.Legend(title=cases.label(result), format=_format(result)),
     )
-    ends = found[result] if not view.facet else found.groupby(view.facet)[result]
-    middle = (ends.transform("min") + ends.transform("max")) / 2 if view.facet else (ends.min() + ends.max()) / 2
+    alone = view.facet and not _is_ratio(result)  # a panel has colours of its own
+    ends = found.groupby(view.facet)[result] if alone else found[result]
+    middle = (ends.transform("min") + ends.transform("max")) / 2 if alone else (ends.min() + ends.max()) / 2
     found = found.assign(dark=found[result].lt(middle) if high else found[result].gt(middle))
     fields = alt.Chart().mark_rect().encode(x=x, y=y, color=colour, tooltip=cases.tooltip(result))
     numbers = alt.Chart().mark_text(fontSize=9).encode(

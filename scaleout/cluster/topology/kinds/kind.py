@@ -191,7 +191,8 @@ class DimensionKind:
         if entry.switches or entry.links or entry.file:
             raise ConfigError(f"a {entry.kind} has links of its own; leave out 'switches', 'links' and 'file'")
         if not entry.latency:
-            raise ConfigError("key 'latency' is missing; add it")
+            advice = f"no link type has that of a {entry.kind}" if entry.link_type else "or give a 'link_type'"
+            raise ConfigError(f"key 'latency' is missing; add it ({advice}), such as latency 700ns")
         if (not entry.bandwidth) == (entry.bandwidth_per_rank is None):
             raise ConfigError("give either 'bandwidth' (of a link or port) or 'bandwidth_per_rank'")
         bandwidth = entry.bandwidth or (entry.bandwidth_per_rank,)
