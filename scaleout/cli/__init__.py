@@ -26,9 +26,12 @@ def main() -> None:
     except KeyboardInterrupt:
         _end("interrupted", 128 + asked[-1])
     except Exception as error:
-        if not wants_memory(error):
+        if wants_memory(error):
+            _end("error: there is not enough memory for this; give smaller sizes or fewer ranks", 2)
+        if not isinstance(error, ImportError) or (error.name or "").startswith(__name__.partition(".")[0]):
             raise
-        _end("error: there is not enough memory for this; give smaller sizes or fewer ranks", 2)
+        why = error.__cause__ or error  # such as two libraries whose versions do not fit, which pip does not know
+        _end(f"error: a library cannot be loaded ({why}); install what it asks for, or scaleout anew", 2)
     finally:
         for number in changed:
             signal.signal(number, signal.SIG_DFL)

@@ -10,8 +10,9 @@ from typing import Any, get_type_hints
 
 from scaleout.analysis.breakdown import Busy
 from scaleout.analysis.difference import Difference, Profile
-from scaleout.config.documents import is_file, parse_json, read_json, read_text
+from scaleout.config.documents import LARGEST_INTEGER, is_file, parse_json, read_json, read_text
 from scaleout.config.reading import nearest
+from scaleout.config.units import SECONDS
 from scaleout.config.writing import write_csv, write_json
 from scaleout.errors import ConfigError, shown
 
@@ -82,10 +83,12 @@ def _is_result(row: Any) -> bool:
 
 
 def _is(value: Any, kind: type) -> bool:
-    """Whether a value of JSON is of a field's type; times, counts and sizes are not negative."""
+    """Whether a value of JSON is of a field's type; times, counts and sizes are not negative, and within bounds."""
     if kind is str:
         return isinstance(value, str)
-    return isinstance(value, int if kind is int else int | float) and not isinstance(value, bool) and value >= 0
+    if isinstance(value, bool) or not isinstance(value, int if kind is int else int | float):
+        return False
+    return 0 <= value <= (LARGEST_INTEGER if kind is int else SECONDS.largest)
 
 
 def _busy(rows: Any, *, where: str) -> tuple[Busy, ...]:

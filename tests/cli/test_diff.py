@@ -89,6 +89,17 @@ def test_tables_name_the_rows_and_files_hold_both_timelines(made, scaleout, tmp_
     assert [float(row["difference_s"]) for row in table] == [row["difference_s"] for row in rows(found)]
 
 
+def test_a_timeline_may_be_longer_than_other_files(made, scaleout, tmp_path):
+    """Those of large jobs have more than the 16 MiB of a summary."""
+    (tmp_path / "long").mkdir()
+    (tmp_path / "long" / "summary.json").write_text((made / "a" / "summary.json").read_text())
+    timeline = json.loads((made / "a" / "timeline.json").read_text()) | {"blanks": " " * 2**24}
+    (tmp_path / "long" / "timeline.json").write_text(json.dumps(timeline))
+    code, _, err = scaleout("diff", tmp_path / "long", made / "b", "--output", tmp_path / "d")
+    assert (code, err) == (0, "")
+    assert (tmp_path / "d" / "timeline.json").exists()
+
+
 def test_a_summary_alone_has_no_timeline(made, scaleout, tmp_path):
     code, out, _ = scaleout("diff", made / "a.json", made / "b", "--output", tmp_path / "d")
     assert code == 0
@@ -114,6 +125,7 @@ def wrong(made, change):
         (lambda found: found["results"][0].update(busy={}), "`busy` is no list"),
         (lambda found: found["results"][0]["busy"][1].pop("phase"), "`busy`, row 1: phase is missing or wrong"),
         (lambda found: found["results"][0]["busy"][0].update(count=-1), "`busy`, row 0: count is missing or wrong"),
+        (lambda found: found["results"][0].update(makespan_s=1e308), "is no result of `scaleout run`"),
     ],
 )
 def test_what_is_no_result_is_refused(made, scaleout, change, words):

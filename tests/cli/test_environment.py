@@ -134,3 +134,12 @@ def test_no_memory_for_an_import(struck, tmp_path, module, event):
     assert (code, out) == (2, "")
     assert err == "error: there is not enough memory for this; give smaller sizes or fewer ranks\n"
     assert [path.name for path in tmp_path.iterdir()] == ["struck.py"]
+
+
+def test_a_library_that_does_not_fit_another(struck, tmp_path):
+    """As pyarrow 26 beside NumPy 1.26, which its own requirements allow."""
+    event = "raise ImportError('pyarrow requires NumPy 2.0 or newer, found 1.26.4')"
+    code, out, err = struck(*RUN, "--output", "results", module="pyarrow", event=event)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: a library cannot be loaded (pyarrow requires NumPy 2.0 or newer, found 1.26.4);")
+    assert [path.name for path in tmp_path.iterdir()] == ["struck.py"]
