@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from scaleout.simulation.what_if import map_ranks, rank_mapping, slow_ranks
     from scaleout.study.comparison import Comparison, compare, compare_program
     from scaleout.study.job import Job, run
+    from scaleout.study.sweep.engine import run_study
     from scaleout.workloads.config import load_workload
     from scaleout.workloads.generate import generate
 
@@ -62,6 +63,7 @@ _HOMES = {
     "place": "cluster.topology.placement",
     "rank_mapping": "simulation.what_if",
     "run": "study.job",
+    "run_study": "study.sweep.engine",
     "simulate": "simulation.run",
     "slow_down": "cluster.topology.topology",
     "slow_ranks": "simulation.what_if",
@@ -98,6 +100,7 @@ __all__ = [
     "place",
     "rank_mapping",
     "run",
+    "run_study",
     "simulate",
     "slow_down",
     "slow_ranks",

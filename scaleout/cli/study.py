@@ -90,7 +90,7 @@ def _run(asked: "Study", output: Path, how: "Execution", *, quiet: bool) -> "pd.
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from scaleout.study.sweep.engine import run_study
+    from scaleout.study.sweep.engine import execute
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     shown = Console(stderr=True)
@@ -103,7 +103,7 @@ def _run(asked: "Study", output: Path, how: "Execution", *, quiet: bool) -> "pd.
             progress.update(bar, completed=done, total=total, description=words)
             progress.refresh()
 
-        return run_study(asked, output, replace(how, tell=tell))
+        return execute(asked, output, replace(how, tell=tell))
 
 
 def _write(

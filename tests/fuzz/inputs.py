@@ -33,6 +33,7 @@ from seeds import (
     only_file,
     policies,
     rows_of,
+    studies,
     topology_case,
     workloads,
     yaml_case,
@@ -47,6 +48,7 @@ from scaleout.cluster.topology.topology import load_topology
 from scaleout.interop.chakra.load import load_program
 from scaleout.interop.models import import_model
 from scaleout.study.search.checkpoint import FILE
+from scaleout.study.sweep.study import load_study
 from scaleout.workloads.config import load_workload
 
 
@@ -56,6 +58,14 @@ class Kind(NamedTuple):
     make: Callable
     read: Callable
     share: int
+
+
+def read_study(_case):
+    """Read a study, and compute with its expressions."""
+    study = load_study("mine.yaml")
+    for expression in (*study.where, *study.expressions.values()):
+        for value in (1, 2.5, True, None, "fused"):
+            expression(dict.fromkeys(expression.names, value))
 
 
 KINDS = {
@@ -68,6 +78,7 @@ KINDS = {
     ),
     "library": Kind(yaml_case(libraries, "library"), lambda case: load_library(Path("mine.yaml")), 8),
     "policy": Kind(yaml_case(policies, "policy"), lambda case: load_table(Path("mine.yaml")), 4),
+    "study": Kind(yaml_case(studies, "study"), read_study, 3),
     "kernel rows": Kind(
         lambda random: Case("kernel rows", {"rows.jsonl": lines_of(random, rows_of("traces/*/*kernels.jsonl"))}),
         lambda case: measured.read_table.__wrapped__((Path("rows.jsonl"),)), 10,

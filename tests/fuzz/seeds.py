@@ -168,6 +168,23 @@ def model_arguments(random):
 POLICY = {"source": "x", "rules": [{"size": "1 MB", "ranks": 4, "backend": "nccl_ring"}, {"backend": "nccl_tree"}]}
 
 
+EXPRESSIONS = (
+    "makespan_s * 1000", "ranks == 128 and fits", "1 - 1 / speedup", "-" * 400 + "ranks", "not " * 240 + "fits",
+    "(" * 90 + "1" + ")" * 90, "9 ** 9 ** 9 ** 9", "9" * 900 + " // 7", "'a' * 10 ** 9", "max()", "round(1e308 * 10)",
+    "schedule in ['fused', 1]", "set.global_batch / 0", "bandwidth[0] ** 0.5", "1 if fits else",
+    "__import__('os').getpid()", "ranks.__class__", "[ranks for ranks in fits]", "lambda: 1", "'\\d'",
+    "1if fits else 2", "0x1F + 0b1", "min(" * 60 + "1" + ", 2)" * 60, "1 < 2 < " + "3 < " * 200 + "4",
+)  # fmt: skip
+
+
+@cache
+def studies():
+    seeds = _yaml_seeds("workloads/studies/*.yaml")
+    small = {"title": "t", "workload": "dlrm-128", "set": {"global_batch": [512, 1024]}}
+    seeds += [tree({**small, "where": each, "columns": {"x": each}}) for each in EXPRESSIONS]
+    return Grammar(seeds)
+
+
 @cache
 def policies():
     return Grammar([tree(POLICY)])

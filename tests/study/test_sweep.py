@@ -13,11 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+import scaleout as scaleout_package
 from scaleout.config.checkpoint import locked
 from scaleout.errors import ConfigError
 from scaleout.study.sweep import engine
 from scaleout.study.sweep.cases import Resolver, run_line
-from scaleout.study.sweep.engine import Execution, cases_of, run_study
+from scaleout.study.sweep.engine import Execution, cases_of, execute
 from scaleout.study.sweep.study import load_study, study_of
 
 SMALL = {
@@ -46,7 +47,7 @@ def small(**changes):
 
 @pytest.fixture(scope="module")
 def cases():
-    return run_study(small())
+    return execute(small())
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_columns_have_the_types_of_their_values(cases):
 
 def test_a_study_that_is_resumed_runs_what_is_left_and_no_more(tmp_path, monkeypatch, cases):
     whole = tmp_path / "whole"
-    pd.testing.assert_frame_equal(run_study(small(), whole), cases)
+    pd.testing.assert_frame_equal(execute(small(), whole), cases)
     shards = sorted((whole / "shards").iterdir())
     lost = pq.read_table(shards[0]).num_rows
     shards[0].unlink()
@@ -110,7 +111,7 @@ def test_a_study_that_is_resumed_runs_what_is_left_and_no_more(tmp_path, monkeyp
     ran = []
     monkeypatch.setattr(engine.execution.Here, "submit", counted(engine.execution.Here.submit, ran))
     with pytest.warns(UserWarning, match="damaged"):
-        again = run_study(small(), whole, Execution(workers=1))
+        again = execute(small(), whole, Execution(workers=1))
     assert lost < len(ran) < len(cases)
     pd.testing.assert_frame_equal(again, cases)
 
@@ -124,19 +125,19 @@ def counted(submit, ran):
 
 
 def test_more_cases_take_the_results_of_those_that_were_there(tmp_path, monkeypatch):
-    run_study(small(), tmp_path)
+    execute(small(), tmp_path)
     ran = []
     monkeypatch.setattr(engine.execution.Here, "submit", counted(engine.execution.Here.submit, ran))
-    wider = run_study(small(schedule=["baseline", "overlap", "fused"]), tmp_path, Execution(workers=1))
+    wider = execute(small(schedule=["baseline", "overlap", "fused"]), tmp_path, Execution(workers=1))
     assert len(ran) == (wider["schedule"] == "overlap").sum()
     assert not ran or len(set(ran)) == len(ran)
 
 
 def test_parts_together_are_the_whole(tmp_path, cases):
     for part in (3, 1, 2):
-        assert run_study(small(), tmp_path, Execution(shard=(part, 3))) is None
+        assert execute(small(), tmp_path, Execution(shard=(part, 3))) is None
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "shards").iterdir()}
-    pd.testing.assert_frame_equal(run_study(small(), tmp_path), cases)
+    pd.testing.assert_frame_equal(execute(small(), tmp_path), cases)
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "shards").iterdir()}
 
 
@@ -186,16 +187,16 @@ def test_constraints_leave_out_by_ranks_and_memory(tmp_path):
         "title": "t", "workload": "llama-3-8b", "topology": "dgx-h200-1", "set": {"recompute": "full", "zero": 1,
         "batch_per_replica": [1, 64], "data_parallel": [4, 8]}, "where": ["ranks == 8", "fits"],
     }  # fmt: skip
-    found = run_study(study_of(values, name="t", where="t"), tmp_path)
+    found = execute(study_of(values, name="t", where="t"), tmp_path)
     assert found["status"].tolist() == ["ok", "left out"]
     assert found["message"].tolist() == ["", "fits does not hold"]
     assert found["fits"].tolist() == [True, False]
-    without = run_study(study_of({**values, "where": "ranks == 8"}, name="t", where="t"), tmp_path)
+    without = execute(study_of({**values, "where": "ranks == 8"}, name="t", where="t"), tmp_path)
     assert without["status"].tolist() == ["ok", "ok"]
-    again = run_study(study_of(values, name="t", where="t"), tmp_path)
+    again = execute(study_of(values, name="t", where="t"), tmp_path)
     pd.testing.assert_frame_equal(again, found)
     with pytest.raises(ConfigError, match="leave no case of 4"):
-        run_study(study_of({**values, "where": "ranks == 9"}, name="t", where="t"))
+        execute(study_of({**values, "where": "ranks == 9"}, name="t", where="t"))
 
 
 def test_a_sample_is_of_all_cases_and_the_same_every_time():
@@ -301,8 +302,16 @@ def test_what_is_no_part_is_refused(file, tmp_path, scaleout, words):
     assert words[1] in err
 
 
+def test_python_takes_names_and_keys(cases):
+    pd.testing.assert_frame_equal(scaleout_package.run_study(SMALL), cases)
+    with pytest.raises(ConfigError, match="unknown study 'topologie'; did you mean 'topologies'"):
+        scaleout_package.run_study("topologie")
+    with pytest.raises(ConfigError, match="workers"):
+        scaleout_package.run_study(SMALL, workers="two")
+
+
 def test_processes_give_the_same_table(tmp_path, cases):
-    pd.testing.assert_frame_equal(run_study(small(), tmp_path, Execution(workers=2)), cases)
+    pd.testing.assert_frame_equal(execute(small(), tmp_path, Execution(workers=2)), cases)
 
 
 def test_a_study_that_is_killed_goes_on(tmp_path, file, cases):

@@ -14,7 +14,7 @@ import time
 import pytest
 import yaml
 
-from scaleout.study.sweep.engine import Execution, run_study
+from scaleout.study.sweep.engine import Execution, execute
 from scaleout.study.sweep.study import study_of
 from scaleout.study.sweep.table import write_table
 
@@ -82,7 +82,7 @@ def cluster():
 def test_kills_leave_no_trace(tmp_path, cluster):
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(STUDY, sort_keys=False))
     command = [sys.executable, "-m", "scaleout.cli", "study", str(tmp_path / "study.yaml"), "--output",
-               str(tmp_path / "killed"), "--cluster", cluster.address, "--no-report"]  # fmt: skip
+               str(tmp_path / "killed"), "--cluster", cluster.address, "--no-report", "--timelines", "none"]  # fmt: skip
     chance, deaths, struck = random.Random(7), KILLS, 0
     for round_ in range(SCHEDULER_KILLS + 1):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -103,7 +103,7 @@ def test_kills_leave_no_trace(tmp_path, cluster):
     if process.returncode:
         assert subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode == 0
     print(f"{struck} processes were killed at work")  # noqa: T201 - pytest -s
-    undisturbed = run_study(study_of(STUDY, name="study", where=""), None, Execution(workers=1))
+    undisturbed = execute(study_of(STUDY, name="study", where=""), None, Execution(workers=1))
     write_table(undisturbed, tmp_path / "undisturbed.parquet")
     assert (tmp_path / "killed" / "cases.parquet").read_bytes() == (tmp_path / "undisturbed.parquet").read_bytes()
 

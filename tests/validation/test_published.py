@@ -146,3 +146,24 @@ def test_tables_without_a_model_are_reported_with_the_reason(table, tmp_path):
     found = compared(tmp_path, table, [{"a": 1}])
     assert found.accuracy.coverage == 0
     assert found.rows[0].reason.startswith(("no ", "the row"))
+
+
+ULTRASCALE = {
+    "id": "1B-n1-dp2-tp4-pp1-mbs16-ga8-z0", "model": "1B", "nodes": 1, "dp": 2, "tp": 4, "pp": 1, "mbs": 16, "accum": 8,
+    "zero": 0, "seq": 4096, "status": "ok", "class": "A", "step_s": 3.901, "layers": 16, "hidden": 2048, "heads": 32,
+    "kv_heads": 32, "intermediate": 8192, "vocab": 131072, "tied": True,
+}  # fmt: skip
+"""A run of nanotron, huggingface.co/spaces/nanotron/ultrascale-playbook."""
+
+
+def test_rows_of_ultra_scale_are_read_as_they_are(tmp_path):
+    """A row a line, classes are families; a run that crashed is none, and one with a pipeline says what is missing."""
+    file = tmp_path / "dev.jsonl"
+    rows = [ULTRASCALE, {**ULTRASCALE, "status": "crashed", "step_s": None}, {**ULTRASCALE, "pp": 2, "class": "B"}]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    found = compare_files([file], table="ultrascale")
+    assert list(found.families) == ["Ultra-Scale A", "Ultra-Scale B"]
+    ran, piped = found.rows
+    assert ran.measured == 3.901
+    assert abs(ran.error) < 0.15
+    assert "pipelines are uneven" in piped.reason

@@ -1,6 +1,7 @@
 """Measured rows to predictions: what is read, what is said of rows that cannot be, and errors worked by hand."""
 
 import json
+import shutil
 
 import pytest
 from click.testing import CliRunner
@@ -12,6 +13,7 @@ from scaleout.cluster.device.kernel_times import kernel_time
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import first_ranks
 from scaleout.cluster.topology.topology import load_topology
+from scaleout.config import library
 from scaleout.errors import ConfigError
 from scaleout.program.operations import kernel
 from scaleout.study.comparison import compare
@@ -294,3 +296,18 @@ def test_the_command_line(tmp_path):
     assert summary["rows"][0].keys() == {"id", "measured_us", "predicted_us", "error"}
     assert summary["rows"][2]["predicted_us"] is None
     assert summary["coverage"] == pytest.approx(2 / 3)
+
+
+def test_a_described_run_has_its_files_beside_it_and_a_group(tmp_path):
+    """A workload as an object of keys, a topology by its path from the row's file, and notes that are not read."""
+    shutil.copy(library.find("topology", "h200-node-4"), tmp_path / "node.yaml")
+    keys = {
+        "kind": "transformer", "hidden": 1024, "layers": 1, "heads": 8, "ffn": 4096, "sequence": 512,
+        "batch_per_replica": 4, "data_parallel": 4,
+    }  # fmt: skip
+    row = {"workload": keys, "device": "h200", "measured_us": 1e4}
+    notes = {"group": "mine", "source": "a table", "assumptions": "none", "published_metric": "s", "published_value": 1}
+    near, far = {**row, "topology": "node.yaml", **notes}, {**row, "topology": "h200-node-4"}
+    comparison = compare_files([write(tmp_path, [near, far], gpu="")])
+    assert list(comparison.families) == ["mine", "described run"]
+    assert comparison.rows[0].predicted == comparison.rows[1].predicted

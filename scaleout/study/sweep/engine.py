@@ -5,11 +5,12 @@ goes on where it was, and a study with more cases takes the results of those tha
 whole of a study in a folder, or one of its parts (``--shard``).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -23,7 +24,7 @@ from scaleout.study.sweep.execution import Pool
 from scaleout.study.sweep.expressions import Expression
 from scaleout.study.sweep.grid import Inputs
 from scaleout.study.sweep.shards import known_keys, read_shards, write_shard
-from scaleout.study.sweep.study import ASKS_FROM, Study
+from scaleout.study.sweep.study import ASKS_FROM, Study, load_study, study_of
 from scaleout.study.sweep.table import table_of_cases
 from scaleout.study.sweep.worker import Chunk, Row
 
@@ -91,7 +92,38 @@ def _holds(constraints: Sequence[Expression], inputs: Inputs, resolver: Resolver
     return not any(each(columns) is False for each in constraints)
 
 
-def run_study(study: Study, directory: Path | None = None, execution: Execution | None = None) -> pd.DataFrame | None:
+def run_study(
+    study: str | Mapping[str, Any],
+    *,
+    directory: str | Path | None = None,
+    workers: int | None = None,
+    cluster: str = "",
+    approved: bool = False,
+) -> pd.DataFrame:
+    """Run a study, and return the table of its cases, a row a case.
+
+    Parameters
+    ----------
+    study : str or mapping
+        The name of a shipped study, a file, or the keys of a file.
+    directory : str or Path, optional
+        Where results are kept, so that they are not run again; without one they are in memory alone.
+    workers, cluster, approved
+        As in `Execution`.
+
+    Raises
+    ------
+    ScaleoutError
+        If the study is wrong, or what runs it is lost; a case that fails is a row. See `execute`.
+    """
+    asked = load_study(study) if isinstance(study, str) else study_of(study, name="study", where="run_study()")
+    how = Execution(workers=workers, cluster=cluster, approved=approved)
+    cases = execute(asked, None if directory is None else Path(directory), how)
+    assert cases is not None, "it is whole"
+    return cases
+
+
+def execute(study: Study, directory: Path | None = None, execution: Execution | None = None) -> pd.DataFrame | None:
     """Run what is left of a study, and return the table of its cases; None of a part of it.
 
     Parameters

@@ -4,6 +4,7 @@ A `Pool` takes chunks and hands back rows in whatever order they are done. It ke
 run again by whoever asks next. Dask is imported where a cluster is asked for, and nowhere else.
 """
 
+import gc
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,10 @@ _ALLOWED_DEATHS = 1000
 """Of workers that ran a chunk, before Dask gives it up: workers that are killed at random say nothing of a chunk."""
 _PATIENCE_S = 60.0
 """Until the first worker of a cluster has come, or its scheduler answers."""
+
+
+COLLECTIONS = (50_000, 20, 20)
+"""Thresholds of the collector; graphs, and what imports make, are tuples without cycles, and stay."""
 
 
 class Done(NamedTuple):
@@ -50,6 +55,12 @@ def timed(chunk: Chunk) -> Done:
     begin = time.perf_counter()
     rows = run_chunk(chunk)
     return Done(rows, time.perf_counter() - begin)
+
+
+def on_worker(chunk: Chunk) -> Done:
+    """Run a chunk in a process of Dask, whose collector is to look for cycles as seldom as that of the command line."""
+    gc.set_threshold(*COLLECTIONS)
+    return timed(chunk)
 
 
 class Here:
@@ -120,7 +131,7 @@ class OnDask:
     def submit(self, chunk: Chunk) -> None:
         """Send a chunk to the scheduler."""
         with _told():
-            self._completed.add(self._client.submit(timed, chunk, pure=False))
+            self._completed.add(self._client.submit(on_worker, chunk, pure=False))
         self._taken += 1
 
     def finished(self) -> list[Done]:
@@ -183,6 +194,7 @@ def cluster(where: str, workers: int | None) -> Iterator[Pool]:
         "distributed.scheduler.allowed-failures": _ALLOWED_DEATHS,
         "distributed.comm.timeouts.connect": f"{_PATIENCE_S:g}s",
         "distributed.worker.daemon": True,
+        "distributed.worker.profile.enabled": False,  # which samples the stacks of all threads
         "distributed.logging.distributed": "error",
     }
     with ExitStack() as stack:

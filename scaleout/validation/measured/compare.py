@@ -206,19 +206,20 @@ def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
         home = (device, topology) if device and topology else family.home(row) or (device, topology)
         case = family.case(row, machine_of(row, device=home[0], topology=home[1]))
         measured, quantity = case.measured, case.quantity
-        name, predicted = _name(family, quantity), case.predict()
+        name, predicted = _name(row, family, quantity), case.predict()
         return Compared(row.id, row.name, name, measured, predicted, quantity=quantity, variant=case.variant)
     except (NoModelError, GraphError, SimulationError) as reason:
-        return Compared(row.id, row.name, _name(family, quantity), measured, None, str(reason), quantity)
+        return Compared(row.id, row.name, _name(row, family, quantity), measured, None, str(reason), quantity)
     except ConfigError as error:
         text = str(error)
         raise ConfigError(text if text.startswith(row.where) else f"{row.where}: {text}") from None
 
 
-def _name(family: Family, quantity: str) -> str:
-    """Name a family so that times and memory are summed up separately."""
-    suffix = "" if quantity == "time" or family.name.endswith(quantity) else f" {quantity}"
-    return f"{family.name}{suffix}"
+def _name(row: Row, family: Family, quantity: str) -> str:
+    """Name the row's group, or its family, so that times and memory are summed up separately."""
+    name = str(row.values.get("group", family.name))
+    suffix = "" if quantity == "time" or name.endswith(quantity) else f" {quantity}"
+    return f"{name}{suffix}"
 
 
 @dataclass(frozen=True)

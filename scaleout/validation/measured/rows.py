@@ -13,7 +13,7 @@ from typing import Any
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import load_topology
-from scaleout.config.documents import LARGEST_NUMBER, LEAST_NUMBER, MAX_RANKS, read_json, read_json_lines
+from scaleout.config.documents import LARGEST_NUMBER, LEAST_NUMBER, MAX_RANKS, is_file, read_json, read_json_lines
 from scaleout.config.units import MOST_COUNT
 from scaleout.config.validated import nearest, validate
 from scaleout.errors import ConfigError, shown
@@ -27,7 +27,8 @@ from scaleout.workloads.config import FAMILIES, ModelFamily
 class Row:
     """One measured run, from `where`: file and line, or table and number; `source` is the file's stem or table's id.
 
-    `gpu` is what `environment.json` names, if any, and `machine` its files of the `device` and the `topology`.
+    `gpu` is what `environment.json` names, if any, and `machine` its files of the `device` and the `topology`. Files
+    that the row names are sought in `folder`.
     """
 
     values: Mapping[str, Any]
@@ -36,6 +37,7 @@ class Row:
     source: str
     gpu: str = ""
     machine: Mapping[str, str] = field(default_factory=dict)
+    folder: str = ""
 
     @property
     def name(self) -> str:
@@ -91,15 +93,15 @@ class Row:
 
 
 def read_rows(path: Path, *, table: str | None = None) -> list[Row]:
-    """Read the rows of a file, or of one table of a file of tables; or raise `ConfigError`."""
-    if table is not None:
+    """Read the rows of a file, of one table of a file of tables, or of a file that is the table, one row a line."""
+    if table is not None and path.suffix != ".jsonl":
         return _of_table(path, table)
     gpu, machine = _environment(path)
     rows = []
     for where, values in read_json_lines(path, what="file of measured rows"):
         if values and "provenance" not in values:
             name = str(values.get("id") or f"{path.stem}:{where.rpartition(' ')[2]}")
-            rows.append(Row(values, where, name, path.stem, gpu, machine))
+            rows.append(Row(values, where, name, table or path.stem, gpu, machine, str(path.parent)))
     if not rows:
         raise ConfigError(f"{path}: holds no rows; give one JSON object a line")
     return rows
@@ -219,8 +221,8 @@ def simulated(
 
 def machine_of(row: Row, *, device: str | None = None, topology: str | None = None) -> Machine:
     """Return the machine of `device` and `topology`, else of the row, else of its file's environment."""
-    device = device or row.values.get("device") or row.machine.get("device")
-    topology = topology or row.values.get("topology") or row.machine.get("topology")
+    device = device or _beside(row, "device") or row.machine.get("device")
+    topology = topology or _beside(row, "topology") or row.machine.get("topology")
     if device is None or topology is None:
         if not row.gpu:
             raise ConfigError(
@@ -237,6 +239,13 @@ def machine_of(row: Row, *, device: str | None = None, topology: str | None = No
         return Machine(load_device(str(device)), load_topology(str(topology)))
     except ConfigError as error:
         raise ConfigError(f"{row.where}: {error}") from None
+
+
+def _beside(row: Row, key: str) -> str | None:
+    """Return a name or file of the row; a file is one beside the row's own where there is one."""
+    name = row.values.get(key)
+    beside = Path(row.folder, str(name))
+    return str(beside) if name is not None and is_file(beside) else name
 
 
 def workload_of(values: Mapping[str, Any], row: Row, machine: Machine) -> ModelFamily:

@@ -259,9 +259,9 @@ def embedding_exchange(row: Row, machine: Machine) -> Case:
 
 _KEYS = (
     "id", "name", "note", "workload", "changes", "topology", "device", "schedule", "host", "network", "clocks",
-    "measured", "measured_us",
+    "measured", "measured_us", "group", "source", "assumptions", "published_metric", "published_value", "tier",
 )  # fmt: skip
-"""Keys of a described run."""
+"""Keys of a described run; the last line's, but for the measured time and the group, are notes."""
 
 
 def described(row: Row, machine: Machine) -> Case:
@@ -270,9 +270,10 @@ def described(row: Row, machine: Machine) -> Case:
     {"workload": "llama-3-8b", "changes": {"data_parallel": 8}, "topology": "dgx-h200-1", "device": "h200",
      "schedule": "overlap", "host": "eager", "measured_us": 812345.0}
 
-    `workload` is a name, a file, or an object with the keys of a workload's file; `measured`, such as "812 ms", may
-    replace `measured_us`; `changes`, `schedule` (baseline), `host` (none), `clocks` (unthrottled) and `network`
-    (alpha_beta) may be left out.
+    `workload` is a name, a file, or an object with the keys of a workload's file; files lie beside that of the row, or
+    where scaleout runs; `measured`, such as "812 ms", may replace `measured_us`; `changes`, `schedule` (baseline),
+    `host` (none), `clocks` (unthrottled) and `network` (alpha_beta) may be left out. Errors are summed up by `group`.
+    A job of a published run that cannot be expressed counts against coverage.
     """
     for key in row.values:
         if key not in _KEYS:

@@ -1,0 +1,52 @@
+"""Laws of studies: a faster network is not slower in expectation, and where it is, an anomaly of list scheduling."""
+
+import pandas as pd
+import pytest
+
+import scaleout
+
+SEVERAL = {
+    "title": "Twice the bandwidth",
+    "topology": ["torus-8x16", "switch-128", "ring-128", "dgx-h200-16", "dgx-h200-16-fat-tree"],
+    "bandwidth": {"all": ["1x", "2x", "4x"]},
+    "schedule": ["baseline", "overlap", "centauri", "fused"],
+    "cases": [
+        {"workload": "dlrm-128", "set": {"global_batch": [512, 2048, 8192]}},
+        {
+            "workload": "llama-3-8b",
+            "set": {"tensor_parallel": 8, "data_parallel": 16, "sequence_parallel": True, "layers": 2},
+        },
+        {"workload": "mixtral-8x7b", "set": {"data_parallel": 128, "layers": 2}},
+    ],
+}
+
+MOST_SLOWER = 0.02
+"""Of a step that twice the bandwidth makes longer, as Graham's anomalies do."""
+
+
+@pytest.fixture(scope="module")
+def makespans():
+    cases = scaleout.run_study(SEVERAL, workers=1)
+    assert (cases["status"] == "ok").all()
+    rows = ["workload", "set.global_batch", "topology", "schedule"]
+    return cases.pivot_table(index=rows, columns="bandwidth.all", values="makespan_s", dropna=False).dropna(how="all")
+
+
+@pytest.mark.parametrize(("slow", "fast"), [("1x", "2x"), ("2x", "4x")])
+def test_twice_the_bandwidth_is_never_slower_in_expectation(makespans, slow, fast):
+    ratio = makespans[fast] / makespans[slow]
+    assert (ratio.groupby(["workload", "schedule"]).mean() < 1).all()
+    slower = ratio[ratio > 1 + 1e-9]
+    print(f"slower with {fast} than with {slow}: {len(slower)} of {len(ratio)}\n{slower.to_string()}")  # noqa: T201
+    assert (slower < 1 + MOST_SLOWER).all()
+    assert (ratio.xs("baseline", level="schedule") <= 1 + 1e-9).all(), "nothing overlaps: there is nothing to reorder"
+
+
+def test_a_faster_network_can_be_slower():
+    """Graham's anomaly, kept as an example: NVLink at twice its bandwidth makes this step 0.09% longer."""
+    study = {"title": "An anomaly", "workload": "dlrm-128", "topology": "dgx-h200-16", "schedule": "overlap",
+             "bandwidth": {"infiniband": "0.25x", "nvlink": ["1x", "2x"]}}  # fmt: skip
+    cases = scaleout.run_study(study, workers=1).set_index("bandwidth.nvlink")
+    ratio = cases["makespan_s"]["2x"] / cases["makespan_s"]["1x"]
+    assert 1 < ratio < 1.002
+    assert not pd.isna(ratio)
