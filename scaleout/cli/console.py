@@ -52,14 +52,13 @@ def console() -> Console:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
     """Print a table whose first `left` columns are text and whose others are numbers, which are never cut short."""
-    table = Table(
-        title=one_line(title), title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
-    )
+    table = Table(header_style="bold", box=None, pad_edge=False)
     for index, column in enumerate(columns):
         text = index < left
         table.add_column(one_line(column), justify="left" if text else "right", no_wrap=not text, overflow="fold")
     for row in rows:
         table.add_row(*map(one_line, row))
+    console().print(one_line(title), style="bold", soft_wrap=True)
     console().print(table)
     console().print()
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _ROWS = 12
 
+_MANY = 10
+"""Times A from which a growth is written as a multiple, not in per cent."""
+
 
 @click.command()
 @click.argument("a")
@@ -111,5 +114,7 @@ def _times(row: "Change") -> list[str]:
     change = row.difference_s
     sign = "+" if change > 0 else "-" if change < 0 else ""
     share = f"{change / row.a_s:+.1%}" if row.a_s and change else ""
+    if row.a_s and change > _MANY * row.a_s:
+        share = f"{row.b_s / row.a_s:,.0f}x"
     a, b = ("-" if row.only_in == other else format_seconds(at) for other, at in (("B", row.a_s), ("A", row.b_s)))
     return [a, b, f"{sign}{format_seconds(abs(change))}", share, f"only in {row.only_in}" if row.only_in else ""]

@@ -46,11 +46,23 @@ def print_comparison(comparison: "Comparison") -> None:
         _print_fit(found, f" under {', '.join(under)}" if len(fits) > 1 else "")
     _print_cost(comparison)
     _print_sources(comparison)
-    if comparison.recorded_s is not None:
-        console().print(f"recorded: {format_seconds(comparison.recorded_s)} in {comparison.steps} steps")
+    _print_recorded(comparison)
     model = comparison.provenance
     for note in (*comparison.notes, *(model.notes if model else ())):
         console().print(f"note: {note}", soft_wrap=True)
+
+
+def _print_recorded(comparison: "Comparison") -> None:
+    """Print what was recorded, and what a step takes now, of all the steps that are simulated one after another."""
+    if not comparison.recorded_s:
+        return
+    steps = comparison.steps or 1
+    many = f"{steps} steps, {format_seconds(comparison.recorded_s / steps)} a step" if steps > 1 else "a step"
+    console().print(f"recorded: {format_seconds(comparison.recorded_s)} in {many}")
+    for outcome in comparison.outcomes:
+        step, times = format_seconds(outcome.makespan_s / steps), outcome.makespan_s / comparison.recorded_s
+        name = f" under {outcome.schedule}" if len(comparison.outcomes) > 1 else ""
+        console().print(f"simulated{name}: {step} a step, {times:.3f} times what was recorded")
 
 
 def _schedule_row(outcome: "Outcome") -> list[str]:
@@ -160,7 +172,8 @@ def _print_cost(comparison: "Comparison") -> None:
             mean_w = format_watts(found.total_j / outcome.makespan_s)
             rows.append([outcome.schedule, *("-" if each is None else format_joules(each) for each in joules), mean_w])
     if rows:
-        columns = ("schedule", "energy of a step", "devices", "rest of the nodes", "network", "mean power")
+        steps = f"{comparison.steps} steps" if (comparison.steps or 1) > 1 else "a step"
+        columns = ("schedule", f"energy of {steps}", "devices", "rest of the nodes", "network", "mean power")
         print_table("energy", columns, rows)
     machine = comparison.bill
     if machine is not None and machine.network_dollars is not None and machine.device_dollars is not None:

@@ -80,6 +80,7 @@ def _compare_recording(
         on_network,
         replayed,
         rewrites,
+        with_edits,
         with_shares,
         without_unchanged,
     )
@@ -109,4 +110,5 @@ def _compare_recording(
         if set(schedules) == {"recorded"}:  # what ran at the same time has slowed each other down already
             options = replace(options, contention=False)
     compared = compare_program(program, topology=topology, device=other or device, schedules=schedules, options=options)
+    compared = with_edits(compared, edits, replay=job.topology is None)
     return with_shares(without_unchanged(compared, program), loaded.facts, tuple(changed.notes))

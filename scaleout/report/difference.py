@@ -66,9 +66,18 @@ def side_of(summary: Any, schedule: str | None, trace: Mapping[str, Any] | None,
     if "busy" not in row:
         raise ConfigError(f"{where}: says nothing of phases and operations, as results of older releases; run it again")
     name = f"{summary['workload']}, {row['schedule']}, on {summary.get('topology', '?')}"
+    name = ", ".join([name, *_changes(summary)])
     profile = Profile(name=name, busy=_busy(row["busy"], where=where), **{key: float(row[key]) for key in _SECONDS})
     events = None if trace is None else _of_schedule(trace["traceEvents"], row["schedule"])
     return Side(profile, row["schedule"], events)
+
+
+def _changes(summary: Mapping[str, Any]) -> list[str]:
+    """Return what was changed of the network and edited of a recording, as far as the result says it."""
+    found: Any = summary
+    for key in ("model", "inputs", "changes"):
+        found = found.get(key) if isinstance(found, dict) else None
+    return [str(each) for each in found] if isinstance(found, list) else []
 
 
 _SECONDS = tuple(each.name for each in fields(Profile) if each.name.endswith("_s"))

@@ -14,7 +14,7 @@ from scaleout.simulation.options import SimulationOptions
 if TYPE_CHECKING:
     from scaleout.study.job import Job
 
-_NETWORKS = {"alpha_beta": "alpha-beta network", "link": "flows over links"}
+_NETWORKS = {"alpha_beta": "alpha-beta network", "link": "flows over links", "recorded": "collectives as recorded"}
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,14 @@ class Provenance:
     @property
     def title(self) -> str:
         """What answered, in a line."""
-        protocols = f"protocols of {self.library}" if self.library else "no protocol costs"
-        words = [_NETWORKS[self.network], protocols]
+        words = [_NETWORKS[self.network]]
+        if self.network == "recorded":  # which has all costs of protocols and contention
+            words += ["contention as recorded"]
+        else:
+            words += [f"protocols of {self.library}" if self.library else "no protocol costs"]
+            if "device" in self.inputs:
+                words += ["contention" if self.contention else "no contention"]
         if "device" in self.inputs:
-            words += ["contention" if self.contention else "no contention"]
             words += ["no host" if self.host == "none" else f"{self.host} host", f"{self.clocks} clocks"]
         return ", ".join([*words, f"scaleout {self.version}", *self.inputs.get("changes", ())])
 

@@ -117,6 +117,19 @@ def _untimed(graph: ExecutionGraph) -> ExecutionGraph:
     )
 
 
+def with_edits(compared: Comparison, edits: Sequence[str], *, replay: bool) -> Comparison:
+    """Say of a comparison what was edited, and of a replay that collectives and contention are as recorded.
+
+    What a network's model lacks is then not missing.
+    """
+    model = compared.provenance
+    if model is not None and edits:
+        model = replace(model, inputs={**model.inputs, "changes": [*edits, *model.inputs.get("changes", ())]})
+    if model is not None and replay:
+        model = replace(model, network="recorded", notes=())
+    return replace(compared, provenance=model)
+
+
 def with_shares(compared: Comparison, facts: Mapping[str, str], notes: tuple[str, ...]) -> Comparison:
     """Say of a comparison what was recorded, and of each outcome how much of its time was recorded or scaled."""
     outcomes = tuple(replace(each, shares=_shares(each.result)) for each in compared.outcomes)

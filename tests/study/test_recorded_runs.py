@@ -146,3 +146,49 @@ def test_another_device_scales_each_kernel(run):
     assert result["scaled_share"] > 0.9
     assert any("GEMMs and attention" in note for note in found[1]["notes"])
     assert makespan_s(run("tp", "--device", "h200")) == pytest.approx(base["makespan_s"], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "told"),
+    [
+        ("ddp", "batch=3->1", "4 sequences were recorded in a kernel of attention, which 3 does not fit"),
+        ("fsdp", "batch=4->1", "3 sequences were recorded in a kernel of attention, which 4 does not fit"),
+        ("fsdp", "batch=0.5x", "3 sequences were recorded in a kernel of attention, and 1/2 of that is no whole"),
+        ("fsdp", "sequence=3000->1500", "4096 tokens of a sequence were recorded"),
+        ("moe", "layers=2->1", "4 layers follow each other on a rank"),
+    ],
+)
+def test_an_old_number_that_the_recording_does_not_have_is_refused(run, name, edit, told):
+    """It would scale by a factor that nobody meant: a third instead of a quarter."""
+    code, _, err = run(name, "--edit", edit)
+    assert code == 2
+    assert f"--edit {edit}: " in err
+    assert told in err
+
+
+def test_an_old_number_may_be_of_a_rank_or_of_all(run):
+    of_a_rank, of_all, factor = (makespan_s(run("ddp", "--edit", f"batch={text}")) for text in ("4->2", "8->4", "0.5x"))
+    assert of_a_rank == of_all == factor
+
+
+def test_a_replay_says_what_a_step_takes_and_claims_no_network(folders, scaleout):
+    _, out, _ = scaleout("run", "--trace", folders("moe"))
+    assert "265 ms in 2 steps, 132.5 ms a step" in out
+    assert "simulated: 132.5 ms a step, 1.000 times what was recorded" in out
+    assert "energy of 2 steps" in out
+    assert "collectives as recorded, contention as recorded" in out
+    assert "names no communication library" not in out
+
+
+def test_buckets_that_are_not_split_are_counted_among_all(run):
+    _, summary, _ = run("ddp", "--edit", "bucket=5")  # bytes
+    assert any(note.startswith("200 of 200 recorded buckets are more than twice 5 B") for note in summary["notes"])
+
+
+def test_titles_and_differences_say_what_was_edited(folders, scaleout, tmp_path):
+    _, out, _ = scaleout("run", "--trace", folders("moe"), "--edit", "batch=4->2", "--output", tmp_path / "edited")
+    title = next(line for line in out.splitlines() if line.startswith("moe-base on "))
+    assert title.endswith(", batch=4->2")
+    _, out, _ = scaleout("diff", folders("moe"), tmp_path / "edited")
+    assert "A: moe-base, recorded, on recorded network\n" in out
+    assert "B: moe-base, recorded, on recorded network, batch=4->2\n" in out

@@ -81,8 +81,8 @@ def cluster():
 
 def test_kills_leave_no_trace(tmp_path, cluster):
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(STUDY, sort_keys=False))
-    command = [sys.executable, "-m", "scaleout.cli", "study", str(tmp_path / "study.yaml"), "--output",
-               str(tmp_path / "killed"), "--cluster", cluster.address, "--no-report", "--timelines", "none"]  # fmt: skip
+    words = ["--output", str(tmp_path / "killed"), "--cluster", cluster.address, "--no-report", "--timelines", "none"]
+    command = [sys.executable, "-m", "scaleout.cli", "study", str(tmp_path / "study.yaml"), *words]
     chance, deaths, struck = random.Random(7), KILLS, 0
     for round_ in range(SCHEDULER_KILLS + 1):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

@@ -248,7 +248,8 @@ def check_ranks(topology: Topology, num_ranks: int) -> None:
     if num_ranks != topology.num_ranks:
         raise ConfigError(
             f"the job has {num_ranks} ranks and topology {topology.name!r} has {topology.num_ranks}; "
-            f"take a topology of {num_ranks} ranks, or run the job on {topology.num_ranks} ranks"
+            f"take a topology of {num_ranks} ranks (--nodes gives one another size), or run the job "
+            f"on {topology.num_ranks} ranks"
         )
 
 

@@ -136,6 +136,12 @@ def _axis(cases: Cases, column: str) -> alt.Axis:
     return alt.Axis(title=cases.label(column), format=_format(column))
 
 
+def _names(channel: Any, cases: Cases, column: str) -> Any:
+    """Return the axis of an input whose values are names, in the order of the file; long ones are cut."""
+    axis = alt.Axis(title=column_of(column).label, labelLimit=130, labelAngle=-35 if channel is alt.X else 0)
+    return channel(f"{field_of(column)}:O", sort=cases.order(column), axis=axis)
+
+
 def _colour(cases: Cases, column: str) -> Any:
     if not column:
         return alt.value(SERIES[0])
@@ -196,9 +202,7 @@ def _bars(cases: Cases, view: View) -> Any:
     """Draw a bar for each value of an input, side by side for those of another."""
     shown = [name for name in (view.x, view.colour, view.facet) if name]
     found, open_axes = cases.best(shown, view.y)
-    x = alt.X(
-        f"{field_of(view.x)}:N", sort=cases.order(view.x), title=column_of(view.x).label, axis=alt.Axis(labelAngle=-35)
-    )
+    x = _names(alt.X, cases, view.x)
     y = alt.Y(f"{field_of(view.y)}:Q", axis=_axis(cases, view.y))
     encoding: dict[str, Any] = {"x": x, "y": y, "color": _colour(cases, view.colour)}
     if view.colour:
@@ -212,15 +216,12 @@ def _heat_map(cases: Cases, view: View) -> Any:
     result = view.colour or "makespan_s"
     shown = [name for name in (view.x, view.y, view.facet) if name]
     found, open_axes = cases.best(shown, result)
-    x, y = (
-        channel(f"{field_of(name)}:O", sort=cases.order(name), title=column_of(name).label)
-        for channel, name in ((alt.X, view.x), (alt.Y, view.y))
-    )
+    x, y = _names(alt.X, cases, view.x), _names(alt.Y, cases, view.y)
     high = column_of(result).better == "high"
     colour = alt.Color(
         f"{field_of(result)}:Q",
         scale=alt.Scale(scheme="viridis", reverse=not high),
-        legend=alt.Legend(title=cases.label(result), format=_format(result)),
+        legend=alt.Legend(title=cases.label(result), format=_format(result), orient="top"),
     )
     alone = view.facet and not _is_ratio(result)  # a panel has colours of its own
     ends = found.groupby(view.facet)[result] if alone else found[result]
@@ -313,7 +314,7 @@ def chart_of(cases: Cases, view: View) -> Any:
     chart = _KINDS[view.kind](cases.where(view), view)
     if chart is None:
         return None
-    return chart.configure(font="sans-serif", axis={"labelLimit": 240}).configure_view(stroke=None)
+    return chart.configure(font="sans-serif").configure_view(stroke=None)
 
 
 def views_of(cases: Cases) -> list[View]:

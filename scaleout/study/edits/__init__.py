@@ -49,8 +49,8 @@ def edited(recording: Recorded, edits: Mapping[str, str], *, device: Device | No
     if (edits or device is not None) and recording.host_bound < _HOST_BOUND:
         program = program.map_graphs(_without_host)
         notes.append(
-            f"the GPU waited {recording.host_bound:.1%} of the time for the host, which the edited job leaves out: "
-            f"where it is faster than its host, it takes longer than said"
+            f"the GPU waited {recording.host_bound:.1%} of the time for the host, which is left out of what is edited: "
+            f"if the GPU becomes faster than the host can launch, the step takes longer than this"
         )
     share = 0.0
     if edits or device is not None:

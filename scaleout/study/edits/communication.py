@@ -9,7 +9,7 @@ import numpy as np
 from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.spec import Device
 from scaleout.config.documents import whole
-from scaleout.config.units import BYTES, parse
+from scaleout.config.units import BYTES, format_bytes, parse
 from scaleout.errors import ConfigError
 from scaleout.program.cut import without
 from scaleout.program.graph import COLLECTIVES, NONE, Bools, ExecutionGraph, Floats, Ints, NodeKind, NodeRole, compress
@@ -33,11 +33,13 @@ def bucket(recording: Recorded, text: str, notes: list[str]) -> Program:
     """Join buckets of gradients that follow each other until they are as large as wanted."""
     size_bytes = parse(text, BYTES)
     start_s = shortest(recording.program)[1]
-    split = [0]
+    split = found = 0
     rate_s = _fastest(recording.program, start_s)
 
     def join(graph: ExecutionGraph) -> ExecutionGraph:
+        nonlocal split, found
         reduces = np.flatnonzero(gradients_of(graph) & (graph.collective == COLLECTIVES.index("all_reduce")))
+        found += len(reduces)
         if not len(reduces):
             raise ConfigError("--edit bucket: the recording reduces no gradients in backward; it is no DDP job")
         duration_s, sizes, source = graph.duration_s.copy(), graph.bytes.copy(), graph.time_source.copy()
@@ -46,7 +48,7 @@ def bucket(recording: Recorded, text: str, notes: list[str]) -> Program:
         steps = _steps(graph, recording.steps)[reduces]
         for position, node in enumerate(reduces.tolist()):
             held.append(node)
-            split[0] += int(graph.bytes[node]) > 2 * size_bytes
+            split += int(graph.bytes[node]) > 2 * size_bytes
             last = position + 1 == len(reduces) or steps[position + 1] != steps[position]
             if last or sum(int(graph.bytes[each]) for each in held) >= size_bytes:
                 if len(held) > 1:
@@ -58,9 +60,11 @@ def bucket(recording: Recorded, text: str, notes: list[str]) -> Program:
         return _joined(graph.with_columns(duration_s=duration_s, bytes=sizes, time_source=source, kernel=kernels), gone)
 
     program = recording.program.map_graphs(join)
-    if split[0]:
+    if split:
+        size = format_bytes(size_bytes)
         notes.append(
-            f"{split[0]} recorded buckets are larger than {text}: a bucket is not split, as one gradient is not"
+            f"{split} of {found} recorded buckets are more than twice {size}: a bucket is not split, as one gradient "
+            f"is not"
         )
     return program
 

@@ -53,6 +53,11 @@ def _layers_in(run: Run, change: Change) -> int:
     """Return the layers of a stretch: those found, or one more where the first or last differs from the others."""
     if change.old is None:
         return run.repeats
+    if change.old < run.repeats:
+        raise ConfigError(
+            f"--edit layers={change.old}->{change.new}: {run.repeats} layers follow each other on a rank; OLD counts "
+            f"those of the whole model: give {run.repeats} or more, or a factor, such as 0.5x"
+        )
     fitting = (local for local in (run.repeats, run.repeats + 1) if change.old % local == 0)
     return next(fitting, run.repeats)
 

@@ -237,8 +237,8 @@ def _with_ranks(
         return _stretched(changed, np.where(collectives, leaving[graph.collective, graph.group], 1.0), 0.0)
 
     notes.append(
-        f"{larger.num_ranks} ranks, clones of the {program.num_ranks} recorded where there are more; collectives over "
-        f"them move what leaves a rank at the recorded rate; with --topology a network times them"
+        f"{larger.num_ranks} ranks, clones of the {program.num_ranks} recorded where there are more; without "
+        f"--topology collectives over them move what leaves a rank at the recorded rate"
     )
     return larger.map_graphs(change)
 

@@ -8,11 +8,12 @@ import numpy as np
 
 from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.spec import Device
+from scaleout.errors import ConfigError
 from scaleout.program.graph import NONE, ExecutionGraph, Floats, NodeKind
 from scaleout.program.operations import RECORDED, Kernel, TimeSource, kernel, recorded, recorded_table_gradient
 from scaleout.program.program import Program
 from scaleout.program.recorded import UNTOLD
-from scaleout.study.edits.recorded import Recorded, parse_change, shortest
+from scaleout.study.edits.recorded import Change, Recorded, parse_change, shortest
 
 
 def _scaled(recording: Recorded, batch: Fraction, sequence: Fraction) -> Program:
@@ -107,9 +108,43 @@ def with_changes(
 
 def batch(recording: Recorded, text: str, notes: list[str]) -> Program:
     """Scale what counts sequences."""
-    return _scaled(recording, parse_change(text, where="--edit batch").factor, Fraction(1))
+    change = parse_change(text, where="--edit batch")
+    attended = _attended(recording.program, "batch")
+    _check_old(change, attended, where="--edit batch", what="sequences")
+    if attended and not any((count * change.factor).denominator == 1 for count in attended):
+        raise ConfigError(
+            f"--edit batch={text}: {_some(attended)} sequences were recorded in a kernel of attention, and "
+            f"{change.factor} of that is no whole number; choose another"
+        )
+    return _scaled(recording, change.factor, Fraction(1))
 
 
 def sequence(recording: Recorded, text: str, notes: list[str]) -> Program:
     """Scale what counts the tokens of a sequence, attention by their square."""
-    return _scaled(recording, Fraction(1), parse_change(text, where="--edit sequence").factor)
+    change = parse_change(text, where="--edit sequence")
+    _check_old(change, _attended(recording.program, "seq"), where="--edit sequence", what="tokens of a sequence")
+    return _scaled(recording, Fraction(1), change.factor)
+
+
+def _attended(program: Program, size: str) -> list[int]:
+    """Return the different values of one size of attention, ``batch`` or ``seq``."""
+    calls = {call for graph in program.graphs for call in graph.kernels if call.tokens == "batch*seq"}
+    return sorted({dict(call.shape)[size] for call in calls})
+
+
+def _check_old(change: Change, counts: Sequence[int], *, where: str, what: str) -> None:
+    """Refuse an old number that is neither a multiple nor a part of any that was recorded (`ConfigError`).
+
+    A multiple: of all ranks or micro-batches. A part: images that attend in windows, each a sequence of its own.
+    """
+    old = change.old
+    if old is None or not counts or any(old % count == 0 or count % old == 0 for count in counts):
+        return
+    raise ConfigError(
+        f"{where}={old}->{change.new}: {_some(counts)} {what} were recorded in a kernel of attention, which {old} does "
+        f"not fit; give what the job had, on a rank or in all, or a factor, such as 0.5x"
+    )
+
+
+def _some(counts: Sequence[int]) -> str:
+    return ", ".join(map(str, counts[:3])) + (", ..." if len(counts) > 3 else "")
