@@ -29,7 +29,10 @@ VERBS = {
     "import": ("importing:import_from", "Read jobs and models of other tools."),
     "astra": ("astra:astra", "Simulate ASTRA-sim's own inputs as ASTRA-sim 2.0 does."),
     "list": ("list:list_names", "List the names that other verbs take; by default of all kinds."),
-    "show": ("show:show", "Describe a workload, topology, link type, device or Chakra trace (.et, or a directory)."),
+    "show": (
+        "show:show",
+        "Describe a workload, topology, link type, device, study or Chakra trace (.et, or a directory).",
+    ),
     "validate": ("validate:validate", "Predict measured runs, and print the errors."),
     "measure": ("measure:measure", "Measure kernels, collectives and steps on this machine's GPUs."),
     "reproduce": ("reproduce:reproduce", "Simulate the experiments of four papers, and compare."),
