@@ -61,7 +61,7 @@ def test_an_expression_is_the_file_that_says_the_same(expression, file):
             "cannot be read from 'switch(8,ndr) x' on; write it like switch(8,nvlink4) x switch(16,ndr)",
         ),
         ("switch(8,ndr) switch(8,ndr)", "cannot be read from 'switch(8,ndr) switch(8,ndr)' on"),
-        ("switch(8,ndr", "cannot be read from 'switch(8,ndr' on"),
+        ("switch(8,ndr", "cannot be read from 'switch(8,ndr' on (1 brackets open, 0 close)"),
         ("fat_tree(4,4,ndr,taper=2)", "'2' is no taper; write ports down and up of a switch, such as 2:1"),
         ("fat_tree(4,4,ndr,tapir=2:1)", "unknown key 'tapir'; did you mean 'taper'?"),
         ("switch(4,ndr,taper=2:1)", "a switch has no levels"),

@@ -61,8 +61,10 @@ def _parts(text: str) -> list[tuple[str, list[str]]]:
     while at < len(text):
         match = _PART.match(text, at)
         if match is None or (match.end() == len(text) and match[0].rstrip().endswith("x")):
+            opened, closed = text.count("("), text.count(")")
+            bracket = "" if opened == closed else f" ({opened} brackets open, {closed} close)"
             raise ConfigError(
-                f"cannot be read from {shown(text[at:].strip() or text)} on; write it like switch(8,nvlink4) x "
+                f"cannot be read from {shown(text[at:].strip() or text)} on{bracket}; write it like switch(8,nvlink4) x "
                 f"switch(16,ndr), innermost first"
             )
         found.append((match[1], [each.strip() for each in match[2].split(",")]))
