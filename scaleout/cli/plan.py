@@ -89,7 +89,7 @@ def read_plan(text: str, job: NamedJob, options: "SimulationOptions") -> "Case":
     name, sign, number = text.rpartition("#")
     which = whole(number)
     if not sign or not which:
-        raise ConfigError(f"--plan {shown(text)}: write FILE#1, the number (from 1) of a plan in a folder of `search --output`")
+        raise ConfigError(f"--plan {shown(text)}: write FILE#1, the number of a plan, from 1, in a folder of `search`")
     path = Path(name) / _SUMMARY if Path(name).is_dir() else Path(name)
     summary = read_json(path)
     plans = summary.get("fastest") if isinstance(summary, dict) else None

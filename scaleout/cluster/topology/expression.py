@@ -64,8 +64,8 @@ def _parts(text: str) -> list[tuple[str, list[str]]]:
             opened, closed = text.count("("), text.count(")")
             bracket = "" if opened == closed else f" ({opened} brackets open, {closed} close)"
             raise ConfigError(
-                f"cannot be read from {shown(text[at:].strip() or text)} on{bracket}; write it like switch(8,nvlink4) x "
-                f"switch(16,ndr), innermost first"
+                f"cannot be read from {shown(text[at:].strip() or text)} on{bracket}; write it like switch(8,nvlink4) "
+                f"x switch(16,ndr), innermost first"
             )
         found.append((match[1], [each.strip() for each in match[2].split(",")]))
         at = match.end()
