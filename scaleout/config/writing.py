@@ -179,8 +179,10 @@ def check_writable(directory: Path) -> None:
     Raises
     ------
     ConfigError
-        If there is a file in its place, its disk is read-only or full, or its owner is another.
+        If there is a file in its place, its disk is read-only or full, its owner is another, or its name is none.
     """
+    if "\0" in str(directory):
+        raise ConfigError(f"output directory {str(directory)!r} has a zero byte in its name; give another one")
     nearest = next(folder for folder in (directory, *directory.absolute().parents) if os.path.lexists(folder))
     try:
         with tempfile.TemporaryFile(dir=nearest) as file:

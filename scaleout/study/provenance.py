@@ -32,6 +32,11 @@ class Provenance:
 
     @property
     def title(self) -> str:
+        """What answered and what was changed, in a line."""
+        return ", ".join([self.models, *self.inputs.get("changes", ())])
+
+    @property
+    def models(self) -> str:
         """What answered, in a line."""
         words = [_NETWORKS[self.network]]
         if self.network == "recorded":  # which has all costs of protocols and contention
@@ -42,7 +47,7 @@ class Provenance:
                 words += ["contention" if self.contention else "no contention"]
         if "device" in self.inputs:
             words += ["no host" if self.host == "none" else f"{self.host} host", f"{self.clocks} clocks"]
-        return ", ".join([*words, f"scaleout {self.version}", *self.inputs.get("changes", ())])
+        return ", ".join([*words, f"scaleout {self.version}"])
 
     def summary(self) -> dict[str, Any]:
         """Return it as plain values."""

@@ -90,7 +90,7 @@ def carry(links: Links, demands: Sequence[Demand]) -> None:
     traffic = SharedTraffic(links, BY_MESSAGE)
     for number, demand in enumerate(demands):
         start_s = number * SECONDS_APART
-        traffic.start(number, Transfer(demand, 1e6 * (1 + number % 7)), start_s, 0.0)
+        traffic.start(number, Transfer(demand, 1e6 * (1 + number % 7)), start_s)
     left = len(demands)
     while left:
         left -= len(traffic.advance()[2])

@@ -44,7 +44,14 @@ def examples(tmp_path_factory):
         "name_or_path": device, "slower": {"0-1": 0.5}, "names": ["0-1"], "factors": {0: 2.0}, "mapping": range(8),
         "load_topology.name_or_file": "t3-ring-8",
         "job": scaleout.Job(workload, scaleout.load_device(device), topology),
+        "study": {"title": "One", "workload": str(path), "topology": "t3-ring-8", "schedule": "baseline"},
     }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    """What writes into a folder of any name does so here."""
+    monkeypatch.chdir(tmp_path)
 
 
 def given(name, parameter, value, examples):

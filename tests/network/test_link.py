@@ -753,23 +753,53 @@ def test_a_transfer_that_was_alone_goes_on_among_others_from_where_it_is(topolog
     links = links_of(topology)
     demands, transfers = {}, []
     for _ in range(data.draw(st.integers(1, 5))):
-        pair = tuple(data.draw(st.permutations(range(topology.num_ranks)))[:2])
-        if data.draw(st.booleans()):
-            demand = demands.setdefault(pair, demand_of_message(links, *pair))
-        else:
-            group = tuple(sorted(data.draw(st.permutations(range(topology.num_ranks)))[:4]))
+        ranks = data.draw(st.permutations(range(topology.num_ranks)))
+        what = data.draw(st.sampled_from(["message", "group", "two chains"]))
+        if what == "message":
+            demand = demands.setdefault(tuple(ranks[:2]), demand_of_message(links, *ranks[:2]))
+        elif what == "group" or topology is not TORUS:
+            group = tuple(sorted(ranks[:4]))
             demand = demands.setdefault(group, demand_of(links, Symmetry(), [group], "all_to_all", "pairwise"))
+        else:
+            new = demand_of(links, Symmetry(), [tuple(range(12))], "all_gather", "multiported_bucket")
+            demand = demands.setdefault(what, new)
         after_s, latencies = data.draw(st.sampled_from([(0.0, True), (1e-4, False)]))
         size_bytes, before_s = data.draw(st.sampled_from([1e5, 1e6])), data.draw(st.sampled_from([0.0, 1e-5]))
         transfers.append(Transfer(demand, size_bytes, before_s, after_s, latencies))
     starts_s = sorted(data.draw(st.sampled_from([0.0, 1e-5, 5e-5, 2e-4])) for _ in transfers)
     speeds = data.draw(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([0.5, 0.7, 1.0])), max_size=4))
-    shared, traffic = SharedTraffic(links), Traffic(links)
-    start = {shared: lambda name, at_s: shared.start(name, transfers[name], at_s, at_s)}
+    worth_s = data.draw(st.sampled_from([None, BY_MESSAGE, 0.0, 1e-4, 1e-3]))  # message by message from some moment on
+    shared, traffic = SharedTraffic(links, BY_BATCH), Traffic(links, worth_s)
+    start = {shared: lambda name, at_s: shared.start(name, transfers[name], at_s)}
     start[traffic] = lambda name, at_s: traffic.start(name, transfers[name], at_s)
     ends = {each: ends_of_changing(each, start[each], starts_s, speeds) for each in (shared, traffic)}
     assert ends[traffic] == pytest.approx(ends[shared], rel=1e-9)
     assert traffic.link_bytes == pytest.approx(shared.link_bytes, rel=1e-9)
+
+
+@pytest.mark.parametrize("part", [0.2, 0.5, 0.6, 0.8, 0.95])
+@pytest.mark.parametrize("worth_s", [BY_MESSAGE, 0.0, 1e-4, 1e-3, 1e-2])
+def test_chains_that_started_together_do_so_when_they_go_on_message_by_message(worth_s, part):
+    """A transfer of two chains is alone until another comes, when part of it is done; then messages go one by one."""
+    links = links_of(TORUS)
+    both = demand_of(links, Symmetry(), [tuple(range(12))], "all_gather", "multiported_bucket")
+    assert len(both.chains) == 2
+    alone = Traffic(links, BY_BATCH)
+    alone.start(0, Transfer(both, N), 0.0)
+    at_s = part * alone.advance(math.inf)[0]
+    ends = []
+    for each in (BY_BATCH, worth_s):
+        traffic = Traffic(links, each)
+        traffic.start(0, Transfer(both, N), 0.0)
+        assert traffic.advance(at_s) == (at_s, [], [])
+        traffic.start(1, Transfer(demand_of_message(links, 0, 1), N), at_s)
+        done: dict[int, float] = {}
+        while len(done) < 2:
+            now_s, _, ended = traffic.advance(math.inf)
+            assert now_s < math.inf, "a transfer is lost"
+            done |= dict.fromkeys(ended, now_s)
+        ends.append(done)
+    assert ends[0] == ends[1]
 
 
 def test_a_transfer_that_is_alike_but_for_its_links_carries_the_same_over_them():

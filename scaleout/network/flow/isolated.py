@@ -80,7 +80,7 @@ class _Run:
     def __init__(self, route: _Route, transfer: Transfer, traffic: SharedTraffic) -> None:
         self.route = route
         self._traffic = traffic
-        traffic.start(0, replace(transfer, before_s=0.0, after_s=0.0), 0.0, 0.0)
+        traffic.start(0, replace(transfer, before_s=0.0, after_s=0.0), 0.0)
         self.sent_s = self.done_s = 0.0
         done: list[int] = []
         while not done:

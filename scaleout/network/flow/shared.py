@@ -65,16 +65,16 @@ class SharedTraffic:
         self._loop: _Loop = self._batched
         default_s = _LOADED_S if "scaleout.network.flow.event_driven" in sys.modules else _WORTH_S
         self._worth_s = default_s if worth_s is None else worth_s
-        self._log: list[tuple[float, Callable[[_Loop], None]]] = []
-        """What the loop was called for, and when."""
-        self._reached_s = -math.inf
+        self._log: list[tuple[float | None, Callable[[_Loop], None]]] = []
+        """What the loop was called for, and how far it had been advanced since the call before, if it had."""
+        self._reached_s: float | None = None
 
     @property
     def link_bytes(self) -> Floats:
         """(L,) what each link has been given to carry so far; of links that are alike, the one that stands for them."""
         return self._loop.link_bytes
 
-    def start(self, name: int, transfer: Transfer, start_s: float, now_s: float) -> None:
+    def start(self, name: int, transfer: Transfer, start_s: float) -> None:
         """Start a transfer, which `advance` shall call by a name.
 
         If it shall have started before now, what has happened since is for `advance`.
@@ -83,11 +83,10 @@ class SharedTraffic:
         self._chains[name] = [len(chains), len(chains)]
         for chain in chains:
             self._do(
-                now_s,
                 methodcaller(
                     "start", name, chain, transfer.size_bytes, start_s=start_s + transfer.before_s,
                     after_s=transfer.after_s, latencies=transfer.latencies,
-                ),
+                )
             )  # fmt: skip
 
     def set_speeds(self, speeds: Mapping[int, float], now_s: float) -> None:
@@ -95,12 +94,13 @@ class SharedTraffic:
 
         A message gets so many times its fair rate, of which no other uses the rest; latencies are divided by it.
         """
-        self._do(now_s, methodcaller("set_speeds", dict(speeds), now_s))
+        self._do(methodcaller("set_speeds", dict(speeds), now_s))
 
-    def _do(self, now_s: float, call: Callable[[_Loop], None]) -> None:
+    def _do(self, call: Callable[[_Loop], None]) -> None:
         call(self._loop)
         if self._batched is not None:
-            self._log.append((now_s, call))
+            self._log.append((self._reached_s, call))
+            self._reached_s = None
 
     def advance(self, until_s: float = math.inf) -> tuple[float, list[int], list[int]]:
         """Advance until something has been sent or is done, but not beyond a time.
@@ -129,11 +129,9 @@ class SharedTraffic:
         from scaleout.network.flow.event_driven import EventDrivenFlows  # noqa: PLC0415 - numba takes a while to import
 
         self._loop = loop = EventDrivenFlows(self.links)
-        for called_s, call in self._log:
-            while any(loop.advance(called_s)[1:]):
+        for reached_s, call in [*self._log, (self._reached_s, lambda _: None)]:
+            while reached_s is not None and any(loop.advance(reached_s)[1:]):
                 pass
             call(loop)
-        while any(loop.advance(self._reached_s)[1:]):
-            pass
         self._batched = None
         self._log.clear()

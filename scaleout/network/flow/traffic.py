@@ -82,15 +82,15 @@ class Traffic:
         for other in dict.fromkeys(users[users != NONE].tolist()):
             self._share(other, now_s)
         if self._crossing[crossed].any():
-            self._add_shared(name, transfer, now_s, now_s)
+            self._add_shared(name, transfer, now_s)
         else:
             self._user[crossed] = name
             self._alone[name] = _Alone(transfer, isolated, now_s)
             self._started.append(name)
 
-    def _add_shared(self, name: int, transfer: Transfer, start_s: float, now_s: float) -> None:
+    def _add_shared(self, name: int, transfer: Transfer, start_s: float) -> None:
         crossed = self.isolated.of(transfer).links
-        self._shared.start(name, transfer, start_s, now_s)
+        self._shared.start(name, transfer, start_s)
         self._sharing[name] = crossed
         self._crossing[crossed] += 1
 
@@ -100,7 +100,7 @@ class Traffic:
         self._user[alone.isolated.links] = NONE
         reached_s = alone.reached_s + (now_s - alone.since_s) * alone.speed
         start_s = alone.since_s if alone.version == 0 else now_s - reached_s
-        self._add_shared(name, alone.transfer, start_s, now_s)
+        self._add_shared(name, alone.transfer, start_s)
         self._reached_s = now_s
         while any(found := self._shared.advance(now_s)[1:]):
             self._note(*found)

@@ -36,6 +36,8 @@ _FIRST = 4
 """Cases of a chunk before anything is known of how long they take."""
 _TOGETHER = 16
 """Cases in a row that parts of a study share among them, as those near each other run one program."""
+_MOST_HERE, _MOST_THERE = 256, 100_000
+"""Workers on this machine, and on a cluster."""
 _MEMORY_COLUMNS = frozenset(BEFORE) - {"ranks"}
 
 
@@ -67,6 +69,9 @@ class Execution:
         part, parts = self.shard
         if not 1 <= part <= parts:
             raise ConfigError(f"shard {part}/{parts}: give which part of how many, such as 1/8 to 8/8")
+        most = _MOST_HERE if self.cluster in ("", "local") else _MOST_THERE
+        if self.workers is not None and not 1 <= self.workers <= most:
+            raise ConfigError(f"{self.workers} workers: give 1 to {most:,}")
 
     @property
     def whole(self) -> bool:

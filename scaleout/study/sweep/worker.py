@@ -142,7 +142,7 @@ def _costs(outcome: Outcome, job: Job) -> Row:
         "network_dollars": bought.network_dollars,
         "network_watts": bought.network_w,
         "joules": None if spent is None else spent.total_j,
-        "model": provenance_of(job).title,
+        "model": provenance_of(job).models,
     }
 
 
