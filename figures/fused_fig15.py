@@ -5,9 +5,9 @@
 Writes fused_fig15.png and fused_fig15.csv. The set-up is the paper's Table II: the workload `dlrm-128` on
 `torus-8x16` with MI210 kernel times. The paper's text does not give the batch sizes and table counts of this figure:
 here they are those of Figs. 8 and 12. Both passes pool in one kernel for all tables, as `scaleout run` and the paper's
-artifact A3. The paper simulated on ASTRA-sim, whose all-reduce goes dimension by dimension, so the all-reduce here is `hierarchical`. Published: 21% less execution
-time on average. Fused kernels cost what a run charges them (row F15-charged); the table has beside it what they save
-if fusing costs nothing (row F15-mean).
+artifact A3. The paper simulated on ASTRA-sim, whose all-reduce goes dimension by dimension, so the all-reduce here is
+`hierarchical`. Published: 21% less execution time on average. Fused kernels cost what a run charges them (row
+F15-charged); the table has beside it what they save if fusing costs nothing (row F15-mean).
 
 Source: Punniyamurthy, Hamidouche and Beckmann, Optimizing Distributed ML Communication with Fused
 Computation-Collective Operations, SC 2024, Fig. 15 and Table II.

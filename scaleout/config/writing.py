@@ -181,8 +181,14 @@ def check_writable(directory: Path) -> None:
     ConfigError
         If there is a file in its place, its disk is read-only or full, its owner is another, or its name is none.
     """
-    if "\0" in str(directory):
-        raise ConfigError(f"output directory {str(directory)!r} has a zero byte in its name; give another one")
+    try:
+        directory.lstat()
+    except OSError:
+        pass  # told below, if it cannot be made
+    except ValueError as error:  # a zero byte, half a surrogate pair
+        raise ConfigError(
+            f"output directory {str(directory)!r} is no name of one ({error}); give another one"
+        ) from None
     nearest = next(folder for folder in (directory, *directory.absolute().parents) if os.path.lexists(folder))
     try:
         with tempfile.TemporaryFile(dir=nearest) as file:
