@@ -150,6 +150,7 @@ def execute(study: Study, directory: Path | None = None, execution: Execution | 
     _check_size(study, how)
     with ExitStack() as stack:
         if directory is not None:
+            directory = directory.absolute()  # a folder named ~ is no home
             check_writable(directory)
             directory.mkdir(parents=True, exist_ok=True)
             _lock(stack, directory, how)
