@@ -183,8 +183,9 @@ def check_writable(directory: Path) -> None:
     """
     try:
         directory.lstat()
-    except OSError:
-        pass  # told below, if it cannot be made
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):  # as too long a name
+            raise _unwritable(directory, error) from None
     except ValueError as error:  # a zero byte, half a surrogate pair
         raise ConfigError(
             f"output directory {str(directory)!r} is no name of one ({error}); give another one"
