@@ -203,6 +203,7 @@ def test_changes_are_told_and_can_be_given_again():
         ("dgx-h200-2", {"taper": {"1": "2"}}, "'2' is no taper; write ports down and up of a switch, such as 2:1"),
         ("dgx-h200-2", {"taper": {"1": "1:2@4"}}, "'1:2' is no taper"),
         ("dgx-h200-16", {"taper": {"1": "2:1@5"}}, "leaves of 5 do not divide the 16 ranks"),
+        ("dgx-h200-16", {"taper": {"1": "2:1@0"}}, "leaves of 0 do not divide the 16 ranks"),
         ("dgx-h200-16", {"taper": {"1": "2:1@x"}}, "'x' is no number of ranks of a leaf"),
         ("dgx-h200-16-fat-tree", {"taper": {"1": "2:1@4"}}, "the tree has leaves of 4; leave out @4"),
         ("dgx-h200-16-fat-tree", {"taper": {"1": "2:1,2:1"}}, "give a number of 1 or more for each level but the last"),

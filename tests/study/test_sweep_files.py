@@ -130,6 +130,7 @@ def test_a_case_says_over_what_the_file_says():
         ({"title": "t", "workload": []}, "empty list"),
         ({"title": "t", "workload": "dlrm-128", "set": {"global_batch": {"a": 1}}}, "is no value"),
         ({"title": "t", "workload": "dlrm-128", "where": "rank == 1"}, "did you mean 'ranks'"),
+        ({"title": "t", "workload": "dlrm-128", "where": ["ranks == 1"] * 101}, "at most 100 items"),
         ({"title": "t", "workload": "dlrm-128", "where": "makespan_s < 1"}, "unknown column 'makespan_s'"),
         ({"title": "t", "workload": "dlrm-128", "columns": {"x": "makespan + 1"}}, "did you mean 'makespan_s'"),
         ({"title": "t", "workload": "dlrm-128", "columns": {"mfu": "1"}}, "is the name of a column already"),

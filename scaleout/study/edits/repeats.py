@@ -13,7 +13,7 @@ from scaleout.program.cut import without
 from scaleout.program.graph import NEUTRAL, NONE, ExecutionGraph, Ints, NodeKind, NodeRole, compress
 from scaleout.program.operations import TimeSource
 
-MOST_NODES = 2_000_000
+MOST_NODES = 500_000
 """Of a rank's graph that an edit makes."""
 
 

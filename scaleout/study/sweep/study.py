@@ -28,6 +28,8 @@ ASKS_FROM = 1_000_000
 _TRIES = 20
 """Times as many cases as a sample wants are drawn for it, where constraints leave some out."""
 _MOST_CASES = 10**15
+_MOST_EXPRESSIONS = 100
+"""Constraints, derived columns and views of a study."""
 
 
 class View(Config):
@@ -61,10 +63,10 @@ class StudyFile(Block):
     source: str = ""
     cases: tuple[Block, ...] = ()
     sample: Sample | None = None
-    where: Annotated[tuple[Text, ...], BeforeValidator(_list_of)] = ()
-    columns: dict[Text, Text] = Field(default_factory=dict)
+    where: Annotated[tuple[Text, ...], Field(max_length=_MOST_EXPRESSIONS), BeforeValidator(_list_of)] = ()
+    columns: dict[Text, Text] = Field(default_factory=dict, max_length=_MOST_EXPRESSIONS)
     baseline: dict[Text, Any] = Field(default_factory=dict)
-    views: tuple[View, ...] = ()
+    views: Annotated[tuple[View, ...], Field(max_length=_MOST_EXPRESSIONS)] = ()
     timelines: Literal["best", "all", "none"] = "best"
 
 

@@ -208,7 +208,7 @@ class Switch(FatTree):
             raise ConfigError(
                 f"a switch never blocks; say how many of its {n} ranks are below a leaf switch, such as 2:1@{n // 2}"
             )
-        if n % leaf or not 1 < leaf < n:
+        if not 1 < leaf < n or n % leaf:
             raise ConfigError(f"leaves of {leaf} do not divide the {n} ranks; give a divisor between 1 and {n}")
         levels = {"radices": (leaf, n // leaf), "level_latency_s": (dimension.latency_s, 0.0, 0.0)}
         return {"kind": FatTree.name, "oversubscription": ratios, **levels}
