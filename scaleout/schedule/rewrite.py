@@ -6,7 +6,7 @@ data. FLOPs and bytes of the slices add up to those of the node exactly.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -192,8 +192,10 @@ class Rewrite:
         holding, kept = self._holding(origin), np.array(self.kept, np.int64)
         held, counts = np.flatnonzero(holding != NONE), np.diff(offsets)[origin[kept]]
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        added = np.array([(new, need) for new, row in self.dependencies.items() for need in row], np.int64)
-        edges = [added.reshape(-1, 2).T, np.stack([held, holding[held]])]  # new nodes, and new ones that they wait for
+        each = np.fromiter(map(len, self.dependencies.values()), np.int64, len(self.dependencies))
+        needed = np.fromiter(chain.from_iterable(self.dependencies.values()), np.int64, each.sum())
+        waiting = np.repeat(np.fromiter(self.dependencies, np.int64, len(each)), each)
+        edges = [np.stack([waiting, needed]), np.stack([held, holding[held]])]  # new nodes, and what they wait for
         before = [np.stack([np.repeat(kept, counts), np.repeat(offsets[origin[kept]], counts) + within])]
         for begin, first, block in self._blocks:
             edges.append(first + block.within)

@@ -230,8 +230,9 @@ def cases(draw):
     total = topology.num_ranks
     m = draw(st.sampled_from([d for d in range(1, total + 1) if total % d == 0]))
     stride = draw(st.sampled_from([d for d in range(1, total // m + 1) if total // m % d == 0]))
+    first = m * stride * draw(st.integers(0, total // (m * stride) - 1)) + draw(st.integers(0, stride - 1))
     every = st.lists(st.integers(0, total - 1), min_size=1, max_size=8, unique=True)
-    return topology, draw(st.one_of(st.just(list(range(0, m * stride, stride))), every))
+    return topology, draw(st.one_of(st.just(list(range(first, first + m * stride, stride))), every))
 
 
 @each_algorithm
@@ -310,6 +311,16 @@ def test_groups_that_lie_alike_share_a_placement(data):
     assert len({place(topology, range(rail, 12, 3)) for rail in range(3)}) == 1
     assert len({place(topology, range(3 * node, 3 * node + 3)) for node in range(4)}) == 1
     assert place(topology, [0, 3]).topology is not None
+
+
+def test_groups_that_turns_of_a_dragonfly_map_onto_each_other_share_a_placement():
+    """4 ranks a router, 4 routers of 2 global links a group, 8 groups: of groups of 8 ranks all are alike, of their
+    rails those of routers 0 and 2, and of 1 and 3, as these have other global links."""
+    topology = one("dragonfly", 128, (4, 4, 8), global_links=2)
+    assert len({place(topology, range(first, first + 8)) for first in range(0, 128, 8)}) == 1
+    rails = [place(topology, range(first, 128, 8)) for first in range(8)]
+    assert len(set(rails[:4])) == len(set(rails[4:])) == 1
+    assert rails[0] != rails[4]
 
 
 # ---- What has no way

@@ -1,11 +1,14 @@
 """Workload to program: the execution graphs that every rank of a job runs in one step, not yet timed."""
 
+import functools
+
 from scaleout.program.program import Program
 from scaleout.workloads.families.family import ModelFamily, WholeModel
 from scaleout.workloads.families.layered import LayeredModel
 from scaleout.workloads.generate import step
 
 
+@functools.lru_cache(maxsize=4)  # which jobs that differ in their network or schedule alone ask for
 def generate(workload: ModelFamily) -> Program:
     """Write the execution graphs of one step of a workload.
 
