@@ -229,7 +229,7 @@ def _nothing_to_choose(workload: LayeredModel) -> str:
 class _Stages(NamedTuple):
     """What stages of a workload run, of those that are alike the first; `which` has the number of each stage in them.
 
-    Gathers are kind, bytes and family; graphs are those of forward, of backward, and of the last backward, which reduces.
+    Gathers are kind, bytes and family; graphs those of forward, of backward, and of the last backward, which reduces.
     """
 
     axes: Axes
