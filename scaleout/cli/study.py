@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from scaleout.study.sweep.study import Study
 
 
+_A_LINE_S = 30.0
+"""From a line of progress to the next where there is no terminal."""
+
+
 def _part(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[int, int] | None:
     """Return which part of how many a text such as 3/8 is; `ConfigError` if it is none."""
     if text is None:
@@ -84,7 +88,8 @@ def study(
 
 
 def _run(asked: "Study", output: Path, how: "Execution", *, quiet: bool) -> "pd.DataFrame | None":
-    """Run the cases, with a bar of progress on standard error."""
+    """Run the cases, with progress on standard error: a bar on a terminal, else a line now and then."""
+    import time
     from dataclasses import replace
 
     from rich.console import Console
@@ -94,14 +99,18 @@ def _run(asked: "Study", output: Path, how: "Execution", *, quiet: bool) -> "pd.
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     shown = Console(stderr=True)
-    hidden = quiet or not shown.is_terminal
+    hidden, said_s = quiet or not shown.is_terminal, time.monotonic()
     with Progress(*columns, console=shown, disable=hidden, transient=True, auto_refresh=False) as progress:
         bar = progress.add_task("running cases", total=None)
 
         def tell(done: int, total: int, failed: int) -> None:
+            nonlocal said_s
             words = f"{done:,} of {total:,} cases" + (f", {failed:,} failed" if failed else "")
             progress.update(bar, completed=done, total=total, description=words)
             progress.refresh()
+            if hidden and not quiet and time.monotonic() - said_s > _A_LINE_S:
+                said_s = time.monotonic()
+                shown.print(words, soft_wrap=True)
 
         try:
             return execute(asked, output, replace(how, tell=tell))

@@ -15,8 +15,8 @@ from typing import Any
 import pandas as pd
 
 from scaleout.config.checkpoint import locked
-from scaleout.config.writing import check_writable
-from scaleout.errors import ConfigError
+from scaleout.config.writing import check_writable, write_text
+from scaleout.errors import ConfigError, shown
 from scaleout.study.sweep import execution
 from scaleout.study.sweep.cases import Case, Resolver
 from scaleout.study.sweep.columns import BEFORE
@@ -28,6 +28,8 @@ from scaleout.study.sweep.study import ASKS_FROM, Study, load_study, study_of
 from scaleout.study.sweep.table import table_of_cases
 from scaleout.study.sweep.worker import Chunk, Row
 
+_OWNER = ".study"
+"""Of an output folder, the name of its study."""
 CHUNK_S = 5.0
 """What a chunk is to take: long beside what handing it over takes, short beside what is lost with a worker."""
 _TRIAL_S = 2.0
@@ -36,8 +38,8 @@ _FIRST = 4
 """Cases of a chunk before anything is known of how long they take."""
 _TOGETHER = 16
 """Cases in a row that parts of a study share among them, as those near each other run one program."""
-_AHEAD, _MOST_AHEAD = 8, 20_000
-"""Chunks of each worker, and cases at most, among which those of a chunk are chosen."""
+_AHEAD = 20_000
+"""Cases among which those of a chunk are chosen, once it is known how long they take."""
 _MOST_HERE, _MOST_THERE = 256, 100_000
 """Workers on this machine, and on a cluster."""
 _MEMORY_COLUMNS = frozenset(BEFORE) - {"ranks"}
@@ -123,7 +125,11 @@ def run_study(
     ScaleoutError
         If the study is wrong, or what runs it is lost; a case that fails is a row. See `execute`.
     """
-    asked = load_study(study) if isinstance(study, str) else study_of(study, name="study", where="run_study()")
+    asked = (
+        load_study(study)
+        if isinstance(study, str)
+        else study_of(study, name=str(study.get("title", "study")), where="run_study()")
+    )
     how = Execution(workers=workers, cluster=cluster, approved=approved)
     cases = execute(asked, None if directory is None else Path(directory), how)
     assert cases is not None, "it is whole"
@@ -156,6 +162,7 @@ def execute(study: Study, directory: Path | None = None, execution: Execution | 
             check_writable(directory)
             directory.mkdir(parents=True, exist_ok=True)
             _lock(stack, directory, how)
+            _own(directory, study)
         run = _Run(study, directory, how)
         run.finish()
         if not how.whole:
@@ -188,6 +195,19 @@ def _lock(stack: ExitStack, directory: Path, how: Execution) -> None:
     for name in others:
         with locked(directory, name):
             pass
+
+
+def _own(directory: Path, study: Study) -> None:
+    """Refuse the folder of another study, whose table this one would replace."""
+    path = directory / _OWNER
+    name = path.read_text(encoding="utf-8", errors="surrogateescape").strip() if path.exists() else ""
+    if name and name != study.name:
+        raise ConfigError(
+            f"{directory} has the results of study {shown(name)}; give another --output, or delete {path} to put those "
+            f"of {shown(study.name)} in their place"
+        )
+    if not name:
+        write_text(path, f"{study.name}\n")
 
 
 class _Run:
@@ -242,7 +262,7 @@ class _Run:
         taken, spent_s = 0, 0.0
         while True:
             while pool.free > 0 and spent_s < until_s:
-                cases = self._next(self._length(workers, trial=until_s), workers)
+                cases = self._next(self._length(workers, trial=until_s))
                 if not cases:
                     break
                 pool.submit(Chunk(cases, self._constraints))
@@ -260,9 +280,9 @@ class _Run:
     def _look_ahead(self, count: int) -> None:
         self._ahead += islice(self._pending, max(0, count - len(self._ahead)))
 
-    def _next(self, length: int, workers: int) -> tuple[Case, ...]:
+    def _next(self, length: int) -> tuple[Case, ...]:
         """Take at most so many of the cases that are left, which share what others do not."""
-        self._look_ahead(min(_MOST_AHEAD, _AHEAD * length * workers))
+        self._look_ahead(_AHEAD if self._pace_s else length)
         chosen = together(self._ahead, length)
         taken = {case.number for case in chosen}
         self._ahead = [case for case in self._ahead if case.number not in taken]
