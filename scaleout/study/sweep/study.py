@@ -12,9 +12,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from scaleout.analysis.goodput import RESTART_S
 from scaleout.config import library
 from scaleout.config.reading import nearest
-from scaleout.config.units import BYTES_PER_S, SECONDS, Count, CountOrZero, Quantity, parse
+from scaleout.config.units import (
+    BYTES_PER_S,
+    SECONDS,
+    Count,
+    CountOrZero,
+    Duration,
+    Failures,
+    Quantity,
+    Seconds,
+    ShareOrZero,
+    Slowdown,
+    Tokens,
+    parse,
+)
 from scaleout.config.validated import Config, Text, read_yaml, validate
 from scaleout.errors import ConfigError
 from scaleout.study.sweep import expressions
@@ -51,6 +65,20 @@ class Sample(Config):
     seed: CountOrZero = 0
 
 
+class Losses(Config):
+    """What training loses besides the step: see `analysis.goodput`; what is not given is as the machine's files say."""
+
+    checkpoint: Duration
+    restart: Seconds = RESTART_S
+    interval: Duration | None = None
+    failures: Failures | None = None
+    jitter: ShareOrZero | None = None
+    stragglers: ShareOrZero = 0.0
+    straggler_slowdown: Slowdown = 1.0
+    tokens: Tokens | None = None
+    seed: CountOrZero = 0
+
+
 def _list_of(given: Any) -> Any:
     return given if isinstance(given, list | tuple) else [given]
 
@@ -65,6 +93,7 @@ class StudyFile(Block):
     sample: Sample | None = None
     where: Annotated[tuple[Text, ...], Field(max_length=_MOST_EXPRESSIONS), BeforeValidator(_list_of)] = ()
     columns: dict[Text, Text] = Field(default_factory=dict, max_length=_MOST_EXPRESSIONS)
+    goodput: Losses | None = None
     baseline: dict[Text, Any] = Field(default_factory=dict)
     views: Annotated[tuple[View, ...], Field(max_length=_MOST_EXPRESSIONS)] = ()
     timelines: Literal["best", "all", "none"] = "best"
