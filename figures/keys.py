@@ -19,8 +19,8 @@ def page(kind: str) -> str:
     lines = [
         f"# Keys of a {name}",
         "",
-        f"Written by `python figures/keys.py`; `scaleout show --keys {kind}` prints the same, and with a word",
-        "behind it the keys that have the word. `list[].key` is a key of each entry of a list, `mapping.NAME.key` of each",
+        f"Written by `python figures/keys.py`. `scaleout show --keys {kind}` prints the same, and with a word",
+        "behind it the keys that have the word. `list[].key` is a key of a list's entries, `mapping.NAME.key` of each",
         "value of a mapping.",
         "",
         f"| {' | '.join(COLUMNS)} |",
