@@ -1,10 +1,11 @@
 """Write docs/keys/: every key of each kind of file, as `scaleout show --keys KIND` prints them.
 
-    python figures/keys.py
+    python figures/keys.py [--output DIRECTORY]
 
 A test compares the pages with what this writes.
 """
 
+import argparse
 from pathlib import Path
 
 from scaleout.report.keys import MODELS, rows_of
@@ -41,7 +42,9 @@ def index() -> str:
 
 
 if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
-    (FOLDER / "index.md").write_text(index(), encoding="utf-8")
-    for each in MODELS:
-        (FOLDER / f"{each}.md").write_text(page(each), encoding="utf-8")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--output", type=Path, default=FOLDER)
+    folder = parser.parse_args().output
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in {"index": index(), **{each: page(each) for each in MODELS}}.items():
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")

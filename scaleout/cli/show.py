@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scaleout.cli import completion
 from scaleout.cli.options import json_option, network_options, parse_settings, set_option
 from scaleout.cli.printing import say_json
 from scaleout.errors import ConfigError
@@ -13,8 +14,11 @@ if TYPE_CHECKING:
     from scaleout.cluster.topology.what_if import NetworkChanges
 
 
+_KNOWN = completion.names_of("workload", "topology", "link type", "device", "study")
+
+
 @click.command()
-@click.argument("name_or_file", metavar="[NAME|FILE]", required=False)
+@click.argument("name_or_file", metavar="[NAME|FILE]", required=False, shell_complete=_KNOWN)
 @click.option(
     "--keys",
     "kind",
