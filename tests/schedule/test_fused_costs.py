@@ -59,7 +59,7 @@ def test_a_fused_kernel_pays_for_its_occupancy_and_calls():
 
 
 def test_a_kernel_over_all_tables_crowds_the_memory_as_the_fused_one_does():
-    """On MI210 the library's kernel holds an eighth more work-groups, and loses more by that: beside it, calls alone."""
+    """On MI210 the library's kernel holds an eighth more work-groups, and loses more by that: here calls alone."""
     (graph,) = fused(POOL, "all_to_all", 2e-3, 10**8, device="mi210", topology="mi210-pair")
     mi210, bag = load_device("mi210"), Pooling(70, 256, "fp32", written=1.0)
     assert pooling_s(mi210, replace(bag, other_s=1e-6), 728) / 728 < pooling_s(mi210, bag, 832) / 832
