@@ -10,7 +10,6 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import numpy as np
 from scaleout.errors import TraceError
 from scaleout.interop.chakra import vocabulary
 from scaleout.interop.chakra.attributes import get, to_dict
+from scaleout.interop.chakra.fields import Bits
 from scaleout.interop.chakra.framing import read_content
 from scaleout.interop.chakra.nodes import NodeReader, Nodes
 from scaleout.interop.chakra.rows import held, locating
@@ -53,8 +53,6 @@ def _none() -> Ints:
     return np.empty(0, np.int64)
 
 
-_SHARED = ("dependency_offsets", "dependencies", "group_of", "peer_of")
-"""What files of equal structure share besides columns."""
 _INT64_MAX = 2**63 - 1
 
 
@@ -79,13 +77,16 @@ def _by_first_use(values: Ints | Floats) -> tuple[Ints, list[int]]:
 
 @dataclass(frozen=True, eq=False)
 class _File:
-    """A rank's file; those that do the same share all but the path, what names ranks and what the metadata states."""
+    """A rank's file."""
 
     path: Path
     metadata: Metadata
     stated: list[str]  # families that our metadata states
-    nodes: Nodes
     reader: NodeReader
+    ids: Bits  # (N,)
+    names: Ints  # (N,) numbers of the reader's names
+    columns: Mapping[str, Any]  # of `Nodes`, (N,)
+    declared: Mapping[str, list[int]]  # groups that metadata nodes list, key to ranks
     # distinct keys of groups and families that our own attribute states, in the order of their first use
     groups: list[tuple[str, int]]
     group_of: Ints  # (N,) which of `groups`, or `NONE`
@@ -97,22 +98,40 @@ class _File:
 
     def column(self, name: str) -> Any:
         """Return a column of graphs, (N,)."""
-        return self.nodes.columns[name]
+        return self.columns[name]
 
     def name(self, node: int) -> str:
         """Return the name of a node."""
-        return self.reader.names[int(self.nodes.names[node])]
+        return self.reader.names[int(self.names[node])]
 
     def describe(self, node: int) -> str:
         """Say where a node is."""
-        return f"{self.path}: node {self.nodes.ids[node]} ({self.name(node)!r})"
+        return f"{self.path}: node {self.ids[node]} ({self.name(node)!r})"
 
-    def sharing(self, other: "_File") -> "_File":
-        """Return the file with the columns of another one of equal structure; those that may differ stay its own."""
-        own = {name: self.nodes.columns[name] for name in ("peer", "own_side")}
-        nodes = replace(self.nodes, names=other.nodes.names, columns={**other.nodes.columns, **own})
-        shared = {name: getattr(other, name) for name in _SHARED}
-        return replace(self, nodes=nodes, **shared)
+
+class _Columns:
+    """Columns that files and graphs share where they are equal."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Any] = {}
+        self._names: dict[bytes, tuple[str, ...]] = {}
+
+    def key(self, column: Any) -> bytes:
+        """Return what only equal columns have."""
+        is_one = len(column) > 0 and (column == column[0]).all()
+        content = column[:1].tobytes() if is_one else hashlib.blake2b(column).digest()
+        return f"{column.dtype.char} {len(column)} {is_one} ".encode() + content
+
+    def __call__(self, column: Any) -> Any:
+        """Return the first column that was equal to one."""
+        return self._known.setdefault(self.key(column), column)
+
+    def names(self, names: Ints, texts: Sequence[str]) -> tuple[str, ...]:
+        """Return the names of nodes by number."""
+        key = self.key(names)
+        if key not in self._names:
+            self._names[key] = tuple(map(texts.__getitem__, names.tolist()))
+        return self._names[key]
 
 
 def load_program(path: str | os.PathLike[str], *, dtype: str = "bf16") -> LoadedTrace:
@@ -137,7 +156,8 @@ def load_program(path: str | os.PathLike[str], *, dtype: str = "bf16") -> Loaded
         If the dtype is not known.
     """
     traces = find_traces(path)
-    files = _read_files(traces.paths, dtype=dtype)
+    columns = _Columns()
+    files = _read_files(traces.paths, columns, dtype=dtype)
     for rank, file in enumerate(files):
         _check_rank(file, rank, num_ranks=traces.num_ranks)
     families, family_of_group = _groups(traces, files)
@@ -151,11 +171,11 @@ def load_program(path: str | os.PathLike[str], *, dtype: str = "bf16") -> Loaded
         sizes = tuple(
             len(families[family].of(rank)) if number in gathered else NONE for number, family in enumerate(of_group)
         )
-        key = (file.structure, of_group, sizes, further.tobytes())
+        key = (file.structure, of_group, sizes, columns.key(further))
         if key not in roles:
             roles[key] = len(graphs)
             with locating(file.path):
-                graphs.append(_graph(file, of_group, sizes, further))
+                graphs.append(_graph(file, columns, of_group, sizes, further))
         role_of_rank[rank] = roles[key]
         peers[rank, : len(file.peers)] = file.peers
     program = Program(traces.prefix, tuple(graphs), role_of_rank, families, peers if peers.size else None)
@@ -165,7 +185,7 @@ def load_program(path: str | os.PathLike[str], *, dtype: str = "bf16") -> Loaded
 
 def _further(file: _File, rank: int, families: Sequence[GroupFamily]) -> Ints:
     """(N,) how many members further on in the group of a message its other end is; `NONE` of all other nodes."""
-    further = np.full(len(file.nodes.ids), NONE)
+    further = np.full(len(file.ids), NONE)
     nodes = np.flatnonzero((file.group_of != NONE) & (file.column("kind") > NodeKind.COLLECTIVE))
     named = file.column("peer")[nodes]
     for number in np.unique(file.group_of[nodes]).tolist():
@@ -182,69 +202,55 @@ def _further(file: _File, rank: int, families: Sequence[GroupFamily]) -> Ints:
     return further
 
 
-def _read_files(paths: Sequence[Path], *, dtype: str) -> list[_File]:
-    """Read all files; those of equal bytes or structure share what makes it."""
+def _read_files(paths: Sequence[Path], columns: _Columns, *, dtype: str) -> list[_File]:
+    """Read all files; those of equal bytes are read once."""
     reader = NodeReader(dtype=dtype)
     files: list[_File] = []
-    same_bytes: dict[bytes, _File] = {}
-    same_structure: dict[bytes, _File] = {}
+    known: dict[bytes, _File] = {}
     for path in paths:
         with locating(path):
             content = read_content(path)
-            digest = _digest(content.whole)
-            if digest not in same_bytes:
-                metadata, nodes = reader.read(content)
-                stated = get(metadata, vocabulary.GROUPS, list[str], default=[])
-                file = _lay_out(path, metadata, stated, nodes, reader)
-                first = same_structure.setdefault(file.structure, file)
-                same_bytes[digest] = file.sharing(first)
-        files.append(replace(same_bytes[digest], path=path))
+            digest = hashlib.blake2b(content.whole).digest()
+            if digest not in known:
+                known[digest] = _lay_out(path, *reader.read(content), reader, columns)
+        files.append(replace(known[digest], path=path))
     return files
 
 
-def _digest(*parts: Any) -> bytes:
-    found = hashlib.blake2b()
-    for part in parts:
-        found.update(part)
-    return found.digest()
-
-
-def _lay_out(path: Path, metadata: Metadata, stated: list[str], nodes: Nodes, reader: NodeReader) -> _File:
+def _lay_out(path: Path, metadata: Metadata, nodes: Nodes, reader: NodeReader, share: _Columns) -> _File:
     """Find what the nodes of a file wait for, and which groups and peers they name."""
-    columns = {name: _shared(column) for name, column in nodes.columns.items()}
-    group_of, groups = _by_first_use(columns["group"])
+    columns = {name: share(column) for name, column in sorted(nodes.columns.items())}
+    group_of, groups = _by_first_use(columns.pop("group"))
+    del columns["family"]
     messages = (columns["kind"] > NodeKind.COLLECTIVE) & (group_of == NONE)
     peer_of, peers = _by_first_use(np.where(messages, columns["peer"], NONE))
+    shared = {
+        "group_of": share(group_of),
+        "peer_of": share(peer_of),
+        "ids": share(nodes.ids),
+        "names": share(nodes.names),
+    }
     file = _File(
-        path, metadata, stated, replace(nodes, columns=columns), reader,
-        groups=[reader.groups[group] for group in groups], group_of=_shared(group_of), peers=peers,
-        peer_of=_shared(peer_of),
-    )  # fmt: skip
-    offsets, dependencies = compress_edges(nodes.users, _positions(file), len(nodes.ids))
-    parts: list[Any] = [nodes.names, group_of, peer_of, offsets, dependencies]
-    for name, column in sorted(columns.items()):
-        if name not in ("group", "peer", "own_side", "family"):
-            is_one = column is not nodes.columns[name]
-            parts += [f"{name} {is_one}".encode(), column[:1] if is_one else column]
-    structure = _digest(*parts)
+        path=path,
+        metadata=metadata,
+        stated=get(metadata, vocabulary.GROUPS, list[str], default=[]),
+        reader=reader,
+        columns=columns,
+        declared=nodes.declared,
+        groups=[reader.groups[group] for group in groups],
+        peers=peers,
+        **shared,
+    )
+    offsets, dependencies = map(share, compress_edges(nodes.users, _positions(file, nodes), len(nodes.ids)))
+    alike = [file.names, file.group_of, file.peer_of, offsets, dependencies]
+    alike += [column for name, column in columns.items() if name not in ("peer", "own_side")]
+    structure = b"".join(map(share.key, alike))
     return replace(file, dependency_offsets=offsets, dependencies=dependencies, structure=structure)
 
 
-def _shared(column: Any) -> Any:
-    """Return a column that all graphs share if all of it is one value."""
-    if not len(column) or not (column == column[0]).all():
-        return column
-    return _constant(column[0].item(), column.dtype, len(column))
-
-
-@lru_cache
-def _constant(value: float, dtype: np.dtype[Any], size: int) -> Any:
-    return np.full(size, value, dtype)
-
-
-def _positions(file: _File) -> Ints:
+def _positions(file: _File, nodes: Nodes) -> Ints:
     """Return where in a file what its nodes wait for is, (E,)."""
-    ids, wanted = file.nodes.ids, file.nodes.needs
+    ids, wanted = file.ids, nodes.needs
     by_id = np.argsort(ids, kind="stable")
     twice = by_id[1:][ids[by_id][1:] == ids[by_id][:-1]]
     if twice.size:
@@ -254,7 +260,7 @@ def _positions(file: _File) -> Ints:
     at = np.minimum(np.searchsorted(ids[by_id], wanted), len(ids) - 1)
     missing = np.flatnonzero(ids[by_id][at] != wanted)
     if missing.size:
-        users = file.nodes.users[missing]
+        users = nodes.users[missing]
         node = int(users.min())
         (lost, *_) = np.sort(wanted[missing[users == node]]).tolist()
         raise TraceError(
@@ -329,7 +335,7 @@ def _stated_groups(
 
 
 def _named_groups(file: _File, rank: int, traces: TraceSet) -> list[Group]:
-    groups, declared = [], file.nodes.declared
+    groups, declared = [], file.declared
     for number, (key, family) in enumerate(file.groups):
         where = file.describe(int(np.argmax(file.group_of == number)))
         if not key:
@@ -347,14 +353,16 @@ def _named_groups(file: _File, rank: int, traces: TraceSet) -> list[Group]:
     return groups
 
 
-def _graph(file: _File, family_of_group: Sequence[int], sizes: Sequence[int], further: Ints) -> ExecutionGraph:
+def _graph(
+    file: _File, share: _Columns, family_of_group: Sequence[int], sizes: Sequence[int], further: Ints
+) -> ExecutionGraph:
     """Build the graph of a file, given the family of each of its groups, and the size of those that it gathers from.
 
     `further` is as in `_further`.
     """
     order, offsets, dependencies = _in_order(file)
     columns: dict[str, Any] = {
-        name: file.column(name)[order] if name in file.nodes.columns else _shared(np.full(len(file.nodes.ids), neutral))
+        name: file.column(name)[order] if name in file.columns else np.full(len(file.ids), neutral)
         for name, neutral in NEUTRAL.items()
     }
     group_of = file.group_of[order]
@@ -366,29 +374,29 @@ def _graph(file: _File, family_of_group: Sequence[int], sizes: Sequence[int], fu
             whole_bytes = int(columns["bytes"][node]) * sizes[group_of[node]]
             held(whole_bytes, "bytes", f"node {node} ({file.name(order[node])!r})")
         columns["bytes"][gathered] *= ranks
-    columns["group"] = _shared(np.array([*family_of_group, NONE])[group_of])
-    columns["peer"] = _shared(np.where(further == NONE, file.peer_of, further)[order])
+    columns["group"] = np.array([*family_of_group, NONE])[group_of]
+    columns["peer"] = np.where(further == NONE, file.peer_of, further)[order]
     kernel, kernels = _by_first_use(columns["kernel"])
     phase, phases = _by_first_use(columns["phase"])
-    columns |= {"kernel": _shared(kernel), "phase": _shared(phase)}
+    columns |= {"kernel": kernel, "phase": phase}
     reader = file.reader
     return ExecutionGraph(
-        names=tuple(map(reader.names.__getitem__, file.nodes.names[order].tolist())),
-        dependency_offsets=offsets,
-        dependencies=dependencies,
+        names=share.names(file.names[order], reader.names),
+        dependency_offsets=share(offsets),
+        dependencies=share(dependencies),
         kernels=tuple(map(reader.kernels.__getitem__, kernels)),
         phases=tuple(map(reader.phases.__getitem__, phases)) or ("",),
-        **columns,
+        **{name: share(column) for name, column in columns.items()},
     )
 
 
 def _in_order(file: _File) -> tuple[Any, Ints, Ints]:
     """Order nodes after what they wait for; return also their dependencies, as offsets and new positions."""
-    offsets, dependencies, size = file.dependency_offsets, file.dependencies, len(file.nodes.ids)
+    offsets, dependencies, size = file.dependency_offsets, file.dependencies, len(file.ids)
     if (dependencies < np.repeat(np.arange(size), np.diff(offsets))).all():
         return slice(None), offsets, dependencies
     rows = [dependencies[begin:end].tolist() for begin, end in pairwise(offsets.tolist())]
-    names = [f"{file.name(node)}, id {number}" for node, number in enumerate(file.nodes.ids)]
+    names = [f"{file.name(node)}, id {number}" for node, number in enumerate(file.ids)]
     order = topological_order(rows, names)
     position = np.argsort(order)
     return np.array(order, np.int64), *compress([sorted(position[rows[node]].tolist()) for node in order])
