@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from scaleout.cli import completion
 from scaleout.cli.options import (
     SIMULATION,
     NamedJob,
@@ -12,6 +13,7 @@ from scaleout.cli.options import (
     job_options,
     output_options,
     simulation_options,
+    verbose_option,
 )
 from scaleout.errors import ConfigError, ScaleoutError
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     "schedules",
     multiple=True,
     metavar="NAME",
+    shell_complete=completion.schedules,
     help="How communication is overlapped, fused or partitioned, not the pipeline schedule (--set pipeline_schedule): "
     "baseline, which overlaps nothing; overlap, to which PyTorch and Megatron-LM are nearer; fused; others (`scaleout "
     "list schedules`); or several joined by +. Repeatable; speed-ups are over the first. By default those of the "
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     metavar="FILE#N",
     help="Simulate plan N of a folder that `scaleout search --output` has written, such as plans#1, not a workload.",
 )
+@verbose_option
 @output_options("Write tables, timeline and figure here.")
 def run(
     job: NamedJob,
@@ -58,6 +62,7 @@ def run(
     trace_path: str | None,
     edits: tuple[str, ...],
     plan: str | None,
+    verbose: bool,
     output: Output,
 ) -> None:
     """Simulate a step of WORKLOAD, and print where the time goes.
@@ -77,7 +82,7 @@ def run(
 
         if trace_path is not None or edits:
             raise ConfigError(f"--plan {plan} is of a workload; leave out --trace and --edit")
-        _give(compare_plan(plan, job, options, schedules), output)
+        _give(compare_plan(plan, job, options, schedules), output, verbose=verbose)
         return
     if job.workload is None and trace_path is None:
         raise ConfigError(
@@ -94,14 +99,16 @@ def run(
         from scaleout.cli.traced import compare_trace
 
         comparison = compare_trace(trace_path, job, schedules, options, edits)
-    _give(comparison, output)
+    _give(comparison, output, verbose=verbose)
 
 
-def _give(comparison: "Comparison", output: Output) -> None:
+def _give(comparison: "Comparison", output: Output, *, verbose: bool) -> None:
     """Print or write a comparison; `ScaleoutError` if a schedule of it failed."""
     from scaleout.cli.tables import print_comparison
     from scaleout.report.files import write
 
-    output.give(comparison.summary(), partial(print_comparison, comparison), partial(write, comparison))
+    output.give(
+        comparison.summary(), partial(print_comparison, comparison, verbose=verbose), partial(write, comparison)
+    )
     if comparison.failures:
         raise ScaleoutError("; ".join(map(str, comparison.failures)))

@@ -37,8 +37,9 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
       following             arrays that are added to the all-reduced output, such as a
                             residual connection's; also near the memory, if not 0
       policy                who goes first at the memory, GEMM or collective:
-                            round-robin, compute-first or dedicated; by default every
-                            configuration's own (not the --policy of `scaleout run`)
+                            round-robin, first-ready, compute-first or dedicated; by
+                            default every configuration's own (not the --policy of
+                            `scaleout run`)
       trigger               most bytes of the output that one triggered DMA sends
       tracker_entries       wavefronts (warps) that the tracker follows; by default the
                             device's
@@ -80,7 +81,7 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
 
 def _print(found: "dict[str, Outcome]", title: str) -> None:
     from scaleout.cli.console import print_table
-    from scaleout.config.units import format_bytes, format_seconds
+    from scaleout.config.units import format_bytes, format_seconds, format_times
 
     first = next(iter(found.values()))
     print_table(
@@ -99,7 +100,7 @@ def _print(found: "dict[str, Outcome]", title: str) -> None:
             [
                 name,
                 format_seconds(each.total_s),
-                f"{first.total_s / each.total_s:.3f}x",
+                format_times(first.total_s / each.total_s),
                 format_seconds(each.gemm_s),
                 format_seconds(each.fused_s),
                 format_seconds(each.all_gather_s),
