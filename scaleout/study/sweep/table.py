@@ -140,7 +140,7 @@ def measure_of(cases: pd.DataFrame) -> str:
     some workload has no tokens, and of a rank where ranks vary. The makespan also where steps have neither.
     """
     ran = cases[cases["status"] == OK]
-    ranks_vary = bool((ran.groupby("workload", sort=False)["ranks"].nunique() > 1).any())
+    ranks_vary = "ranks" in ran and bool((ran.groupby("workload", sort=False)["ranks"].nunique() > 1).any())
     for name in ("tokens_per_s", "samples_per_s"):
         if name in ran and len(ran) and ran[name].notna().all():
             steps = (ran[name] * ran["makespan_s"]).map(lambda size: f"{size:.6g}").groupby(ran["workload"], sort=False)
