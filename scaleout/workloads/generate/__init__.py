@@ -8,7 +8,6 @@ from scaleout.workloads.families.layered import LayeredModel
 from scaleout.workloads.generate import step
 
 
-@functools.lru_cache(maxsize=4)  # which jobs that differ in their network or schedule alone ask for
 def generate(workload: ModelFamily) -> Program:
     """Write the execution graphs of one step of a workload.
 
@@ -17,6 +16,11 @@ def generate(workload: ModelFamily) -> Program:
     Program
         Its kernels know their FLOPs and bytes, not their times: see `scaleout.cluster.device.annotate.time_kernels`.
     """
+    return _written(workload)
+
+
+@functools.lru_cache(maxsize=4)  # jobs that differ in their network or schedule alone have the same
+def _written(workload: ModelFamily) -> Program:
     if isinstance(workload, WholeModel):
         return workload.program()
     assert isinstance(workload, LayeredModel), "a family is of layers or whole"
