@@ -108,7 +108,7 @@ def search(
     kept: AbstractContextManager[Memory]
     kept = nullcontext(Memory()) if output.folder is None else PlanLog(output.folder, request)
     with _workers_killed(), kept as memory:
-        answer = _find(request, memory, workers, quiet=output.as_json)
+        answer = _find(request, memory, workers, output.folder, quiet=output.as_json)
         if not answer.fastest:
             raise ConfigError(why_none(request, answer))
         found = explanation(request, answer, workers=workers, memory=memory) if request.schedules else None
@@ -246,24 +246,20 @@ def _memory(text: str) -> float:
     return size_bytes
 
 
-def _find(request: "SearchRequest", memory: "Memory", workers: int, *, quiet: bool) -> "Answer":
+def _find(request: "SearchRequest", memory: "Memory", workers: int, folder: Path | None, *, quiet: bool) -> "Answer":
     """Search, with a bar of progress on standard error."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
+    from scaleout.cli.progress import progress
     from scaleout.config.units import format_seconds
     from scaleout.study.search.search import search as find
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    shown = Console(stderr=True)
-    hidden = quiet or not shown.is_terminal
-    with Progress(*columns, console=shown, disable=hidden, transient=True, auto_refresh=False) as progress:
-        bar = progress.add_task("evaluating plans", total=None)
+    kept = "nothing is kept; with --output plans are, and the same command goes on"
+    if folder is not None:
+        kept = f"evaluated plans are kept in {folder}; the same command goes on"
+    with progress(kept=kept, quiet=quiet) as show:
 
         def tell(done: int, total: int, evaluated: int, best: Any) -> None:
             fastest = f", fastest {format_seconds(best.fastest[0].estimate.step_s)}" if best.fastest else ""
-            progress.update(bar, completed=done, total=total, description=f"{evaluated} plans evaluated{fastest}")
-            progress.refresh()
+            show(done, total, f"{evaluated:,} plans evaluated{fastest}")
 
         return find(request, workers=workers, tell=tell, memory=memory)
 
