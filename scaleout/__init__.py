@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from scaleout.analysis.breakdown import breakdown, by_operation, by_phase, critical_path
     from scaleout.api.collectives import CollectiveAnswer, collective
     from scaleout.api.networks import load_topology
+    from scaleout.api.own import define_algorithm, define_schedule
     from scaleout.api.runs import RunAnswer, run
     from scaleout.api.searches import SearchAnswer, search
     from scaleout.api.sweeps import SweepAnswer, sweep
@@ -69,6 +70,8 @@ _HOMES = {
     "compare": "study.comparison",
     "compare_program": "study.comparison",
     "critical_path": "analysis.breakdown",
+    "define_algorithm": "api.own",
+    "define_schedule": "api.own",
     "degrade_links": "cluster.topology.topology",
     "generate": "workloads.generate",
     "load_device": "cluster.device.spec",
@@ -117,6 +120,8 @@ __all__ = [
     "compare",
     "compare_program",
     "critical_path",
+    "define_algorithm",
+    "define_schedule",
     "degrade_links",
     "generate",
     "load_device",
@@ -141,6 +146,8 @@ __all__ = [
 def __getattr__(name: str) -> "Any":
     if name in _RENAMED:
         name = import_module("scaleout.config.reading").renamed(name, _RENAMED, what="name")
+    if name == "testing":
+        return import_module("scaleout.testing")
     if name not in _HOMES:
         raise AttributeError(f"module 'scaleout' has no attribute {name!r}")
     value = getattr(import_module(f"scaleout.{_HOMES[name]}"), name)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaleout.api.answer import Answer
 from scaleout.api.inputs import changes_as_inputs
-from scaleout.api.networks import Network, changes_of, load_topology
+from scaleout.api.networks import Network, changes_of, load_topology, name_of
 from scaleout.cluster.topology.backends import with_policy
 from scaleout.cluster.topology.placement import Placement, place, place_isolated
 from scaleout.cluster.topology.topology import Topology
@@ -256,7 +256,7 @@ def collective(
     asked = {
         "collective": kind,
         "bytes": wanted,
-        "topology": getattr(topology, "name", topology),
+        "topology": name_of(topology, cluster),
         **changes_as_inputs(given),
         "algorithm": algorithm,
         "network": network,

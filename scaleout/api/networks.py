@@ -71,6 +71,11 @@ def load_topology(topology: Network, changes: Mapping[str, Any] | NetworkChanges
     return change_network(found, changes_of(changes))
 
 
+def name_of(topology: Network, loaded: Topology) -> str:
+    """Return what inputs call a network: a name, file or expression as it was given, or else the loaded one's."""
+    return topology if isinstance(topology, str) else loaded.name
+
+
 def changes_of(given: Mapping[str, Any] | NetworkChanges | None) -> NetworkChanges:
     """Return changes of a network, which may be given as a mapping; `ConfigError` if one is none."""
     return given if isinstance(given, NetworkChanges) else NetworkChanges.of(**(given or {}))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaleout.api.answer import Answer
 from scaleout.api.inputs import inputs_of
-from scaleout.api.networks import Network, changes_of, load_topology
+from scaleout.api.networks import Network, changes_of, load_topology, name_of
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.what_if import NetworkChanges
 from scaleout.errors import ConfigError
@@ -139,7 +139,7 @@ def run(
     network = load_topology(named_topology, given)
     found = compare(job, topology=network, device=named_device, schedules=schedules, options=how)
     asked = inputs_of(
-        {"workload": workload, "topology": named_topology, "device": named_device},
+        {"workload": workload, "topology": name_of(named_topology, network), "device": named_device},
         settings=changes, changes=given, options=how, schedules=ran(found),
     )  # fmt: skip
     return RunAnswer(found, asked)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaleout.api.answer import Answer
 from scaleout.api.inputs import changes_as_inputs, inputs_of
-from scaleout.api.networks import Network, changes_of, load_topology
+from scaleout.api.networks import Network, changes_of, load_topology, name_of
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.what_if import NetworkChanges
 from scaleout.config.units import BYTES, parse
@@ -227,7 +227,7 @@ def search(
     --------
     >>> import scaleout
     >>> answer = scaleout.search("llama-3-8b", topology="dgx-h200-1", top=3, workers=1)
-    >>> answer.to_frame()[["data_parallel", "tensor_parallel"]].shape
+    >>> answer.to_frame()[["plan.data_parallel", "makespan_s"]].shape
     (3, 2)
     """
     shipped = load_workload(workload)  # without settings: those that a plan chooses are no keys of the workload's
@@ -261,7 +261,7 @@ def search(
             else None
         )
     chosen = {name: getattr(request.options, name) for name in _PLAIN}
-    named = {"workload": workload, "topology": network, "device": named_device}
+    named = {"workload": workload, "topology": name_of(network, request.topology), "device": named_device}
     asked = inputs_of(named, settings=changes, changes=given, schedules=("baseline", *request.schedules))
     asked |= {**chosen, "global_batch": request.batch, "memory_bytes": request.memory_bytes, "top": request.top}
     return SearchAnswer(request, plans, why, asked, changes_as_inputs(given))

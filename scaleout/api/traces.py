@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaleout.api.answer import Shown
 from scaleout.api.inputs import inputs_of
-from scaleout.api.networks import Network, changes_of, load_topology
+from scaleout.api.networks import Network, changes_of, load_topology, name_of
 from scaleout.api.runs import RunAnswer, ran
 from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import Device, load_device
@@ -101,8 +101,9 @@ class Trace(Shown):
         on = load_device(device) if isinstance(device, str) else device
         simulate = _recorded if self.is_recording else _written
         found = simulate(self, network, on, schedules, (how, given))
+        named = None if topology is None or network is None else name_of(topology, network)
         asked = inputs_of(
-            {"trace": self.path, "topology": topology or self.facts.get("topology"), "device": device or found.device},
+            {"trace": self.path, "topology": named or self.facts.get("topology"), "device": device or found.device},
             changes=given, options=how, schedules=ran(found),
         )  # fmt: skip
         return RunAnswer(found, {**asked, **{f"edit.{key}": value for key, value in self.edits.items()}})

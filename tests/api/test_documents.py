@@ -15,6 +15,8 @@ from scaleout.report.vocabulary import DOCUMENTS, OBJECTS, vocabulary
 
 NODE = "--topology dgx-h200-1"
 LLAMA = f"llama-small --set layers=1 --set data_parallel=8 {NODE}"
+SEARCH = f"search llama-small --set layers=2 {NODE} --top 2 --workers 1"
+STUDY = "study {data}/study.yaml --output {data}"
 COMMANDS = {
     "run": [
         f"run {LLAMA} --schedule baseline --schedule fused",
@@ -23,8 +25,8 @@ COMMANDS = {
         "run resnet-50 --schedule overlap",
     ],
     "search": [
-        f"search llama-small --set layers=2 --set zero=3 {NODE} --top 2 --workers 1 --schedule overlap --export torchtitan",
-        f"search llama-small --set layers=2 {NODE} --top 2 --workers 1",
+        f"{SEARCH} --set zero=3 --schedule overlap --export torchtitan",
+        SEARCH,
     ],
     "goodput": [f"goodput {LLAMA} --tokens 1B --checkpoint 10s"],
     "collective": [
@@ -40,7 +42,7 @@ COMMANDS = {
     "reproduce": ["reproduce F15-mean --vary"],
     "validate": ["validate {data}/rows.jsonl"],
     "diff": ["diff {data}/a.json {data}/a.json"],
-    "study": ["study {data}/study.yaml --output {data}/out --no-report", "study {data}/study.yaml --output {data}/part --shard 1/2"],
+    "study": [f"{STUDY}/out --no-report", f"{STUDY}/part --shard 1/2"],
     "import model": ["import model {data}/config.json"],
     "trace": [f"trace {LLAMA.replace(NODE, '')} --output {{data}}/traces"],
     "show": ["show h200", "show torus-8x16", "show llama-3-8b", "show ndr", "show topologies"],

@@ -25,7 +25,7 @@ def comparison():
 def directory(comparison, tmp_path_factory):
     path = tmp_path_factory.mktemp("results") / "deep" / "er"
     with into(path) as folder:
-        report.write(comparison, folder)
+        report.write(comparison, folder, comparison.summary())
     return path
 
 
