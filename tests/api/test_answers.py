@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import scaleout
 from scaleout.cli.verbs import scaleout as command_line
+from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.config.documents import to_json
 from scaleout.errors import ConfigError
 
@@ -41,8 +42,10 @@ jobs = st.fixed_dictionaries(
 @given(job=jobs)
 @settings(max_examples=8, deadline=None)
 def test_a_run_in_python_is_that_of_the_command_line(job):
-    degrees, layers, schedule, network, topology, slow = job.values()
-    keys = {"data_parallel": degrees[0], "tensor_parallel": degrees[1], "layers": layers}
+    degrees, schedule, network, topology, slow = (
+        job[key] for key in ("degrees", "schedule", "network", "topology", "slow")
+    )
+    keys = {"data_parallel": degrees[0], "tensor_parallel": degrees[1], "layers": job["layers"]}
     answer = scaleout.run(
         "llama-small", topology=topology, schedules=[schedule], changes=keys, network=network,
         network_changes={"slow": {"3": 1.5}} if slow else None,
@@ -85,7 +88,7 @@ def test_a_sweep_is_the_study_of_the_same_keys():
 @pytest.fixture(scope="module")
 def answers():
     """One of each kind."""
-    keys = {"layers": 1, "data_parallel": 8}
+    keys = {"layers": 1, "data_parallel": 8, "device": "h200"}
     return {
         "run": scaleout.run("llama-small", topology="dgx-h200-1", schedules=["baseline", "overlap"], changes=keys),
         "search": scaleout.search("llama-small", topology="dgx-h200-1", changes={"layers": 2}, top=2, workers=1),
@@ -139,9 +142,9 @@ def test_a_graph_of_networkx_is_a_topology():
     assert graph.inputs["topology"] == "graph"
     times = {
         name: scaleout.collective("all_gather", 2**20, topology=each, algorithm="ring").to_frame().time_s[0]
-        for name, each in (("graph", ring), ("expression", "ring(8,50GB/s,1us)"))
+        for name, each in (("graph", ring), ("kind", Topology("ring", (Dimension("ring", 8, 50e9, 1e-6),))))
     }
-    assert times["graph"] == pytest.approx(times["expression"])
+    assert times["graph"] == pytest.approx(times["kind"])
     with pytest.raises(ConfigError, match="link 0-1 has no attribute 'bandwidth'"):
         scaleout.load_topology(nx.path_graph(2))
     with pytest.raises(ConfigError, match="the graph is directed"):

@@ -81,7 +81,7 @@ def test_rank_labels(comparison):
 
 
 def test_files_are_the_same_bytes_each_time(comparison, directory, tmp_path):
-    report.write(comparison, tmp_path)
+    report.write(comparison, tmp_path, comparison.summary())
     for name in report.FILES:
         assert (tmp_path / name).read_bytes() == (directory / name).read_bytes(), name
 
