@@ -178,7 +178,7 @@ def parse_ranks(text: str, num_ranks: int) -> list[int]:
 def _decide(answer: "CollectiveAnswer", output: Output) -> None:
     """Print the decision table of all sizes."""
     from scaleout.cli.console import print_table
-    from scaleout.config.units import format_bytes
+    from scaleout.config.units import format_bytes, format_seconds, format_times
     from scaleout.report.documents import document
 
     decisions = answer.decisions
@@ -187,9 +187,9 @@ def _decide(answer: "CollectiveAnswer", output: Output) -> None:
         rows = []
         for each in decisions:
             notes = ["changes here"] * each.changed + ["not the fastest"] * (each.ratio < 1)
-            times = f"{each.time_s * 1e6:.2f}", f"{each.ratio:.2f}x" if each.runner_up else ""
+            times = format_seconds(each.time_s), format_times(each.ratio) if each.runner_up else ""
             rows.append([each.algorithm, each.runner_up, ", ".join(notes), format_bytes(each.bytes), *times])
-        columns = ("algorithm", "runner-up", "", "bytes", "time [us]", "runner-up time / chosen time")
+        columns = ("algorithm", "runner-up", "", "bytes", "time", "runner-up time / chosen time")
         print_table(f"what auto takes: {answer.title}", columns, rows, left=3)
 
     found = {**answer.about(), "collective": answer.kind, "network": answer.network}
@@ -210,23 +210,24 @@ def _write(answer: "CollectiveAnswer", summary: dict[str, Any], folder: Path) ->
 def _print(answer: "CollectiveAnswer") -> None:
     """Print all algorithms of one size, or of each of several what auto takes."""
     from scaleout.cli.console import print_links, print_table
+    from scaleout.config.units import format_bytes, format_bytes_per_s, format_seconds
 
     by_size, left_out = answer.by_size, answer.left_out
     several = len(by_size) > 1
     chosen = [next((row for row in rows if row.get("auto")), rows[0]) for rows in by_size] if several else by_size[0]
     chunked = any(row["num_chunks"] > 1 for row in chosen)
     bandwidths = ("algorithm_bandwidth_bytes_per_s", "bus_bandwidth_bytes_per_s")
-    columns = ("time [us]", "algorithm bandwidth [GB/s]", "bus bandwidth [GB/s]")
+    columns = ("time", "algorithm bandwidth", "bus bandwidth")
     print_table(
         answer.title,
         ("bytes", "algorithm", *["chunks"] * chunked, *columns),
         [
             [
-                str(row["bytes"]),
+                format_bytes(row["bytes"]),
                 " ".join(filter(None, (row["algorithm"], row.get("protocol"), "(auto)" if row.get("auto") else ""))),
                 *[str(row["num_chunks"])] * chunked,
-                f"{row['time_s'] * 1e6:.2f}",
-                *(f"{row[key] / 1e9:.2f}" for key in bandwidths),
+                format_seconds(row["time_s"]),
+                *(format_bytes_per_s(row[key]) for key in bandwidths),
             ]
             for row in chosen
         ],
@@ -292,7 +293,7 @@ def _plain_backends(found: "BackendComparison") -> dict[str, Any]:
 def _print_backends(found: "BackendComparison") -> None:
     """Print the ranges of sizes of each winner, a line for each number of ranks."""
     from scaleout.cli.console import print_table
-    from scaleout.config.units import format_bytes
+    from scaleout.config.units import format_bytes, format_seconds
 
     rows = []
     for row, ranks in enumerate(found.num_ranks):
@@ -300,7 +301,7 @@ def _print_backends(found: "BackendComparison") -> None:
         starts = [index for index, name in enumerate(winners) if index == 0 or winners[index - 1] != name]
         for start, end in zip(starts, [*starts[1:], len(winners)], strict=True):
             sizes = [format_bytes(found.sizes_bytes[index]) for index in (start, end - 1)]
-            times_us = [found.times_s[:, row, index].min() * 1e6 for index in (start, end - 1)]
-            rows.append([winners[start], str(ranks), *sizes, *(f"{time_us:,.1f}" for time_us in times_us)])
-    columns = ("fastest", "ranks", "from", "to", "time from [us]", "time to [us]")
+            times = [format_seconds(found.times_s[:, row, index].min()) for index in (start, end - 1)]
+            rows.append([winners[start], str(ranks), *sizes, *times])
+    columns = ("fastest", "ranks", "from", "to", "time from", "time to")
     print_table(f"all_reduce on {found.topology}: the fastest by size and ranks", columns, rows)

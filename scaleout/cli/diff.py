@@ -66,7 +66,7 @@ def diff(a: str, b: str, schedules: tuple[str, ...], topology: str | None, outpu
 
 def _side(path: str, schedule: str | None, topology: str | None, *, timeline: bool) -> "Side":
     from scaleout.report.difference import is_result, read_side, side_of
-    from scaleout.report.files import trace_events
+    from scaleout.report.perfetto import trace_events
 
     if is_result(Path(path)):
         return read_side(Path(path), schedule, timeline=timeline)

@@ -126,25 +126,27 @@ def _disturbance(topology: "Topology", device: "Device", **asked: Any) -> "Distu
 
 
 def _print(title: str, found: "Goodput", disturbance: "Disturbance", summary: dict[str, Any]) -> None:
-    from scaleout.cli.console import console, print_table
-    from scaleout.config.units import format_joules, format_seconds, format_tokens
+    from scaleout.cli.console import console, print_answer, print_table
+    from scaleout.config.units import format_joules, format_rate, format_seconds, format_share, format_tokens
 
-    days = summary["training_s"] / 86400
-    energy = summary["energy_j"]
+    energy, model = summary["energy_j"], summary["model"]
+    days = f"{format_rate(summary['training_s'] / 86400)} days for {format_tokens(summary['tokens'])} tokens"
+    answer = {
+        "training": days,
+        "speed": f"{format_share(found.speed)} of the simulated speed",
+        "step": f"{format_seconds(found.step_s)} simulated, {format_seconds(found.step_median_s)} in the median",
+        **({} if energy is None else {"energy": format_joules(energy)}),
+    }
+    print_answer(title, answer)
     interval_s = found.interval_s
-    words = f"{days:,.1f} days for {format_tokens(summary['tokens'])} tokens, {found.speed:.1%} of the simulated speed"
-    console().print(words + ("" if energy is None else f", {format_joules(energy)}"), soft_wrap=True)
-    console().print()
     rows = [
-        ["step, simulated", format_seconds(found.step_s)],
-        ["step, median", format_seconds(found.step_median_s)],
         ["step, 95th percentile", format_seconds(found.step_p95_s)],
-        ["failures a day", f"{disturbance.failures_per_s * 86400:.3g}"],
+        ["failures a day", format_rate(disturbance.failures_per_s * 86400)],
         ["training between checkpoints", "no checkpoints" if isinf(interval_s) else format_seconds(interval_s)],
-        ["time that trains", f"{found.goodput:.1%}"],
-        ["time of checkpoints", f"{found.checkpoint_share:.1%}"],
-        ["time lost to failures: computed again, restarts", f"{found.failure_share:.1%}"],
+        ["time that trains", format_share(found.goodput)],
+        ["time of checkpoints", format_share(found.checkpoint_share)],
+        ["time lost to failures: computed again, restarts", format_share(found.failure_share)],
     ]
-    print_table(title, ("", ""), rows)
-    for note in summary["model"]["notes"]:
-        console().print(f"note: {note}", soft_wrap=True)
+    print_table("where the time goes", ("", ""), rows)
+    for note in model["notes"]:
+        console().print(f"note: {note}")

@@ -126,7 +126,7 @@ def _timeline(found: "Evaluation") -> list[dict[str, Any]]:
 
 def _print(found: "Evaluation", title: str, between: "Mapping[str, Sequence[float]]") -> None:
     from scaleout.cli.console import print_facts, print_table
-    from scaleout.config.units import format_seconds
+    from scaleout.config.units import format_seconds, format_times
 
     plain = found.plain()
     baseline_s = found.baseline_s
@@ -138,11 +138,11 @@ def _print(found: "Evaluation", title: str, between: "Mapping[str, Sequence[floa
         (f"split into {found.chunks} kernels", found.split_s),
         ("ideal: the longer of computing and communication", found.ideal_s),
     ):
-        rows.append([label, format_seconds(seconds), f"{baseline_s / seconds:.2f}x"])
+        rows.append([label, format_seconds(seconds), format_times(baseline_s / seconds)])
     print_table(title, ("", "time", "speed-up"), rows)
     if between:
         ends = [
-            [key, *(f"{format_seconds(each)} ({baseline_s / each:.2f}x)" for each in sorted(times))]
+            [key, *(f"{format_seconds(each)} ({format_times(baseline_s / each)})" for each in sorted(times))]
             for key, times in between.items()
         ]
         print_table("fused, by what was not measured", ("key of work_groups", "at the least", "at the most"), ends)
@@ -166,11 +166,13 @@ def _print(found: "Evaluation", title: str, between: "Mapping[str, Sequence[floa
 
 def _print_sweep(key: str, rows: list[dict[str, Any]], title: str) -> None:
     from scaleout.cli.console import print_table
-    from scaleout.config.units import format_seconds
+    from scaleout.config.units import format_seconds, format_share
 
     times = ("baseline_s", "fused_aware_s", "fused_oblivious_s", "kernel_split_s", "ideal_s")
     columns = (key, *(time.removesuffix("_s").replace("_", " ") for time in times), "saved")
-    cells = [[f"{row[key]}", *(format_seconds(row[time]) for time in times), f"{row['saving']:.1%}"] for row in rows]
+    cells = [
+        [f"{row[key]}", *(format_seconds(row[time]) for time in times), format_share(row["saving"])] for row in rows
+    ]
     print_table(title, columns, cells)
 
 

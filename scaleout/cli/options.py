@@ -118,6 +118,12 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")(command)
 
 
+def verbose_option(command: Command) -> Command:
+    """Add ``--verbose``."""
+    words = "Also print critical paths, what schedules decided, and when ranks are done."
+    return click.option("-v", "--verbose", is_flag=True, help=words)(command)
+
+
 def set_option(
     meaning: str = "Change a key of the workload; `scaleout show WORKLOAD` lists the keys",
 ) -> Callable[[Command], Command]:

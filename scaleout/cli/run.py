@@ -13,6 +13,7 @@ from scaleout.cli.options import (
     output_options,
     pairs_of,
     simulation_options,
+    verbose_option,
 )
 from scaleout.errors import ConfigError, ScaleoutError
 
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     metavar="FILE#N",
     help="Simulate plan N of a folder that `scaleout search --output` has written, such as plans#1, not a workload.",
 )
+@verbose_option
 @output_options("Write tables, timeline and figure here.")
 def run(
     job: NamedJob,
@@ -59,6 +61,7 @@ def run(
     trace_path: str | None,
     edits: tuple[str, ...],
     plan: str | None,
+    verbose: bool,
     output: Output,
 ) -> None:
     """Simulate a step of WORKLOAD, and print where the time goes.
@@ -76,7 +79,7 @@ def run(
 
         if trace_path is not None or edits:
             raise ConfigError(f"--plan {plan} is of a workload; leave out --trace and --edit")
-        _give(run_plan(plan, job, options, schedules), output)
+        _give(run_plan(plan, job, options, schedules), output, verbose=verbose)
         return
     if job.workload is None and trace_path is None:
         raise ConfigError(
@@ -87,7 +90,7 @@ def run(
     if trace_path is None:
         if edits:
             raise ConfigError(f"--edit {edits[0]} changes a recording (--trace); a workload is changed by --set")
-        _give(job.run(schedules, options), output)
+        _give(job.run(schedules, options), output, verbose=verbose)
         return
     if job.settings:
         raise ConfigError("--set changes a workload, which a trace has none of; leave it out")
@@ -99,15 +102,16 @@ def run(
     answer = trace.run(
         topology=job.topology, device=job.device, schedules=schedules, network_changes=job.changes, options=options
     )
-    _give(answer, output)
+    _give(answer, output, verbose=verbose)
 
 
-def _give(answer: "RunAnswer", output: Output) -> None:
+def _give(answer: "RunAnswer", output: Output, *, verbose: bool) -> None:
     """Print or write an answer; `ScaleoutError` if a schedule of it failed."""
     from scaleout.cli.tables import print_comparison
     from scaleout.report.files import write
 
     found, summary = answer.comparison, answer.to_dict()
-    output.give(summary, partial(print_comparison, found), partial(write, found, summary=summary))
+    printed = partial(print_comparison, found, verbose=verbose)
+    output.give(summary, printed, partial(write, found, summary=summary))
     if found.failures:
         raise ScaleoutError("; ".join(map(str, found.failures)))

@@ -197,33 +197,40 @@ def _search(
 
 
 def _print_answer(answer: "SearchAnswer", folder: Path | None) -> None:
-    """Print the fastest plan, what it reaches, and how to run it."""
-    from scaleout.cli.console import console
-    from scaleout.config.units import format_bytes, format_seconds
+    """Print the fastest plan, what it reaches, and how to run it, on lines that can be pasted."""
+    from scaleout.cli.console import print_answer
+    from scaleout.cli.printing import say
+    from scaleout.config.units import format_bytes, format_rate, format_seconds, format_share
     from scaleout.study.sweep.cases import run_line
 
     request, best = answer.request, answer.plans.fastest[0]
     each = best.estimate
-    speed = f"{each.tokens_per_s / request.num_ranks:,.0f} tokens/s/GPU, MFU {each.mfu:.1%}"
-    room = f"{format_bytes(request.memory_bytes - each.peak_bytes)} of {format_bytes(request.memory_bytes)} left"
-    console().print(f"fastest: {best.plan}, under {best.schedule}", soft_wrap=True)
-    console().print(f"  {format_seconds(each.step_s)} a step, {speed}, {room}", soft_wrap=True)
-    console().print(f"  {run_line(answer.jobs[best.choice])}", soft_wrap=True)
+    exposed = (f"{axis} {format_share(of / each.step_s)}" for axis, of in each.exposed_s.items() if of)
+    print_answer(
+        f"{request.base.name} on {request.topology.name}, ranks {request.num_ranks}, device {request.device.name}, "
+        f"global batch {request.batch}",
+        {
+            "plan": f"{best.plan}, under {best.schedule}",
+            "step": format_seconds(each.step_s),
+            "speed": f"{format_rate(each.tokens_per_s / request.num_ranks)} tokens/s/GPU, MFU {format_share(each.mfu)}",
+            "exposed": ", ".join(exposed) or "nothing",
+            "memory": f"fits: {format_bytes(each.peak_bytes)} of {format_bytes(request.memory_bytes)}, "
+            f"{format_bytes(request.memory_bytes - each.peak_bytes)} left",
+            "model": answer.model.title,
+        },
+    )
+    say(run_line(answer.jobs[best.choice]))
     if folder is not None:
-        console().print(f"  or: scaleout run --plan {folder}#1", soft_wrap=True)
-    console().print()
+        say(f"or: scaleout run --plan {folder}#1")
+    say("")
 
 
 def _print(answer: "SearchAnswer") -> None:
-    from scaleout.cli.console import console, print_table
-    from scaleout.config.units import format_bytes
+    from scaleout.cli.console import print_table
 
     request, plans, found = answer.request, answer.plans, answer.explanation
-    where = f"{request.base.name} on {request.topology.name}, ranks {request.num_ranks}"
-    size = f"global batch {request.batch}, {format_bytes(request.memory_bytes)} a rank"
-    title = f"{where}, {size}, device {request.device.name}: {answer.model.title}"
     several = bool(request.schedules)
-    _print_plans(title, request, plans.fastest, several=several)
+    _print_plans("the fastest plans", request, plans.fastest, several=several)
     _print_plans(
         "least memory for the step time (Pareto front), up to a quarter slower than the fastest",
         request,
@@ -234,14 +241,12 @@ def _print(answer: "SearchAnswer") -> None:
     print_table("plans", [_COUNTED.get(key, key) for key in counts], [[f"{n:,}" for n in counts.values()]], left=0)
     if found is not None:
         _print_explanation(plans, found)
-    else:
-        console().print(f"the fastest: {plans.fastest[0].plan}")
 
 
 def _print_explanation(answer: "Answer", found: "Explanation") -> None:
     """Print what the fastest plan overlaps, the same plans under all schedules, and what was not simulated."""
     from scaleout.cli.console import console, print_table
-    from scaleout.config.units import format_seconds
+    from scaleout.config.units import format_seconds, format_share, format_times
     from scaleout.study.search.explanation import REASONS
 
     rows = [
@@ -254,7 +259,7 @@ def _print_explanation(answer: "Answer", found: "Explanation") -> None:
     for compared in (found.same, found.other):
         for each in compared:
             gain = compared[0].estimate.step_s / each.estimate.step_s
-            rows.append([str(each.plan), each.schedule, format_seconds(each.estimate.step_s), f"{gain:.3f}"])
+            rows.append([str(each.plan), each.schedule, format_seconds(each.estimate.step_s), format_times(gain)])
     title = "the fastest plan, and the fastest under baseline, under every schedule"
     print_table(title, ("plan", "schedule", "step", "gain"), rows, left=2)
     simulated = answer.simulated
@@ -262,21 +267,18 @@ def _print_explanation(answer: "Answer", found: "Explanation") -> None:
     fastest_s = answer.fastest[0].estimate.step_s
     left = f"; {simulated.left:,} were not simulated" if simulated.left else ""
     if simulated.lower_bound_s is not None:
-        left += f", of which none can be more than {1 - simulated.lower_bound_s / fastest_s:.1%} faster (--simulations)"
+        at_most = format_share(1 - simulated.lower_bound_s / fastest_s)
+        left += f", of which none can be more than {at_most} faster (--simulations)"
     elif simulated.left:
         left += ", of which none can be faster"
     console().print(f"simulated: {len(simulated.found):,} of {simulated.choices:,} plans and schedules{left}")
     same = "the same plan" if not found.other else str(found.other[0].plan)
-    for words in (
-        f"the fastest: {found.fastest.plan}, under {found.fastest.schedule}",
-        f"the fastest under baseline: {same}, which takes {found.gain:.3f} times as long",
-    ):
-        console().print(words)
+    console().print(f"the fastest under baseline: {same}, which takes {format_times(found.gain)} as long")
 
 
 def _print_plans(title: str, request: "SearchRequest", plans: "tuple[EvaluatedPlan, ...]", *, several: bool) -> None:
     from scaleout.cli.console import print_table
-    from scaleout.config.units import format_bytes, format_seconds
+    from scaleout.config.units import format_bytes, format_rate, format_seconds, format_share
 
     axes = list(dict.fromkeys(axis for found in plans for axis in found.estimate.exposed_s))
     rows = []
@@ -288,13 +290,13 @@ def _print_plans(title: str, request: "SearchRequest", plans: "tuple[EvaluatedPl
                 str(found.plan),
                 *([found.schedule] if several else []),
                 format_seconds(each.step_s),
-                f"{each.tokens_per_s:,.0f}",
-                f"{each.tokens_per_s / request.num_ranks:,.0f}",
-                f"{each.mfu:.1%}",
-                f"{each.bubble:.1%}",
-                *(f"{each.exposed_s.get(axis, 0.0) / each.step_s:.1%}" for axis in axes),
+                format_rate(each.tokens_per_s),
+                format_rate(each.tokens_per_s / request.num_ranks),
+                format_share(each.mfu),
+                format_share(each.bubble),
+                *(format_share(each.exposed_s.get(axis, 0.0) / each.step_s) for axis in axes),
                 format_bytes(each.peak_bytes),
-                f"{1 - each.peak_bytes / request.memory_bytes:.1%}",
+                format_share(1 - each.peak_bytes / request.memory_bytes),
                 each.bound_by,
             ]
         )

@@ -40,7 +40,7 @@ def show(name_or_file: str, settings: tuple[str, ...], changes: "NetworkChanges"
         from scaleout.report.drawing import draw
 
         for line in draw(change_network(load_topology(name_or_file), changes)):
-            console().print(line, soft_wrap=True)
+            console().print(line)
         console().print()
         del facts["link_names"]  # drawn
     print_facts(facts)

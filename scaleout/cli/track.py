@@ -83,7 +83,7 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
 
 def _print(found: "dict[str, Outcome]", title: str) -> None:
     from scaleout.cli.console import print_table
-    from scaleout.config.units import format_bytes, format_seconds
+    from scaleout.config.units import format_bytes, format_seconds, format_times
 
     first = next(iter(found.values()))
     print_table(
@@ -102,7 +102,7 @@ def _print(found: "dict[str, Outcome]", title: str) -> None:
             [
                 name,
                 format_seconds(each.total_s),
-                f"{first.total_s / each.total_s:.3f}x",
+                format_times(first.total_s / each.total_s),
                 format_seconds(each.gemm_s),
                 format_seconds(each.fused_s),
                 format_seconds(each.all_gather_s),

@@ -54,7 +54,7 @@ def read_side(path: Path, schedule: str | None, *, timeline: bool) -> Side:
 
 
 def side_of(summary: Any, schedule: str | None, trace: Mapping[str, Any] | None, *, where: str) -> Side:
-    """Return a schedule of a `Comparison.summary`, with its part of `files.trace_events` where there is one.
+    """Return a schedule of a `Comparison.summary`, with its part of `perfetto.trace_events` where there is one.
 
     `where` is what messages call it. `ConfigError` as `read_side`.
     """

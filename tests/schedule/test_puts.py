@@ -15,6 +15,7 @@ from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.config.library import folder
+from scaleout.config.units import format_seconds
 from scaleout.errors import ConfigError
 from scaleout.program.graph import NONE, GraphBuilder, NodeKind
 from scaleout.program.operations import TimeSource, kernel
@@ -274,11 +275,11 @@ def test_a_run_says_when_each_rank_is_done():
     ends = first["phase_end_s"], second["phase_end_s"]
     assert ends[0]["embedding_forward"] < ends[1]["embedding_forward"]
     assert ends[0]["optimizer"] == pytest.approx(ends[1]["optimizer"])
-    asked = ["run", "dlrm-128", "--device", "mi210", "--schedule", "fused-oblivious"]
+    asked = ["run", "dlrm-128", "--device", "mi210", "--schedule", "fused-oblivious", "-v"]
     for key, value in changes.items():
         asked += ["--set", f"{key}={value}"]
     printed = CliRunner().invoke(scaleout, asked).output
-    late = f"{1e6 * (ends[1]['embedding_forward'] - ends[0]['embedding_forward']):.1f} us"
+    late = format_seconds(ends[1]["embedding_forward"] - ends[0]["embedding_forward"])
     assert "ranks of fused-oblivious" in printed
     assert late in printed
 

@@ -144,6 +144,11 @@ class Convolutional(WholeModel):
         return self
 
     @property
+    def samples(self) -> int:
+        """Samples of a step, over all ranks."""
+        return self.local_batch * self.data_parallel
+
+    @property
     def local_batch(self) -> int:
         """Samples of a rank in a step."""
         return self.batch_per_replica or (self.global_batch or 0) // self.data_parallel

@@ -67,6 +67,11 @@ class Dlrm(WholeModel):
         return self
 
     @property
+    def samples(self) -> int:
+        """Samples of a step, over all ranks."""
+        return self.global_batch
+
+    @property
     def local_batch(self) -> int:
         """Samples of a rank in a step."""
         return self.global_batch // self.data_parallel

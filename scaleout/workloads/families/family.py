@@ -113,6 +113,11 @@ class WholeModel(ModelFamily):
     def parameters_per_rank(self) -> int:
         """Parameters that a rank holds: the least that its memory must."""
 
+    @property
+    @abstractmethod
+    def samples(self) -> int:
+        """Samples of a step, over all ranks."""
+
     @abstractmethod
     def program(self) -> Program:
         """Write the execution graphs of one step, not yet timed."""
