@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from scaleout.cluster.device.spec import load_device
     from scaleout.cluster.topology.placement import place
     from scaleout.cluster.topology.topology import break_links, degrade_links, slow_down
-    from scaleout.cluster.topology.what_if import NetworkChanges
     from scaleout.errors import ConfigError, GraphError, ScaleoutError, SimulationError, TraceError
     from scaleout.network.alpha_beta.cost import collective_cost
     from scaleout.report.vocabulary import schema
@@ -51,7 +50,6 @@ _HOMES = {
     "ConfigError": "errors",
     "GraphError": "errors",
     "Job": "study.job",
-    "NetworkChanges": "cluster.topology.what_if",
     "RunAnswer": "api.runs",
     "ScaleoutError": "errors",
     "SearchAnswer": "api.searches",
@@ -101,7 +99,6 @@ __all__ = [
     "ConfigError",
     "GraphError",
     "Job",
-    "NetworkChanges",
     "RunAnswer",
     "ScaleoutError",
     "SearchAnswer",

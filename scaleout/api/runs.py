@@ -104,15 +104,13 @@ def run(
         A name, a file or what was loaded; a topology also as an expression or a graph of networkx. By default the
         workload's.
     schedules : sequence of str
-        Names of schedules, joined by ``+`` where wanted; by default the workload's.
+        To compare, parts of one joined by ``+``; by default the workload's.
     changes : mapping, optional
-        Keys of the workload's file to change, where it is given by name, as ``--set``.
+        Keys of the workload to set, where it is given by name, as ``--set``.
     network_changes : mapping or NetworkChanges, optional
         What is changed of the network, see `load_topology`.
-    options : SimulationOptions, optional
-        How the step is simulated.
-    **attributes
-        Attributes of the options as keywords, such as ``network="link"``, which go before those of `options`.
+    options, **attributes : optional
+        `SimulationOptions`, or their attributes as keywords, such as ``network="link"``, which go first.
 
     Raises
     ------

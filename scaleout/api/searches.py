@@ -230,6 +230,14 @@ def search(
     >>> answer.to_frame()[["plan.data_parallel", "makespan_s"]].shape
     (3, 2)
     """
+    for name, count in (
+        ("global_batch", global_batch),
+        ("simulations", simulations),
+        ("top", top),
+        ("workers", workers),
+    ):
+        if count is not None and count < 1:
+            raise ConfigError(f"search(): {name}: must be 1 or more, not {count}")
     shipped = load_workload(workload)  # without settings: those that a plan chooses are no keys of the workload's
     given = changes_of(network_changes)
     network, named_device = topology or shipped.topology, device or shipped.device

@@ -26,7 +26,9 @@ PARAMETERS = [
     for name in CALLABLES
     for parameter in inspect.signature(getattr(scaleout, name)).parameters.values()
     if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+    and not (name in ("search", "sweep") and parameter.name in ("workers", "directory", "cluster", "tell"))
 ]
+"""All but what starts processes for each value."""
 WORKLOAD = "like: llama-3-8b\nlayers: 1\ndata_parallel: 8\nbatch_per_replica: 1\nsequence: 128\ntopology: t3-ring-8\n"
 
 
