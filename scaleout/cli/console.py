@@ -168,6 +168,14 @@ def _print_paragraphs(shown: Console, headings: Sequence[str], cells: Sequence[S
             shown.print(Padding(words, (0, 0, 0, 0 if place < left else _GAP), expand=False))
 
 
+def print_paragraph(name: str, words: str, lines: Iterable[str]) -> None:
+    """Print what a name stands for, and further in lines about it; empty ones are left out."""
+    shown = console()
+    shown.print(Text.assemble((one_line(name), "bold"), f": {one_line(words)}", overflow="fold"))
+    for line in filter(None, lines):
+        shown.print(Padding(Text(one_line(line), overflow="fold"), (0, 0, 0, _GAP), expand=False))
+
+
 def print_links(title: str, links: Sequence[dict[str, Any]]) -> None:
     """Print what the busiest links carry."""
     print_table(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scaleout.cli import completion
 from scaleout.cli.options import SIMULATION, NamedJob, Output, job_options, output_options, pairs_of, simulation_options
 from scaleout.errors import ConfigError
 
@@ -18,7 +19,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @job_options()
-@click.option("--schedule", default="overlap", show_default=True, metavar="NAME", help="As of `scaleout run`.")
+@click.option(
+    "--schedule",
+    default="overlap",
+    show_default=True,
+    metavar="NAME",
+    shell_complete=completion.schedules,
+    help="As of `scaleout run`.",
+)
 @click.option("--tokens", required=True, metavar="N", help="Tokens to train on, such as 15T.")
 @click.option("--checkpoint", required=True, metavar="TIME", help="How long training waits for a checkpoint: 10s.")
 @click.option("--restart", default="10min", show_default=True, metavar="TIME", help="From a failure until it goes on.")

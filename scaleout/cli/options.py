@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import click
 
+from scaleout.cli import completion
 from scaleout.cli.printing import say, say_json
 from scaleout.errors import ConfigError, one_line, shown
 
@@ -128,7 +129,10 @@ def set_option(
     meaning: str = "Change a key of the workload; `scaleout show WORKLOAD` lists the keys",
 ) -> Callable[[Command], Command]:
     """Add ``--set key=value``."""
-    return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help=f"{meaning}; repeatable.")
+    words = f"{meaning}; repeatable."
+    return click.option(
+        "--set", "settings", multiple=True, metavar="KEY=VALUE", shell_complete=completion.keys, help=words
+    )
 
 
 def machine_options(*, device: str | None = None, topology: str | None = None) -> Callable[[Command], Command]:
@@ -138,7 +142,15 @@ def machine_options(*, device: str | None = None, topology: str | None = None) -
         for name, default in (("device", device), ("topology", topology)):
             what = {"device": "GPU (or other device)"}.get(name, name)
             meaning = f"Name or file of the {what}" + ("." if default else "; by default the workload's.")
-            option = click.option(f"--{name}", default=default, show_default=True, metavar="NAME|FILE", help=meaning)
+            known = completion.names_of(name)
+            option = click.option(
+                f"--{name}",
+                default=default,
+                show_default=True,
+                metavar="NAME|FILE",
+                shell_complete=known,
+                help=meaning,
+            )
             command = option(command)
         return command
 
@@ -360,7 +372,8 @@ def job_options(*, required: bool = True) -> Callable[[Command], Command]:
 
     def add(command: Command) -> Command:
         named = machine_options()(set_option()(network_options()(command)))
-        return click.argument("workload", required=required)(named)
+        known = completion.names_of("workload")
+        return click.argument("workload", required=required, shell_complete=known)(named)
 
     return _handing("job", collect, add)
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from scaleout.cli import completion
 from scaleout.cli.options import (
     SIMULATION,
     NamedJob,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     "schedules",
     multiple=True,
     metavar="NAME",
+    shell_complete=completion.schedules,
     help="How communication is overlapped, fused or partitioned, not the pipeline schedule (--set pipeline_schedule): "
     "baseline, which overlaps nothing; overlap, to which PyTorch and Megatron-LM are nearer; fused; others (`scaleout "
     "list schedules`); or several joined by +. Repeatable; speed-ups are over the first. By default those of the "

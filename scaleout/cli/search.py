@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scaleout.cli import completion
 from scaleout.cli.options import NamedJob, Output, Whole, job_options, output_options, simulation_options
 from scaleout.errors import ConfigError
 
@@ -47,6 +48,7 @@ _COUNTED = {
     "schedules",
     multiple=True,
     metavar="NAME",
+    shell_complete=completion.schedules,
     help="Also evaluate every plan with communication overlapped, fused or partitioned, such as overlap or centauri "
     "(`scaleout list schedules`; not the pipeline schedule, which a plan chooses); repeatable. The baseline is always "
     "evaluated.",

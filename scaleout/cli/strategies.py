@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scaleout.cli import completion
 from scaleout.cli.options import (
     SIMULATION,
     NamedJob,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     "names",
     multiple=True,
     metavar="NAME",
+    shell_complete=completion.strategies,
     help="Strategy, such as ddp or centauri (`scaleout list strategies`); repeatable; by default all.",
 )
 @simulation_options(*SIMULATION)

@@ -37,8 +37,9 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
       following             arrays that are added to the all-reduced output, such as a
                             residual connection's; also near the memory, if not 0
       policy                who goes first at the memory, GEMM or collective:
-                            round-robin, compute-first or dedicated; by default every
-                            configuration's own (not the --policy of `scaleout run`)
+                            round-robin, first-ready, compute-first or dedicated; by
+                            default every configuration's own (not the --policy of
+                            `scaleout run`)
       trigger               most bytes of the output that one triggered DMA sends
       tracker_entries       wavefronts (warps) that the tracker follows; by default the
                             device's

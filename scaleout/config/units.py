@@ -11,7 +11,7 @@ Inside the package there are only seconds, bytes, FLOPs and their quotients. A `
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -29,10 +29,15 @@ class Quantity:
     """A physical quantity: its name, the units that are understood, and one example for messages."""
 
     name: str
-    factors: dict[str, float]
+    factors: dict[str, float] = field(hash=False)
     example: str
     smallest: float = 1e-9  # above zero, in SI units
     largest: float = 1e18
+
+    @property
+    def unit(self) -> str:
+        """The unit of `example`."""
+        return re.sub(r"^[\d. ]+", "", self.example)
 
 
 def _with_prefixes(unit: str, scale: float, prefixes: dict[str, float]) -> dict[str, float]:
@@ -107,17 +112,17 @@ def _validator(quantity: Quantity, *, by_level: bool = False) -> BeforeValidator
     return BeforeValidator(validate)
 
 
-Bytes = Annotated[float, _validator(BYTES)]
-BytesPerSecond = Annotated[float, _validator(BYTES_PER_S)]
-Seconds = Annotated[float, _validator(SECONDS)]
-Watts = Annotated[float, _validator(WATTS)]
-Joules = Annotated[float, _validator(JOULES)]
-Failures = Annotated[float, _validator(FAILURES)]
-Dollars = Annotated[float, _validator(DOLLARS)]
-FlopsPerSecond = Annotated[float, _validator(FLOPS_PER_S)]
-Hertz = Annotated[float, _validator(HERTZ)]
-BytesPerSecondByLevel = Annotated[tuple[float, ...], _validator(BYTES_PER_S, by_level=True)]
-SecondsByLevel = Annotated[tuple[float, ...], _validator(SECONDS, by_level=True)]
+Bytes = Annotated[float, _validator(BYTES), BYTES]
+BytesPerSecond = Annotated[float, _validator(BYTES_PER_S), BYTES_PER_S]
+Seconds = Annotated[float, _validator(SECONDS), SECONDS]
+Watts = Annotated[float, _validator(WATTS), WATTS]
+Joules = Annotated[float, _validator(JOULES), JOULES]
+Failures = Annotated[float, _validator(FAILURES), FAILURES]
+Dollars = Annotated[float, _validator(DOLLARS), DOLLARS]
+FlopsPerSecond = Annotated[float, _validator(FLOPS_PER_S), FLOPS_PER_S]
+Hertz = Annotated[float, _validator(HERTZ), HERTZ]
+BytesPerSecondByLevel = Annotated[tuple[float, ...], _validator(BYTES_PER_S, by_level=True), BYTES_PER_S]
+SecondsByLevel = Annotated[tuple[float, ...], _validator(SECONDS, by_level=True), SECONDS]
 """One value for all levels of a network, or a list of one each."""
 
 MOST_COUNT = 2**40
@@ -223,3 +228,22 @@ def format_share(share: float) -> str:
 def format_times(ratio: float) -> str:
     """Write how many times as much, such as ``'1.55x'``."""
     return f"{ratio:.2f}x" if abs(ratio) < 9.995 else f"{_scaled(ratio, '', ())}x"
+
+
+_WRITE = {
+    BYTES.name: format_bytes,
+    BYTES_PER_S.name: format_bytes_per_s,
+    SECONDS.name: format_seconds,
+    WATTS.name: format_watts,
+    JOULES.name: format_joules,
+    DOLLARS.name: format_dollars,
+    FLOPS_PER_S.name: format_flops_per_s,
+    HERTZ.name: format_hertz,
+}
+
+
+def written(value: float, quantity: Quantity) -> str:
+    """Write a number of SI units as its quantity is written, such as ``'25 MiB'``; failures by the year."""
+    if quantity is FAILURES:
+        return f"{value / quantity.factors['/year']:.3g}/year"
+    return _WRITE[quantity.name](value)

@@ -96,7 +96,8 @@ SCHEDULES: dict[str, Schedule] = {
     ),
     "track-and-trigger": Schedule(
         "GEMMs and the collectives behind them overlapped by T3's hardware, arXiv:2401.16677; "
-        "track-and-trigger:POLICY names who goes first at the memory: round-robin, compute-first or dedicated",
+        "track-and-trigger:POLICY names who goes first at the memory: round-robin, first-ready, compute-first or "
+        "dedicated",
         "t3.schedule:track",
         rewrites=True,
         exclusive=True,
