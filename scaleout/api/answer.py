@@ -9,7 +9,8 @@ from scaleout.report.documents import document
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
+
+    from scaleout.report.plots.schedules import Axes
 
 _MOST_ROWS = 40
 """Of a table in a notebook."""

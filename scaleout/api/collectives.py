@@ -23,7 +23,7 @@ from scaleout.simulation.options import SimulationOptions
 from scaleout.study.provenance import Provenance, provenance
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from scaleout.report.plots.schedules import Axes
 
 Costs = dict[str, dict[str, Any]]
 """Algorithm to its cost: ``time_s``, ``num_chunks`` and what else the network model knows."""

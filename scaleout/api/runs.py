@@ -17,7 +17,7 @@ from scaleout.study.job import Outcome
 from scaleout.workloads.config import ModelFamily, load_workload
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from scaleout.report.plots.schedules import Axes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -125,7 +125,7 @@ def run(
     >>> list(answer.to_frame().schedule)
     ['baseline', 'fused']
     >>> round(answer["fused"].speedup, 2)
-    1.09
+    1.57
     """
     how = options_of(options, **attributes)
     job = load_workload(workload, changes) if isinstance(workload, str) else workload

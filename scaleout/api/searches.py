@@ -30,7 +30,7 @@ from scaleout.study.sweep.cases import run_line
 from scaleout.workloads.config import LayeredModel, load_workload
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from scaleout.report.plots.schedules import Axes
 
 _PLAIN = {"host": "none", "clocks": "unthrottled", "contention": True}
 """Options of a search, and what a run takes for them where its command line says nothing."""

@@ -12,7 +12,7 @@ from scaleout.study.sweep.engine import Execution, execute
 from scaleout.study.sweep.study import Study, load_study, study_of
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from scaleout.report.plots.schedules import Axes
 
 
 @dataclass(frozen=True, eq=False, repr=False)

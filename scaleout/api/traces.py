@@ -26,7 +26,8 @@ from scaleout.study.neighbours import beside_collectives
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
+
+    from scaleout.report.plots.schedules import Axes
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
+from matplotlib.axes import Axes as Axes  # noqa: PLC0414 - also for annotations elsewhere
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.text import Text
