@@ -65,6 +65,7 @@ def study(
     Examples: scaleout study topologies --output results; scaleout study mine.yaml --output results --cluster
     local.
     """
+    from scaleout.report.documents import document
     from scaleout.study.sweep.engine import Execution
     from scaleout.study.sweep.study import load_study
 
@@ -77,10 +78,12 @@ def study(
         _say_part(asked, output, how, as_json=as_json)
         return
     cases, written = _write(asked, cases, output, timelines=timelines or asked.file.timelines, report=not no_report)
-    summary = _summary(asked, cases, output, written)
+    models = sorted(set(cases["model"][cases["status"] == "ok"])) if "model" in cases else []
+    inputs = {"study": file, **asked.file.model_dump(mode="json", exclude_unset=True)}
+    summary = document("study", _summary(asked, cases, output, written), inputs=inputs, models=models)
     _give(asked, cases, output, summary, as_json=as_json)
     if not summary["ok"]:
-        raise ScaleoutError(f"all cases failed, the first with: {summary['failures'][0]['message']}")
+        raise ScaleoutError(f"all cases failed, the first with: {summary['failed_for'][0]['message']}")
 
 
 def _run(asked: "Study", output: Path, how: "Execution", *, quiet: bool) -> "pd.DataFrame | None":
@@ -133,7 +136,6 @@ def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[
         "ok": int(counts.get("ok", 0)),
         "failed": int(counts.get("failed", 0)),
         "left_out": int(counts.get("left out", 0)),
-        "models": sorted(set(cases["model"][cases["status"] == "ok"])) if "model" in cases else [],
         "axes": {column: list(values) for column, values in asked.axes.items()},
         "fastest": best_of(asked, cases),
         "failures": failures_of(cases),
@@ -151,16 +153,16 @@ def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str
         say_json(summary)
         return
     rows = [
-        [each["workload"], each["inputs"], str(each["case"]), format_seconds(each["makespan_s"])]
-        for each in summary["fastest"]
+        [each["workload"], each["varied"], str(each["case"]), format_seconds(each["makespan_s"])]
+        for each in summary["fastest_cases"]
     ]
     title = f"{asked.title}: the fastest of each workload"
     print_table(title, ("workload", "inputs", "case", "makespan"), rows, left=2)
-    for each in summary["fastest"]:
+    for each in summary["fastest_cases"]:
         say(one_line(f"case {each['case']} alone: {each['run']}"))
     more = f", {summary['left_out']:,} left out" if summary["left_out"] else ""
     say(f"{summary['cases']:,} cases: {summary['ok']:,} ok, {summary['failed']:,} failed{more}")
-    for each in summary["failures"]:
+    for each in summary["failed_for"]:
         say(one_line(f"{each['cases']:,} failed: {each['message']}"))
     for name, meaning in summary["files"].items():
         say(one_line(f"{output / name}  {meaning}"))
@@ -171,6 +173,9 @@ def _say_part(asked: "Study", output: Path, how: "Execution", *, as_json: bool) 
 
     part, parts = how.shard
     if as_json:
-        say_json({"study": asked.name, "output": str(output), "shard": [part, parts]})
+        from scaleout.report.documents import document
+
+        found = {"study": asked.name, "output": str(output), "shard_of": [part, parts]}
+        say_json(document("study", found, inputs={"study": asked.name, "shard": [part, parts]}))
         return
     say(f"part {part} of {parts} is done; run the same command without --shard when all are, for table and report")
