@@ -14,7 +14,7 @@ from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.what_if import NetworkChanges, change_network
 from scaleout.config import library
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, TraceError, shown
 from scaleout.interop.chakra.load import load_program
 from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
@@ -145,7 +145,10 @@ def read_trace(path: str | Path) -> Trace:
     >>> trace = scaleout.read_trace("recording")  # doctest: +SKIP
     >>> trace.edit(batch="2x").run().outcomes[0].makespan_s  # doctest: +SKIP
     """
-    loaded = load_program(str(path))
+    try:
+        loaded = load_program(str(path))
+    except OSError as error:
+        raise TraceError(f"{shown(str(path))}: cannot be read ({error.strerror}); give a folder of traces") from None
     gc.collect()  # gives back what reading took, a tenth of the memory of a large trace's simulation
     return Trace(str(path), loaded.program, loaded.facts)
 

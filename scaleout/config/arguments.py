@@ -29,7 +29,6 @@ R = TypeVar("R")
 
 MAKERS = {
     "Device": "load_device",
-    "Graph": "networkx.Graph",
     "ModelFamily": "load_workload",
     "Placement": "place",
     "Program": "generate",
