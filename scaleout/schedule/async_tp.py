@@ -60,7 +60,7 @@ def _pairs(graph: ExecutionGraph, axis: int, ranks: int) -> list[Pair]:
     for node in np.flatnonzero(whole).tolist():
         kind = COLLECTIVES[graph.collective[node]]
         produces = kind == "reduce_scatter"
-        near = graph.dependencies_of(node).tolist() if produces else graph.users[node]
+        near = graph.dependencies_of(node).tolist() if produces else graph.users_of(node)
         gemms = tuple(user for user in near if _cuts(graph, user) and user not in taken)
         alone = len(near) == 1 or not produces
         if kind in ("all_gather", "reduce_scatter") and gemms and near[0] == gemms[0] and alone:

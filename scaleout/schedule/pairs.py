@@ -52,10 +52,10 @@ def find_pairs(graph: ExecutionGraph, group_sizes: Sequence[int], slices: int) -
     for node in np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & (graph.slices == 1)).tolist():
         kind = COLLECTIVES[graph.collective[node]]
         makers = _makers(graph, graph.dependencies_of(node).tolist()) if kind in PRODUCERS else []
-        size = group_sizes[graph.group[node]]
+        size, users = group_sizes[graph.group[node]], graph.users_of(node)
         for kernels, produces, operations in (
             (makers, True, PRODUCERS.get(kind, ())),
-            (graph.users[node] if len(graph.users[node]) == 1 else [], False, CONSUMERS.get(kind, ())),
+            (users if len(users) == 1 else [], False, CONSUMERS.get(kind, ())),
         ):
             fits = kernels and all(
                 graph.operation(kernel) in operations and _is_whole(graph, kernel) for kernel in kernels

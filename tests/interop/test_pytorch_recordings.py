@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -149,6 +150,17 @@ def test_old_categories_and_compressed_files_are_read(tmp_path):
     rank.kernel(10, 20, launch=2)
     rank.write(tmp_path, zipped=True)
     assert replay_us(tmp_path)[1].kernels_linked == 1
+
+
+def test_a_small_file_takes_little_memory(tmp_path):
+    rank = Rank().step(0, 0, 400)
+    rank.kernel(10, 5, launch=2)
+    (tmp_path / "job.rank0.json").write_text(json.dumps(rank.content()))
+    tracemalloc.start()
+    load_recording([tmp_path])
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 100e6
 
 
 def test_steps_are_told_apart(tmp_path):

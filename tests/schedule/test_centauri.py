@@ -341,7 +341,7 @@ def test_the_command_says_what_was_decided(capsys, monkeypatch):
     main()
     (found,) = json.loads(capsys.readouterr().out)["results"]
     assert any("all_gather of 1070 MB over data: by levels 2 x 8" in words for words in found["decisions"])
-    monkeypatch.setattr("sys.argv", ["scaleout", "run", *arguments, *rings])
+    monkeypatch.setattr("sys.argv", ["scaleout", "run", *arguments, *rings, "-v"])
     main()
     assert "what centauri decided" in capsys.readouterr().out
 

@@ -279,7 +279,7 @@ def test_rows_of_memory_are_in_bytes(tmp_path):
     assert [row["measured_bytes"] for row in comparison.summary()["rows"]] == [45.5625 * 2**30, 9.5625 * 2**30]
     options = ["validate", str(file), "--table", "megatron_seqsel_fig1_mem", "--output", str(tmp_path)]
     shown = CliRunner().invoke(scaleout, options, catch_exceptions=False)
-    assert "45.56 GiB" in shown.output
+    assert "45.6 GiB" in shown.output
 
 
 def test_the_command_line(tmp_path):

@@ -27,10 +27,10 @@ class Latent(Config):
     """
 
     query_rank: Count | None = Field(default=None, description="queries are projected at once if unset")
-    key_value_rank: Count
+    key_value_rank: Count = Field(description="width from which keys and values are made")
     plain_dim: Count = Field(description="width of a head's query and key without positions")
     rotary_dim: Count = Field(description="width of a head's query and key with positions; keys share it")
-    value_dim: Count
+    value_dim: Count = Field(description="width of a head's value")
     put_together: bool = Field(
         default=False,
         description="heads are copied together from their parts, as Megatron-LM does without fused rotary",
@@ -52,7 +52,7 @@ class Transformer(LayeredModel):
 
     RENAMED: ClassVar[Mapping[str, str]] = {**LayeredModel.RENAMED, "products": "linear_dtype"}
 
-    heads: Count
+    heads: Count = Field(description="heads of attention")
     kv_heads: Count | None = Field(default=None, description="heads of keys and values; as many as heads if unset")
     head_size: Count | None = Field(default=None, description="width of a head; hidden / heads if unset")
     latent: Latent | None = Field(default=None, description="multi-head latent attention instead of plain heads")
@@ -105,7 +105,7 @@ class Transformer(LayeredModel):
     compiled: bool = Field(default=False, description="element-wise kernels that follow each other are one")
     dropout: bool = Field(default=False, description="after attention's scores and each half of a layer, in training")
     vocabulary: CountOrZero = Field(default=0, description="tokens known; 0 leaves out embedding, head and loss")
-    tied_embedding: bool = False
+    tied_embedding: bool = Field(default=False, description="embedding and output projection share their parameters")
     loss: Literal["unfused", "fused", "in_place", "vocabulary_parallel"] = Field(
         default="unfused",
         description="cross entropy as the framework's several kernels, as one that reads once, as one that leaves the "
