@@ -104,7 +104,7 @@ def _bulks(graph: ExecutionGraph) -> list[tuple[int, int, int]]:
     """
     found = []
     for node in np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & (graph.slices == 1)).tolist():
-        before, users = graph.dependencies_of(node).tolist(), graph.users[node]
+        before, users = graph.dependencies_of(node).tolist(), graph.users_of(node)
         gathers = COLLECTIVES[graph.collective[node]] == "all_gather" and len(users) == len(before) == 1
         if gathers and _cuts(graph, before[0]) and graph.kind[users[0]] == NodeKind.COLLECTIVE:
             scatters = COLLECTIVES[graph.collective[users[0]]] == "reduce_scatter"
