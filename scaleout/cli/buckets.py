@@ -38,6 +38,7 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: "Simulati
     """
     from scaleout.cli.console import print_answer, print_table
     from scaleout.config.units import format_bytes, format_seconds
+    from scaleout.report.documents import document
     from scaleout.study.buckets import best, sweep_buckets
     from scaleout.study.job import Job
     from scaleout.study.provenance import provenance_of
@@ -51,7 +52,9 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: "Simulati
     found = best(rows)
     model = provenance_of(swept)
     about = {"workload": workload, "model": model.summary()}
-    summary = {**about, "best": asdict(found), "results": [asdict(row) for row in rows]}
+    answer = {**about, "best": asdict(found), "results": [asdict(row) for row in rows]}
+    inputs = {**job.inputs(loaded, options, ("overlap:always",)), "bytes": parse_sizes(sizes), "algorithm": list(ways)}
+    summary = document("buckets", answer, inputs=inputs, models=[model.models])
 
     def print_tables() -> None:
         columns = ("algorithm", "", "bucket", "step", "communication", "exposed")

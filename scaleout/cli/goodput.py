@@ -60,6 +60,7 @@ def goodput(
     """
     from scaleout.analysis.goodput import goodput as find
     from scaleout.config.units import TOKENS, parse
+    from scaleout.report.documents import document
     from scaleout.study.job import Job, run
     from scaleout.study.provenance import provenance_of
     from scaleout.workloads.config import layered
@@ -79,7 +80,7 @@ def goodput(
     steps = wanted / (workload.tokens * workload.data_parallel)
     energy_j = None if outcome.energy is None else outcome.energy.total_j * steps / found.goodput
     model = provenance_of(simulated)
-    summary = {
+    found_all = {
         "workload": workload.name,
         "topology": topology.name,
         "device": device.name,
@@ -93,6 +94,8 @@ def goodput(
         **found.summary(),
         "disturbance": vars(disturbance),
     }
+    inputs = {**job.inputs(workload, options, (schedule,)), "tokens": wanted, **vars(disturbance)}
+    summary = document("goodput", found_all, inputs=inputs, models=[model.models])
 
     def write(folder: Any) -> dict[str, str]:
         from scaleout.config.writing import write_json

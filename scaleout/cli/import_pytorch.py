@@ -39,7 +39,11 @@ def pytorch(
     )
     files = save_program(program, output, name=report.name, facts=facts)
     if as_json:
-        say_json(report.summary())
+        from scaleout.report.documents import document
+
+        asked = {"paths": list(map(str, paths)), "allow_partial": allow_partial, "step": step, "device": device}
+        inputs = {name: value for name, value in asked.items() if value is not None}
+        say_json(document("import pytorch", report.summary(), inputs=inputs))
         return
     from scaleout.cli.console import print_table
     from scaleout.config.units import format_bytes, format_seconds

@@ -12,9 +12,11 @@ from scaleout.cli.printing import say, say_json
 from scaleout.errors import ConfigError, one_line, shown
 
 if TYPE_CHECKING:
+    from scaleout.api.runs import RunAnswer
     from scaleout.cluster.device.spec import Device
     from scaleout.cluster.topology.topology import Topology
     from scaleout.cluster.topology.what_if import NetworkChanges
+    from scaleout.simulation.options import SimulationOptions
     from scaleout.workloads.config import ModelFamily
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -251,6 +253,28 @@ class NamedJob(NamedTuple):
     device: str | None
     settings: Mapping[str, Any]
     changes: "NetworkChanges"
+
+    def run(self, schedules: "Sequence[str]", options: "SimulationOptions") -> "RunAnswer":
+        """Simulate it under several schedules."""
+        from scaleout.api.runs import run
+
+        assert self.workload is not None
+        return run(
+            self.workload, topology=self.topology, device=self.device, schedules=schedules, changes=self.settings,
+            network_changes=self.changes, options=options,
+        )  # fmt: skip
+
+    def inputs(
+        self, workload: "ModelFamily", options: "SimulationOptions", schedules: "Sequence[str]" = ()
+    ) -> dict[str, Any]:
+        """Return what was asked, with what the workload's file says where the command line does not."""
+        from scaleout.api.inputs import inputs_of
+
+        named = {"topology": self.topology or workload.topology, "device": self.device or workload.device}
+        return inputs_of(
+            {"workload": self.workload, **named}, settings=self.settings, changes=self.changes, options=options,
+            schedules=schedules,
+        )  # fmt: skip
 
     def load(self) -> "tuple[ModelFamily, Topology, Device]":
         """Load the workload, and the topology and device that it names where the command line names none."""

@@ -1,29 +1,23 @@
 """`scaleout search`: the best parallel plans of a training job on a cluster."""
 
-import os
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from scaleout.cli import completion
 from scaleout.cli.options import NamedJob, Output, Whole, job_options, output_options, simulation_options
-from scaleout.cli.plan import inputs_of
-from scaleout.errors import ConfigError, ScaleoutError
+from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
+    from scaleout.api.searches import Export, SearchAnswer
     from scaleout.simulation.options import SimulationOptions
-    from scaleout.study.provenance import Provenance
-    from scaleout.study.search.best import Choice, EvaluatedPlan
-    from scaleout.study.search.checkpoint import Memory
+    from scaleout.study.search.best import EvaluatedPlan
     from scaleout.study.search.explanation import Explanation
     from scaleout.study.search.request import SearchRequest
     from scaleout.study.search.search import Answer
-
-    Jobs = Mapping[Choice, dict[str, Any]]
 
 _COUNTED = {
     "indivisible": "degrees do not divide",
@@ -45,7 +39,6 @@ _COUNTED = {
 @click.option("--memory", metavar="SIZE", help="Memory of a rank, such as 80GB; by default the device's.")
 @click.option(
     "--global-batch",
-    "batch",
     type=Whole(),
     metavar="N",
     help="Sequences in a step, over all replicas; by default the workload's batch_per_replica x data_parallel.",
@@ -100,21 +93,9 @@ def search(
     search llama-3-70b --global-batch 32 --schedule overlap --schedule centauri; scaleout search llama-3-8b
     --export torchtitan.
     """
-    from scaleout.study.search.checkpoint import Memory, PlanLog
-    from scaleout.study.search.explanation import explanation, why_none
-
-    request = _request(job, options, **wanted)
-    workers = workers or os.cpu_count() or 1
-    kept: AbstractContextManager[Memory]
-    kept = nullcontext(Memory()) if output.folder is None else PlanLog(output.folder, request)
-    with _workers_killed(), kept as memory:
-        answer = _find(request, memory, workers, quiet=output.as_json)
-        if not answer.fastest:
-            raise ConfigError(why_none(request, answer))
-        found = explanation(request, answer, workers=workers, memory=memory) if request.schedules else None
-    jobs = {each.choice: inputs_of(job, request, each) for each in (*answer.fastest, *answer.front)}
-    summary = _summary(request, answer, found, jobs)
-    exports = [_export(name, request, answer) for name in dict.fromkeys(formats)]
+    answer = _search(job, options, workers, output, **wanted)
+    exports = [answer.export(name) for name in dict.fromkeys(formats)]
+    summary = answer.to_dict()
     if exports:
         summary["exports"] = {each.format: each.summary() for each in exports}
 
@@ -124,7 +105,7 @@ def search(
         from scaleout.study.search.checkpoint import FILE
 
         write_json(folder / "summary.json", summary)
-        draw_plans(request, answer, folder / "pareto.png")
+        draw_plans(answer.request, answer.plans, folder / "pareto.png")
         return {
             FILE: "every plan that was evaluated; the same search resumes from it",
             "summary.json": "the numbers of the tables",
@@ -133,46 +114,14 @@ def search(
         }
 
     def print_tables() -> None:
-        _print_answer(request, answer, jobs, output.folder)
-        _print(request, answer, found)
+        _print_answer(answer, output.folder)
+        _print(answer)
         _print_exports(exports, whole=output.folder is None)
 
     output.give(summary, print_tables, write)
 
 
-class _Export(NamedTuple):
-    """The fastest plan that a framework can run, as its configuration."""
-
-    format: str
-    plan: int  # its place among the fastest
-    text: str
-    notes: tuple[str, ...]
-    why: str  # faster ones are not written; empty if it is the fastest
-
-    def summary(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return {"plan": self.plan, "text": self.text, "notes": list(self.notes), "faster_ones": self.why}
-
-
-def _export(name: str, request: "SearchRequest", answer: "Answer") -> _Export:
-    """Write the fastest plan that a framework can be told to run; `ConfigError` if it can run none that was found."""
-    from scaleout.interop.models.plans import write_plan
-
-    why = ""
-    for number, each in enumerate(answer.fastest, start=1):
-        try:
-            written = write_plan(name, request.workload(each.plan), schedule=each.schedule)
-        except ConfigError as error:
-            why = why or f"plan {number}: {error}"
-        else:
-            return _Export(name, number, written.text, written.notes, why)
-    raise ConfigError(
-        f"--export {name}: none of the {len(answer.fastest)} fastest plans can be written; {why} (--set holds a key, "
-        f"--top finds more plans, and with --output the same search resumes)"
-    )
-
-
-def _write_exports(folder: Path, exports: "Sequence[_Export]") -> dict[str, str]:
+def _write_exports(folder: Path, exports: "Sequence[Export]") -> dict[str, str]:
     from scaleout.config.writing import write_text
     from scaleout.interop.models.plans import FORMATS
 
@@ -184,7 +133,7 @@ def _write_exports(folder: Path, exports: "Sequence[_Export]") -> dict[str, str]
     return written
 
 
-def _print_exports(exports: "Sequence[_Export]", *, whole: bool) -> None:
+def _print_exports(exports: "Sequence[Export]", *, whole: bool) -> None:
     """Print what is to be pasted, and on standard error what is to be known of it."""
     from scaleout.cli.printing import say
     from scaleout.interop.models.plans import FORMATS
@@ -198,45 +147,6 @@ def _print_exports(exports: "Sequence[_Export]", *, whole: bool) -> None:
             say(each.text)
 
 
-@contextmanager
-def _workers_killed() -> "Iterator[None]":
-    """Say it in a message where the system kills a worker."""
-    from concurrent.futures.process import BrokenProcessPool
-
-    try:
-        yield
-    except BrokenProcessPool:
-        raise ScaleoutError(
-            "a worker process was killed, most likely for want of memory; give fewer --workers, or run the same "
-            "command again: with --output it resumes"
-        ) from None
-
-
-def _request(
-    job: NamedJob, options: "SimulationOptions", *, memory: str | None, simulations: int | None, **wanted: Any
-) -> "SearchRequest":
-    """Make the request that a command line names; `wanted` are keywords of `request_of`."""
-    from scaleout.cluster.device.spec import load_device
-    from scaleout.study.search.request import request_of
-    from scaleout.workloads.config import load_workload
-
-    name = str(job.workload)
-    shipped = load_workload(name)  # without settings: those that a plan chooses are no keys of the workload's
-    request = request_of(
-        name,
-        job.load_topology(shipped.topology),
-        load_device(job.device or shipped.device),
-        memory_bytes=None if memory is None else _memory(memory),
-        changes=job.settings,
-        simulations=simulations,
-        options=options,
-        **wanted,
-    )
-    if simulations and not request.schedules:
-        raise ConfigError("--simulations is for schedules that are simulated; give --schedule as well, or leave it out")
-    return request
-
-
 def _memory(text: str) -> float:
     from scaleout.config.units import BYTES, parse
 
@@ -246,79 +156,52 @@ def _memory(text: str) -> float:
     return size_bytes
 
 
-def _find(request: "SearchRequest", memory: "Memory", workers: int, *, quiet: bool) -> "Answer":
+def _search(
+    job: NamedJob,
+    options: "SimulationOptions",
+    workers: int | None,
+    output: Output,
+    *,
+    memory: str | None,
+    **wanted: Any,
+) -> "SearchAnswer":
     """Search, with a bar of progress on standard error."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
+    from scaleout.api.searches import search as find
+    from scaleout.cli.progress import progress
     from scaleout.config.units import format_seconds
-    from scaleout.study.search.search import search as find
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    shown = Console(stderr=True)
-    hidden = quiet or not shown.is_terminal
-    with Progress(*columns, console=shown, disable=hidden, transient=True, auto_refresh=False) as progress:
-        bar = progress.add_task("evaluating plans", total=None)
+    kept = "nothing is kept; with --output plans are, and the same command goes on"
+    if output.folder is not None:
+        kept = f"evaluated plans are kept in {output.folder}; the same command goes on"
+    with progress(kept=kept, quiet=output.as_json) as show:
 
         def tell(done: int, total: int, evaluated: int, best: Any) -> None:
             fastest = f", fastest {format_seconds(best.fastest[0].estimate.step_s)}" if best.fastest else ""
-            progress.update(bar, completed=done, total=total, description=f"{evaluated} plans evaluated{fastest}")
-            progress.refresh()
+            show(done, total, f"{evaluated:,} plans evaluated{fastest}")
 
-        return find(request, workers=workers, tell=tell, memory=memory)
-
-
-def _summary(request: "SearchRequest", answer: "Answer", found: "Explanation | None", jobs: "Jobs") -> dict[str, Any]:
-    summary = {
-        "workload": request.base.name,
-        "topology": request.topology.name,
-        "device": request.device.name,
-        "ranks": request.num_ranks,
-        "model": _model(request).summary(),
-        "global_batch": request.batch,
-        "memory_bytes": request.memory_bytes,
-        "counts": vars(answer.counts),
-        "fastest": [_row(found, request, jobs) for found in answer.fastest],
-        "front": [_row(found, request, jobs) for found in answer.front],
-    }
-    if found is not None and answer.simulated is not None:
-        counts = {key: value for key, value in vars(answer.simulated).items() if key != "found"}
-        summary["simulated"] = {"simulated": len(answer.simulated.found), **counts}
-        summary["explanation"] = found.summary()
-    return summary
+        return find(
+            str(job.workload),
+            topology=job.topology,
+            device=job.device,
+            changes=job.settings,
+            network_changes=job.changes,
+            memory=None if memory is None else _memory(memory),
+            options=options,
+            directory=output.folder,
+            workers=workers,
+            tell=tell,
+            **wanted,
+        )
 
 
-def _model(request: "SearchRequest") -> "Provenance":
-    """Say which model answers."""
-    from scaleout.study.job import Job
-    from scaleout.study.provenance import provenance_of
-
-    return provenance_of(Job(request.base, request.device, request.topology, options=request.options))
-
-
-def _row(found: "EvaluatedPlan", request: "SearchRequest", jobs: "Jobs") -> dict[str, Any]:
-    from scaleout.study.sweep.cases import run_line
-
-    inputs = jobs[found.choice]
-    return {
-        "plan": found.plan._asdict(),
-        "schedule": found.schedule,
-        **found.estimate.summary(),
-        "tokens_per_s_per_rank": found.estimate.tokens_per_s / request.num_ranks,
-        "headroom_bytes": request.memory_bytes - found.estimate.peak_bytes,
-        "inputs": inputs,
-        "run": run_line(inputs),
-    }
-
-
-def _print_answer(request: "SearchRequest", answer: "Answer", jobs: "Jobs", folder: Path | None) -> None:
+def _print_answer(answer: "SearchAnswer", folder: Path | None) -> None:
     """Print the fastest plan, what it reaches, and how to run it, on lines that can be pasted."""
     from scaleout.cli.console import print_answer
     from scaleout.cli.printing import say
     from scaleout.config.units import format_bytes, format_rate, format_seconds, format_share
     from scaleout.study.sweep.cases import run_line
 
-    best = answer.fastest[0]
+    request, best = answer.request, answer.plans.fastest[0]
     each = best.estimate
     exposed = (f"{axis} {format_share(of / each.step_s)}" for axis, of in each.exposed_s.items() if of)
     print_answer(
@@ -331,30 +214,31 @@ def _print_answer(request: "SearchRequest", answer: "Answer", jobs: "Jobs", fold
             "exposed": ", ".join(exposed) or "nothing",
             "memory": f"fits: {format_bytes(each.peak_bytes)} of {format_bytes(request.memory_bytes)}, "
             f"{format_bytes(request.memory_bytes - each.peak_bytes)} left",
-            "model": _model(request).title,
+            "model": answer.model.title,
         },
     )
-    say(run_line(jobs[best.choice]))
+    say(run_line(answer.jobs[best.choice]))
     if folder is not None:
         say(f"or: scaleout run --plan {folder}#1")
     say("")
 
 
-def _print(request: "SearchRequest", answer: "Answer", found: "Explanation | None") -> None:
+def _print(answer: "SearchAnswer") -> None:
     from scaleout.cli.console import print_table
 
+    request, plans, found = answer.request, answer.plans, answer.explanation
     several = bool(request.schedules)
-    _print_plans("the fastest plans", request, answer.fastest, several=several)
+    _print_plans("the fastest plans", request, plans.fastest, several=several)
     _print_plans(
         "least memory for the step time (Pareto front), up to a quarter slower than the fastest",
         request,
-        answer.front,
+        plans.front,
         several=several,
     )
-    counts = vars(answer.counts)
+    counts = vars(plans.counts)
     print_table("plans", [_COUNTED.get(key, key) for key in counts], [[f"{n:,}" for n in counts.values()]], left=0)
     if found is not None:
-        _print_explanation(answer, found)
+        _print_explanation(plans, found)
 
 
 def _print_explanation(answer: "Answer", found: "Explanation") -> None:

@@ -46,7 +46,11 @@ def show(
         raise ConfigError("give what to show, such as `scaleout show llama-3-8b` (`scaleout list`), or --keys KIND")
     facts = _facts(name_or_file, parse_settings(settings), changes)
     if as_json:
-        say_json(facts)
+        from scaleout.api.inputs import inputs_of
+        from scaleout.report.documents import document
+
+        inputs = inputs_of({"name": name_or_file}, settings=parse_settings(settings), changes=changes)
+        say_json(document("show", facts, inputs=inputs))
         return
     from scaleout.cli.console import console, print_facts
 

@@ -51,7 +51,9 @@ def strategies(
     Example: scaleout strategies llama-big --topology a100-cluster-a-6 --set layers=30 --set tensor_parallel=4
     --set pipeline_parallel=3 --set data_parallel=4 --set batch_per_replica=6 --set microbatch=1.
     """
+    from scaleout.cli.progress import progress
     from scaleout.cluster.topology.topology import check_ranks
+    from scaleout.report.documents import document
     from scaleout.report.files import write
     from scaleout.study.job import Job
     from scaleout.study.provenance import provenance_of
@@ -61,21 +63,27 @@ def strategies(
     loaded, topology, device = job.load()
     workload = layered(loaded, wants="strategies train models of layers")
     check_ranks(topology, workload.num_ranks)
-    found = [
-        follow(name, workload, topology=topology, device=device, options=options)
-        for name in dict.fromkeys(names or STRATEGIES)
-    ]
+    wanted = list(dict.fromkeys(names or STRATEGIES))
+    found = []
+    with progress(kept="nothing is kept", quiet=output.as_json) as show:
+        for number, name in enumerate(wanted):
+            show(number, len(wanted), name)
+            found.append(follow(name, workload, topology=topology, device=device, options=options))
     comparison = side_by_side(found, device=device)
     rows = [_row(each, comparison.outcomes[0].makespan_s) for each in found]
     model = provenance_of(Job(workload, device, topology, options=options))
-    about = {"workload": workload.name, "topology": topology.name, "device": device.name, "model": model.summary()}
-    summary = {**about, "results": rows}
+    about = {"workload": workload.name, "topology": topology.name, "device": device.name, "ranks": workload.num_ranks}
+    inputs = {**job.inputs(workload, options), "strategy": [each.name for each in found]}
+    answer = {**about, "model": model.summary(), "results": rows}
+    summary = document("strategies", answer, inputs=inputs, models=[model.models])
     title = f"{workload.name} on {topology.name}, ranks {workload.num_ranks}, device {device.name}"
     printed = partial(_print, title, model.title, rows, verbose=verbose)
-    output.give(summary, printed, partial(write, comparison))
+    output.give(summary, printed, partial(write, comparison, summary=summary))
 
 
 def _row(each: "Followed", first_s: float) -> dict[str, Any]:
+    from scaleout.analysis.breakdown import busy_times
+
     if each.outcome is None or each.outcome.fit is None:
         return {"strategy": each.name, "reason": each.reason}
     return {
@@ -86,6 +94,7 @@ def _row(each: "Followed", first_s: float) -> dict[str, Any]:
         "memory_bytes": each.outcome.fit.peak.total_bytes,
         "fits": each.fits,
         "decisions": list(each.outcome.decisions),
+        "busy": list(map(asdict, busy_times(each.outcome.result))),
     }
 
 

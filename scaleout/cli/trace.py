@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from scaleout.cli.options import Folder, parse_settings, set_option
-from scaleout.cli.printing import say
+from scaleout.cli.options import Folder, json_option, parse_settings, set_option
+from scaleout.cli.printing import say, say_json
 
 
 @click.command()
@@ -13,7 +13,8 @@ from scaleout.cli.printing import say
 @click.option("--output", required=True, type=Folder(), help="Directory for the traces.")
 @click.option("--device", metavar="NAME|FILE", help="Device that times the kernels; by default the workload's.")
 @set_option()
-def trace(workload: str, output: Path, device: str | None, settings: tuple[str, ...]) -> None:
+@json_option
+def trace(workload: str, output: Path, device: str | None, settings: tuple[str, ...], as_json: bool) -> None:
     """Write WORKLOAD as Chakra execution traces.
 
     The files <name>.<rank>.et are read by ASTRA-sim and by `scaleout run --trace`.
@@ -25,9 +26,16 @@ def trace(workload: str, output: Path, device: str | None, settings: tuple[str, 
     from scaleout.workloads.config import load_workload
 
     check_writable(output)
-    job = load_workload(workload, parse_settings(settings))
+    job = load_workload(workload, changes := parse_settings(settings))
     on = load_device(device or job.device)
     program = timed(job, on)
     facts = {"workload": job.name, "device": on.name, "topology": job.topology}
     files = save_program(program, output, name=job.name, facts=facts)
+    if as_json:
+        from scaleout.api.inputs import inputs_of
+        from scaleout.report.documents import document
+
+        found = {**facts, "ranks": program.num_ranks, "output": str(output), "num_files": len(files)}
+        say_json(document("trace", found, inputs=inputs_of({**facts, "workload": workload}, settings=changes)))
+        return
     say(f"{len(files)} files in {output}, for {program.num_ranks} ranks")

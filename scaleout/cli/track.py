@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -52,6 +52,7 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
     from scaleout.cluster.device.spec import load_device
     from scaleout.cluster.topology.topology import load_topology
     from scaleout.config.validated import validate
+    from scaleout.report.documents import document
     from scaleout.schedule.t3.sublayer import TrackSettings, outcomes_of, sublayer_of
 
     chosen = validate(TrackSettings, parse_settings(settings), where="track")
@@ -59,13 +60,15 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
     found = outcomes_of(chosen, layer)
     sizes = f"{chosen.rows} x {chosen.columns} x {chosen.depth}"
     title = f"{sizes} on {layer.ring.ranks} ranks of {layer.device.name}, {topology}"
-    summary = {
+    answer: dict[str, Any] = {
         "device": layer.device.name,
         "topology": topology,
         "ranks": layer.ring.ranks,
         "settings": chosen.model_dump(),
         "configurations": {name: outcome.plain() for name, outcome in found.items()},
     }
+    asked = {"device": device, "topology": topology, **{f"set.{key}": each for key, each in answer["settings"].items()}}
+    summary = document("track", answer, inputs=asked)
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.config.writing import write_json

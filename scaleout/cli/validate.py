@@ -28,10 +28,13 @@ def validate(
     it is a row that `scaleout measure` wrote. Rows that cannot be predicted are listed with the reason, and count as
     not predicted.
     """
+    from scaleout.report.documents import document
     from scaleout.validation.measured.compare import compare_files
 
     comparison = compare_files(files, table=table, device=device, topology=topology)
-    summary = comparison.summary()
+    asked = {"files": list(map(str, files)), "table": table, "device": device, "topology": topology}
+    inputs = {name: value for name, value in asked.items() if value is not None}
+    summary = document("validate", comparison.summary(), inputs=inputs)
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.config.writing import write_json

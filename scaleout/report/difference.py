@@ -165,9 +165,9 @@ FILES = {
 """Files that `write` makes, and what they are; the timeline only where both results have one."""
 
 
-def write(found: Difference, sides: Sequence[Side], folder: Path) -> dict[str, str]:
-    """Write all files of a difference into a folder; return their names, and what they are."""
-    write_json(folder / "summary.json", summary_of(found))
+def write(found: Difference, sides: Sequence[Side], folder: Path, summary: Mapping[str, Any]) -> dict[str, str]:
+    """Write all files of a difference into a folder, with a summary; return their names, and what they are."""
+    write_json(folder / "summary.json", summary)
     tables = {"makespan": (found.makespan,), "step": found.step, **{name: getattr(found, name) for name in _TABLES}}
     write_csv(
         folder / "differences.csv",

@@ -1,5 +1,6 @@
 """Comparisons and collectives to files: a summary, tables of nodes and links, a timeline and figures in one folder."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from scaleout.analysis.pipeline import actions, over_time
 from scaleout.cluster.device.kernel_times import source_names
 from scaleout.config.writing import replacing, write_json
 from scaleout.network.flow.link_traffic import LinkTraffic
-from scaleout.program.graph import NodeKind
+from scaleout.program.graph import ExecutionGraph, NodeKind
 from scaleout.report.perfetto import trace_events
 
 if TYPE_CHECKING:
@@ -31,12 +32,12 @@ LINKS = {"links.parquet": "bytes and utilisation of every link", "links.png": "h
 """Files about links; where there are several schedules there is a heat map of each."""
 
 
-def write(comparison: "Comparison", folder: Path) -> dict[str, str]:
-    """Write all files of a comparison into a folder; return their names, and what they are."""
+def write(comparison: "Comparison", folder: Path, summary: Mapping[str, Any]) -> dict[str, str]:
+    """Write all files of a comparison into a folder, with a summary of it; return their names, and what they are."""
     from scaleout.report.plots.links import draw_links  # noqa: PLC0415 - matplotlib takes half a second
     from scaleout.report.plots.schedules import draw_comparison  # noqa: PLC0415
 
-    write_json(folder / "summary.json", comparison.summary())
+    write_json(folder / "summary.json", summary)
     write_json(folder / "timeline.json", trace_events(comparison), indent=None)
     _write_nodes(comparison, folder / "nodes.parquet")
     draw_comparison(comparison, folder / "breakdown.png")
@@ -111,36 +112,39 @@ def _write_table(table: "pd.DataFrame", path: Path) -> None:
         table.to_parquet(file, engine="pyarrow", index=False)
 
 
+def node_columns(graph: ExecutionGraph) -> dict[str, Any]:
+    """Return what a graph says of its nodes, before any schedule: columns of shape (N,)."""
+    sources = source_names()
+    return {
+        "node": np.arange(len(graph)),
+        "name": list(graph.names),
+        "kind": [NodeKind(kind).name.lower() for kind in graph.kind.tolist()],
+        "operation": [graph.operation(node) for node in range(len(graph))],
+        "stage": graph.stage,
+        "microbatch": graph.microbatch,
+        "phase": [graph.phases[phase] for phase in graph.phase.tolist()],
+        "stream": graph.stream,
+        "priority": graph.priority,
+        "flops": graph.flops,
+        "bytes": graph.bytes,
+        "time_source": [sources[source] for source in graph.time_source.tolist()],
+    }
+
+
 def _columns(outcome: "Outcome") -> list[dict[str, Any]]:
     """Columns over the nodes of each class of ranks of one schedule."""
-    result = outcome.result
-    critical = {(segment.rank, segment.node) for segment in critical_path(result)}
-    tables, sources = [], source_names()
-    for line in result.timelines:
-        graph = line.graph
-        nodes = range(len(graph))
-        tables.append(
-            {
-                "schedule": outcome.schedule,
-                "rank": line.ranks[0],
-                "ranks_alike": len(line.ranks),
-                "node": np.arange(len(graph)),
-                "name": list(graph.names),
-                "kind": [NodeKind(kind).name.lower() for kind in graph.kind.tolist()],
-                "operation": [graph.operation(node) for node in nodes],
-                "stage": graph.stage,
-                "microbatch": graph.microbatch,
-                "phase": [graph.phases[phase] for phase in graph.phase.tolist()],
-                "stream": graph.stream,
-                "priority": graph.priority,
-                "start_s": line.start_s,
-                "end_s": line.end_s,
-                "duration_s": line.duration_s,
-                "flops": graph.flops,
-                "bytes": graph.bytes,
-                "time_source": [sources[source] for source in graph.time_source.tolist()],
-                "algorithm": list(line.algorithm),
-                "critical": [(line.ranks[0], node) in critical for node in nodes],
-            }
-        )
-    return tables
+    critical = {(segment.rank, segment.node) for segment in critical_path(outcome.result)}
+    return [
+        {
+            "schedule": outcome.schedule,
+            "rank": line.ranks[0],
+            "ranks_alike": len(line.ranks),
+            **node_columns(line.graph),
+            "start_s": line.start_s,
+            "end_s": line.end_s,
+            "duration_s": line.duration_s,
+            "algorithm": list(line.algorithm),
+            "critical": [(line.ranks[0], node) in critical for node in range(len(line.graph))],
+        }
+        for line in outcome.result.timelines
+    ]

@@ -104,12 +104,16 @@ _python_s = [0.0]
 """What Python has taken in this process. Which of the two runs changes no bit."""
 
 
-def _is_long(tasks: Tasks, contention: Contention | None, links: LinkNetwork | None) -> bool:
-    """Whether the core is quicker than Python, which runs 0.25 M tasks/s, or 0.05 M that others time.
+def _takes_s(tasks: Tasks, contention: Contention | None, links: LinkNetwork | None) -> float:
+    """Return what Python takes about: it runs 0.25 M tasks/s, or 0.05 M that others time."""
+    return len(tasks) / (250_000 if contention is None and links is None else 50_000)
+
+
+def _is_long(takes_s: float, links: LinkNetwork | None) -> bool:
+    """Whether the core is quicker than the seconds that Python takes.
 
     Once Python has taken as long as loading the core takes, it is loaded: many short programs are as one long one.
     """
-    takes_s = len(tasks) / (250_000 if contention is None and links is None else 50_000)
     if "scaleout.simulation.core.run" in sys.modules:
         return takes_s >= (_CALLING_S if links is None else _CALLING_ON_LINKS_S)
     _python_s[0] += takes_s
@@ -117,11 +121,16 @@ def _is_long(tasks: Tasks, contention: Contention | None, links: LinkNetwork | N
 
 
 def _times(tasks: Tasks, sharing: Sharing, contention: Contention | None, links: LinkNetwork | None) -> Times:
-    """Run in Python, or if it is long in the compiled core, which gives the same bits."""
-    if _is_long(tasks, contention, links):
+    """Run in Python, or if it is long in the compiled core, which gives the same bits.
+
+    Short programs run in the core if a long one has had it compiled on this machine.
+    """
+    takes_s = _takes_s(tasks, contention, links)
+    if _is_long(takes_s, links):
         from scaleout.simulation.core.run import run as run_compiled  # noqa: PLC0415 - numba takes a while to import
 
-        if (found := run_compiled(tasks, sharing, contention, links)) is not None:
+        compiles = takes_s >= _LOADING_S
+        if (found := run_compiled(tasks, sharing, contention, links, compiles=compiles)) is not None:
             return found
     return run(tasks, sharing, contention, links)
 

@@ -14,6 +14,7 @@ from scaleout.cli.verbs import VERBS
 from scaleout.config.library import find
 from scaleout.schedule import SCHEDULES
 
+HEAD = {"schema", "version", "command", "inputs", "models"}
 RESULT_KEYS = {
     "schedule",
     "makespan_s",
@@ -52,7 +53,7 @@ def test_run_prints_the_128_node_table(scaleout):
 
 def test_run_json_has_the_promised_keys(summary):
     found = summary("run", "dlrm-128", "--schedule", "baseline", "--schedule", "fused")
-    assert set(found) == {"workload", "topology", "device", "ranks", "model", "samples", "cost", "results"}
+    assert set(found) == HEAD | {"workload", "topology", "device", "ranks", "model", "samples", "cost", "results"}
     assert (found["workload"], found["topology"], found["device"], found["ranks"]) == (
         "dlrm-128",
         "torus-8x16",
@@ -129,7 +130,7 @@ def test_output_writes_summary_nodes_timeline_and_figure(scaleout, tmp_path):
 
 def test_collective_prints_all_algorithms_the_chosen_first(summary):
     found = summary("collective", "all_reduce", "--bytes", "64MiB", "--topology", "torus-8x16")
-    assert set(found) == {"topology", "ranks", "model", "results"}
+    assert set(found) == HEAD | {"topology", "ranks", "model", "results"}
     assert found["ranks"] == 128
     times = [row["time_s"] for row in found["results"]]
     assert times == sorted(times)

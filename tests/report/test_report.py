@@ -25,7 +25,7 @@ def comparison():
 def directory(comparison, tmp_path_factory):
     path = tmp_path_factory.mktemp("results") / "deep" / "er"
     with into(path) as folder:
-        report.write(comparison, folder)
+        report.write(comparison, folder, comparison.summary())
     return path
 
 
@@ -142,7 +142,7 @@ def test_rank_labels(comparison):
 
 
 def test_files_are_the_same_bytes_each_time(comparison, directory, tmp_path):
-    report.write(comparison, tmp_path)
+    report.write(comparison, tmp_path, comparison.summary())
     for name in report.FILES:
         assert (tmp_path / name).read_bytes() == (directory / name).read_bytes(), name
 

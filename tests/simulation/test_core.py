@@ -172,6 +172,6 @@ def test_short_programs_add_up_to_one_that_is_worth_loading_the_core(monkeypatch
     monkeypatch.setattr(simulation, "_python_s", [0.0])
     monkeypatch.delitem(sys.modules, "scaleout.simulation.core.run")
     tasks = Tasks.of([1.0] * 1000, [[]] * 1000, stream=[0] * 1000)
-    found = [simulation._is_long(tasks, None, None) for _ in range(102)]
+    found = [simulation._is_long(simulation._takes_s(tasks, None, None), None) for _ in range(102)]
     assert found.index(True) in (99, 100)  # as sums are rounded
     assert all(found[101:])

@@ -327,7 +327,7 @@ def test_the_folder_of_another_study_is_refused(tmp_path):
 
 
 def test_progress_is_told_in_logs(file, tmp_path, scaleout, monkeypatch):
-    monkeypatch.setattr("scaleout.cli.study._A_LINE_S", 0.0)
+    monkeypatch.setattr("scaleout.cli.progress._A_LINE_S", 0.0)
     code, _, err = scaleout("study", file, "--output", tmp_path / "out", "--no-report", "--workers", 1)
     assert code == 0
     assert "of 32 cases" in err
