@@ -1,7 +1,6 @@
-"""One bar of progress for what takes longer than two seconds, with the time left, where standard error is a terminal;
-elsewhere, as in a log, a line now and then.
+"""One bar of progress for what takes longer than two seconds, with the time left, where standard error is a terminal.
 
-An interrupt ends the work with what is kept of it.
+Elsewhere, as in a log, it is a line now and then. An interrupt ends the work with what is kept of it.
 """
 
 from collections.abc import Callable, Iterator
