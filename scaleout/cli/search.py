@@ -166,22 +166,18 @@ def _search(
     **wanted: Any,
 ) -> "SearchAnswer":
     """Search, with a bar of progress on standard error."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
     from scaleout.api.searches import search as find
+    from scaleout.cli.progress import progress
     from scaleout.config.units import format_seconds
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    shown = Console(stderr=True)
-    hidden = output.as_json or not shown.is_terminal
-    with Progress(*columns, console=shown, disable=hidden, transient=True, auto_refresh=False) as progress:
-        bar = progress.add_task("evaluating plans", total=None)
+    kept = "nothing is kept; with --output plans are, and the same command goes on"
+    if output.folder is not None:
+        kept = f"evaluated plans are kept in {output.folder}; the same command goes on"
+    with progress(kept=kept, quiet=output.as_json) as show:
 
         def tell(done: int, total: int, evaluated: int, best: Any) -> None:
             fastest = f", fastest {format_seconds(best.fastest[0].estimate.step_s)}" if best.fastest else ""
-            progress.update(bar, completed=done, total=total, description=f"{evaluated} plans evaluated{fastest}")
-            progress.refresh()
+            show(done, total, f"{evaluated:,} plans evaluated{fastest}")
 
         return find(
             str(job.workload),

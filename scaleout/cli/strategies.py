@@ -51,6 +51,7 @@ def strategies(
     Example: scaleout strategies llama-big --topology a100-cluster-a-6 --set layers=30 --set tensor_parallel=4
     --set pipeline_parallel=3 --set data_parallel=4 --set batch_per_replica=6 --set microbatch=1.
     """
+    from scaleout.cli.progress import progress
     from scaleout.cluster.topology.topology import check_ranks
     from scaleout.report.documents import document
     from scaleout.report.files import write
@@ -62,10 +63,12 @@ def strategies(
     loaded, topology, device = job.load()
     workload = layered(loaded, wants="strategies train models of layers")
     check_ranks(topology, workload.num_ranks)
-    found = [
-        follow(name, workload, topology=topology, device=device, options=options)
-        for name in dict.fromkeys(names or STRATEGIES)
-    ]
+    wanted = list(dict.fromkeys(names or STRATEGIES))
+    found = []
+    with progress(kept="nothing is kept", quiet=output.as_json) as show:
+        for number, name in enumerate(wanted):
+            show(number, len(wanted), name)
+            found.append(follow(name, workload, topology=topology, device=device, options=options))
     comparison = side_by_side(found, device=device)
     rows = [_row(each, comparison.outcomes[0].makespan_s) for each in found]
     model = provenance_of(Job(workload, device, topology, options=options))

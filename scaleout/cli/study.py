@@ -90,26 +90,16 @@ def _run(asked: "Study", output: Path, how: "Execution", *, quiet: bool) -> "pd.
     """Run the cases, with a bar of progress on standard error."""
     from dataclasses import replace
 
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
+    from scaleout.cli.progress import progress
     from scaleout.study.sweep.engine import execute
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    shown = Console(stderr=True)
-    hidden = quiet or not shown.is_terminal
-    with Progress(*columns, console=shown, disable=hidden, transient=True, auto_refresh=False) as progress:
-        bar = progress.add_task("running cases", total=None)
+    kept = f"what is done is kept in {output}; the same command goes on where it was"
+    with progress(kept=kept, quiet=quiet) as show:
 
         def tell(done: int, total: int, failed: int) -> None:
-            words = f"{done:,} of {total:,} cases" + (f", {failed:,} failed" if failed else "")
-            progress.update(bar, completed=done, total=total, description=words)
-            progress.refresh()
+            show(done, total, "cases" + (f", {failed:,} failed" if failed else ""))
 
-        try:
-            return execute(asked, output, replace(how, tell=tell))
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt("the same command goes on where it was") from None
+        return execute(asked, output, replace(how, tell=tell))
 
 
 def _write(

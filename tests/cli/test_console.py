@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleout.cli.console import print_answer, print_facts, print_table
+from scaleout.cli.progress import progress
 
 WORDS = st.text("abcxyz_", min_size=1, max_size=12)
 TEXTS = st.lists(WORDS, min_size=1, max_size=6).map(" ".join)
@@ -87,6 +88,16 @@ def test_a_wide_table_goes_on_below_with_what_names_its_rows(monkeypatch, capsys
         "2   9.5%",
         "",
     ]
+
+
+def test_an_interrupt_says_what_is_kept():
+    def work():
+        with progress(kept="rows are kept") as tell:
+            tell(1, 2, "rows")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="rows are kept"):
+        work()
 
 
 def test_a_row_that_fits_nowhere_is_a_paragraph(monkeypatch, capsys):
