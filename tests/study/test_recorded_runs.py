@@ -187,8 +187,8 @@ def test_buckets_that_are_not_split_are_counted_among_all(run):
 
 def test_titles_and_differences_say_what_was_edited(folders, scaleout, tmp_path):
     _, out, _ = scaleout("run", "--trace", folders("moe"), "--edit", "batch=4->2", "--output", tmp_path / "edited")
-    title = next(line for line in out.splitlines() if line.startswith("moe-base on "))
-    assert title.endswith(", batch=4->2")
+    model = next(line.strip("│ ") for line in out.splitlines() if line.startswith("│ model"))
+    assert model.endswith(", batch=4->2")
     _, out, _ = scaleout("diff", folders("moe"), tmp_path / "edited")
     assert "A: moe-base, recorded, on recorded network\n" in out
     assert "B: moe-base, recorded, on recorded network, batch=4->2\n" in out
