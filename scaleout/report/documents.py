@@ -50,7 +50,12 @@ RENAMED: Mapping[str, Mapping[str, str]] = {
         "simulated": "simulations",
         "simulations.simulated": "done",
     },
-    "goodput": {"step_s": "makespan_s", "energy_j": "training_joules", "steps": "num_steps"},
+    "goodput": {
+        ".interval_s": "checkpoint_interval_s",
+        "step_s": "makespan_s",
+        "energy_j": "training_joules",
+        "steps": "num_steps",
+    },
     "buckets": {"step_s": "makespan_s", "exposed_s": "exposed_communication_s", "way": "algorithm"},
     "strategies": {**_STEP, "memory_bytes": "peak_memory_bytes"},
     "collective": {

@@ -92,7 +92,10 @@ OBJECTS: Mapping[str, Contents] = {
     "validate row": Contents("id error", "measured_us predicted_us measured_bytes predicted_bytes reason"),
     "accuracy": Contents(_ACCURACY),
     "change": Contents(_CHANGE),
-    "case_row": Contents("workload case varied makespan_s run"),
+    "case_row": Contents(
+        "workload case varied makespan_s run",
+        "tokens_per_s tokens_per_s_per_rank samples_per_s samples_per_s_per_rank",
+    ),
     "failed_for": Contents("message cases case"),
     "recorded_step": Contents("step recorded_s"),
     "group_calls": Contents("kind ranks bytes calls", "transfer_s waiting_s"),
@@ -113,7 +116,7 @@ DOCUMENTS: Mapping[str, Contents] = {
     ),
     "goodput": Contents(
         f"{_JOB} schedule model tokens num_steps training_s training_joules makespan_s step_mean_s step_median_s "
-        "step_p95_s between_failures_s interval_s goodput checkpoint_share failure_share speed disturbance"
+        "step_p95_s between_failures_s checkpoint_interval_s goodput checkpoint_share failure_share speed disturbance"
     ),
     "collective": Contents("topology", "ranks model results algorithms_left_out by_size collective network compared"),
     "buckets": Contents("workload model best results"),
@@ -126,7 +129,7 @@ DOCUMENTS: Mapping[str, Contents] = {
     "validate": Contents(f"rows {_ACCURACY} families", "model"),
     "diff": Contents("a b makespan makespan_parts by_kind by_phase by_operation by_collective", "model"),
     "study": Contents(
-        "study output", "title build cases ok failed left_out axes fastest_cases failed_for files shard_of"
+        "study output", "title build cases ok failed left_out axes fastest_by fastest_cases failed_for files shard_of"
     ),
     "import pytorch": Contents(
         "name device ranks recorded_ranks steps kernels kernels_kept kernels_linked operators_linked copies "

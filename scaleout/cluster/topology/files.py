@@ -147,9 +147,14 @@ def _keys(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def _beside(path: Path, file: str) -> str:
-    """Return the file that one names: beside it or, as where a shipped one was copied, beside the shipped ones."""
-    found, shipped = path.parent / file, library.folder("topology") / file
-    return str(found if is_file(found) or not is_file(shipped) else shipped)
+    """Return the file that one names: beside it, in the folder above, or where the shipped ones lie.
+
+    The folder above is that of rows whose topologies lie in a folder of their own; a copy of a shipped topology names
+    shipped files.
+    """
+    beside = path.parent / file
+    sought = (beside, path.parent.parent / file, library.folder("topology") / file)
+    return str(next((found for found in sought if is_file(found)), beside))
 
 
 def read_dimension(number: int, entry: DimensionFile, path: Path) -> Dimension:

@@ -190,8 +190,14 @@ class Transformer(LayeredModel):
     @property
     def style(self) -> Style:
         """How layers become kernels."""
+        # Megatron-Core's TransformerEngine, which adds up gradients itself, casts weights in a step's first micro-batch
+        # only (arguments is_first_microbatch of its modules), which is left out.
+        once = self.linear_dtype == "fp8_delayed" and self.fused_accumulation
         return Style(
-            self.linear_dtype, self.compiled, self.separate_projections, casts_weights=self.gather_dtype is None
+            self.linear_dtype,
+            self.compiled,
+            self.separate_projections,
+            casts_weights=self.gather_dtype is None and not once,
         )
 
     @property
