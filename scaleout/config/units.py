@@ -166,6 +166,15 @@ def _scaled(value: float, unit: str, prefixes: tuple[tuple[float, str], ...], sp
     return f"{number:.10g}" + (f"{space}{prefix}{unit}" if prefix or unit else "")
 
 
+def counted(number: int, one: str) -> str:
+    """Write a number of things, given the word for one.
+
+    >>> counted(1, "rank"), counted(1024, "file")
+    ('1 rank', '1,024 files')
+    """
+    return f"{number:,} {one}" if number == 1 else f"{number:,} {one}s"
+
+
 def format_bytes(size_bytes: float) -> str:
     """Write a size with a binary prefix, such as ``'64 MiB'``."""
     return _scaled(size_bytes, "B", _BINARY_UP)
