@@ -150,6 +150,7 @@ Duration = Annotated[Seconds, Field(gt=0)]
 _DECIMAL_UP = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BINARY_UP = ((2.0**40, "Ti"), (2.0**30, "Gi"), (2.0**20, "Mi"), (2.0**10, "Ki"))
 _DOWN = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
+_OF_TIME = ((86400.0, "day"), (3600.0, "h"))
 _OF_MONEY = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
 _OF_TOKENS = ((1e12, "T"), *_OF_MONEY)
 
@@ -220,8 +221,8 @@ def format_joules(joules: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Write a time in s, ms, us or ns, such as ``'1.23 ms'``."""
-    return _scaled(seconds, "s", _DOWN)
+    """Write a time in days, h, s, ms, us or ns, such as ``'1.23 ms'``."""
+    return _scaled(seconds, "", _OF_TIME) if seconds >= 3600 else _scaled(seconds, "s", _DOWN)
 
 
 def format_rate(per_s: float) -> str:
