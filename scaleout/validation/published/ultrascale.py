@@ -66,4 +66,4 @@ def _runs(row: Row) -> list[Row]:
     return [row.derived("step", group=f"Ultra-Scale {row.values.get('class')}")] if ran else []
 
 
-TABLES = {"ultrascale": Family("Ultra-Scale", step, lambda row: ("h100", "h100-pod-64"), _runs)}
+TABLES = {"ultrascale": Family("Ultra-Scale", step, lambda row: ("h100-p5", "p5-64"), _runs)}
