@@ -130,7 +130,7 @@ class Hop:
     """Payload that the link carries, as a part of its bandwidth."""
     straggling: float = 0.0
     """Exponent of the slowest of n ends along the dimension: latency and seconds a byte are ``n ** straggling`` times
-    those of one. Slowdowns of single ends with a tail like ``P(s > x) = x ** (-1 / straggling)`` have such a maximum."""
+    those of one. Slowdowns of single ends that exceed x with ``x ** (-1 / straggling)`` have such a maximum."""
 
 
 @dataclass(frozen=True)

@@ -39,12 +39,31 @@ _SIZES: Mapping[str, str] = {
 """Key of a workload to that of a row."""
 
 
+def stages_of(layers: int, layer_cost: int, head_cost: int, stages: int) -> list[int]:
+    """Return the layers of each stage as nanotron cuts them: a stage ends behind what exceeds its share of all cost."""
+    total, counts, stage = layers * layer_cost + head_cost, [0] * stages, 0
+    for number in range(1, layers + 1):
+        counts[stage] += 1
+        if number * layer_cost * stages > total * (stage + 1):
+            stage += 1
+    return counts
+
+
+def _pipeline(row: Row) -> dict[str, Any]:
+    """Return the keys of a row's pipeline; a layer's cost is that of its weights, the head's that of its own."""
+    stages, hidden = row.count("pp"), row.count("hidden")
+    if stages == 1:
+        return {}
+    layer_cost, head_cost = (4 * hidden + 3 * row.count("intermediate")) * hidden, row.count("vocab") * hidden
+    counts = stages_of(row.count("layers"), layer_cost, head_cost, stages)
+    return {"pipeline_parallel": stages, "pipeline_schedule": "1f1b", "stage_layers": counts}
+
+
 def workload_values(row: Row) -> dict[str, Any]:
     """Return the keys of the workload of a row."""
-    if row.count("pp") > 1:
-        raise NoModelError("stages of nanotron's pipelines are uneven, and the last ones empty")
     return {
         **_NANOTRON,
+        **_pipeline(row),
         **{key: row.count(given) for key, given in _SIZES.items()},
         "tied_embedding": bool(row.values.get("tied")),
         "batch_per_replica": row.count("mbs") * row.count("accum"),
