@@ -102,6 +102,11 @@ class Transformer(LayeredModel):
         description="queries, keys and values, and both halves of SwiGLU, are GEMMs of their own, whose inputs' "
         "gradients are added up",
     )
+    packed_projections: bool = Field(
+        default=False,
+        description="eager views of one projection's output: heads are copied batch first, keys and values side by "
+        "side to be rotated, gradients of the parts back into one, those of SwiGLU's halves too; SiLU is kept",
+    )
     compiled: bool = Field(default=False, description="element-wise kernels that follow each other are one")
     dropout: bool = Field(default=False, description="after attention's scores and each half of a layer, in training")
     vocabulary: CountOrZero = Field(default=0, description="tokens known; 0 leaves out embedding, head and loss")
@@ -114,6 +119,11 @@ class Transformer(LayeredModel):
     )
     logged_losses: CountOrZero = Field(
         default=0, le=1000, description="times that the loss is computed once more, in fp32, for a log"
+    )
+    overlap_exchanges: bool = Field(
+        default=False,
+        description="sequence_parallel: backward gathers a GEMM's input again beside the GEMM of its gradient, and "
+        "reduce-scatters that beside the GEMM of the weights' gradient",
     )
     keep_gathered: bool = Field(
         default=True, description="sequence_parallel: keep gathered inputs for backward; false: gather them again"
@@ -128,6 +138,16 @@ class Transformer(LayeredModel):
         if self.heads % self.key_value_heads:
             raise ValueError(
                 f"heads {self.heads} does not divide by kv_heads {self.key_value_heads}; groups share a head"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _overlaps(self) -> "Transformer":
+        plain = self.latent is None and self.halves == "one_after_the_other" and not self.separate_projections
+        if self.overlap_exchanges and (self.keep_gathered or not plain):
+            raise ValueError(
+                "overlap_exchanges is of one GEMM whose input is gathered again; set keep_gathered to false, and leave "
+                "out latent, halves and separate_projections"
             )
         return self
 
@@ -151,6 +171,11 @@ class Transformer(LayeredModel):
                 f"post_norms normalises each half of a layer, which halves {self.halves} adds up; leave one of them out"
             )
         return self
+
+    @property
+    def gathers_beside(self) -> bool:
+        """Whether GEMMs write the exchanges of their own backward."""
+        return self.overlap_exchanges and self.sequence_parallel and self.tensor_parallel > 1
 
     def refusal(self, cut: Degrees) -> str | None:
         """Say why the model cannot be cut by some degrees, or None if it can."""
@@ -191,8 +216,9 @@ class Transformer(LayeredModel):
     def style(self) -> Style:
         """How layers become kernels."""
         return Style(
-            self.linear_dtype, self.compiled, self.separate_projections, casts_weights=self.gather_dtype is None
-        )
+            self.linear_dtype, self.compiled, self.separate_projections, casts_weights=self.gather_dtype is None,
+            packed=self.packed_projections and not self.compiled,
+        )  # fmt: skip
 
     @property
     def sizes(self) -> Mapping[str, int]:
