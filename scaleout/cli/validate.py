@@ -28,9 +28,17 @@ def validate(
     it is a row that `scaleout measure` wrote. Rows that cannot be predicted are listed with the reason, and count as
     not predicted.
     """
+    from rich.console import Console
+
     from scaleout.validation.measured.compare import compare_files
 
-    comparison = compare_files(files, table=table, device=device, topology=topology)
+    compare = partial(compare_files, files, table=table, device=device, topology=topology)
+    shown = Console(stderr=True)
+    if shown.is_terminal:
+        with shown.status("reading rows") as status:
+            comparison = compare(progress=lambda done, total: status.update(f"{done} of {total} rows predicted"))
+    else:
+        comparison = compare()
     summary = comparison.summary()
 
     def write(folder: Path) -> dict[str, str]:
@@ -52,7 +60,7 @@ def _print(comparison: "Comparison") -> None:
     from scaleout.config.units import format_bytes, format_seconds
     from scaleout.validation.measured.compare import choices
 
-    formats = {"time": format_seconds, "memory": format_bytes}
+    formats = {"time": format_seconds, "memory": format_bytes, "fit": _format_fit}
     print_table(
         "measured and predicted",
         ("row", "run", "measured", "predicted", "error"),
@@ -82,6 +90,10 @@ def _print(comparison: "Comparison") -> None:
         columns = ("GEMM and collective", "measured", "predicted", "measured time over the best")
         cells = [[each.case, str(each.best), str(each.chosen), f"{each.cost:.1%}"] for each in found]
         print_table("best number of chunks", columns, cells)
+
+
+def _format_fit(fits: float) -> str:
+    return "fits" if fits else "crashes"
 
 
 def _cells(accuracy: "Accuracy") -> list[str]:

@@ -230,10 +230,7 @@ class Training(WithFramework):
             raise ValueError(f"pipeline_schedule {name!r} cannot be: {reason}")
 
     def _check_stages(self) -> None:
-        if self.stage_layers and (
-            len(self.stage_layers) != self.num_stages
-            or sum(self.stage_layers) != self.layers
-        ):
+        if self.stage_layers and (len(self.stage_layers) != self.num_stages or sum(self.stage_layers) != self.layers):
             raise ValueError(
                 f"stage_layers has {len(self.stage_layers)} stages and {sum(self.stage_layers)} layers; "
                 f"give {self.num_stages} stages that add up to layers {self.layers}"

@@ -173,6 +173,11 @@ class Transformer(LayeredModel):
         return self
 
     @property
+    def logits(self) -> int:
+        """Numbers that the head of a rank makes of a micro-batch for the loss."""
+        return self.local_tokens * (self.vocabulary // self.tensor_parallel)
+
+    @property
     def gathers_beside(self) -> bool:
         """Whether GEMMs write the exchanges of their own backward."""
         return self.overlap_exchanges and self.sequence_parallel and self.tensor_parallel > 1

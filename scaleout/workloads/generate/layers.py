@@ -132,7 +132,9 @@ def activation(tape: AutogradTape, x: int, kind: str, *, elements: int) -> int:
         forward = forward.removesuffix("_unfused")
     packed = tape.style.packed and inputs > 1
     if packed:
-        tape.push(lambda dy: tape.kernel("clone", dy, name=f"{kind}_gradients_side_by_side", elements=inputs * elements))
+        tape.push(
+            lambda dy: tape.kernel("clone", dy, name=f"{kind}_gradients_side_by_side", elements=inputs * elements)
+        )
     y = pointwise(tape, x, (forward, backward), makes=inputs * elements, elements=elements)
     tape.save_for_backward((inputs + packed) * elements)
     return y
