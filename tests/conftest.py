@@ -16,6 +16,12 @@ settings.register_profile("thorough", deadline=None, max_examples=1000, suppress
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+@pytest.fixture(autouse=True)
+def _as_wide_as_any_table(monkeypatch):
+    """Tests do not depend on how wide the terminal is from which they are run."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def scaleout(monkeypatch, capsys):
     """Run a command line in this process; return its exit code, output and error output."""

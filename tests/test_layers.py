@@ -13,7 +13,7 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py") if "data" not in path.rela
 
 ROOMS = (
     "errors", "config", "program", "cluster", "network", "workloads", "simulation", "schedule", "analysis", "study",
-    "interop", "validation", "report", "cli",
+    "interop", "validation", "report", "api", "testing", "cli",
 )  # fmt: skip
 """What lies under `scaleout`, lowest first: each may import those before it."""
 

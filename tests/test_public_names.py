@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,11 @@ def test_every_name_resolves_and_is_explained(name):
     assert value.__doc__
     assert value.__doc__.strip()
     assert value.__module__.split(".")[0] == "scaleout"
+
+
+def test_the_reference_lists_them():
+    listed = {line.strip() for line in (Path(__file__).parents[1] / "docs/api/index.md").read_text().splitlines()}
+    assert set(scaleout.__all__) <= listed
 
 
 def test_dir_lists_them():

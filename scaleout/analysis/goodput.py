@@ -32,6 +32,10 @@ RESTART_S = 600.0
 detected and diagnosed in less than 10 minutes on average."""
 
 
+_QUANTILES = 1000
+"""Points at which the distribution of the slowest rank is read for its mean."""
+
+
 @dataclass(frozen=True)
 class Disturbance:
     """What happens to a job beside the simulated step."""
@@ -121,6 +125,16 @@ def sampled_steps(step_s: float, *, compute_s: float, ranks: int, disturbance: D
         _slowest(random.random(disturbance.samples), slow, disturbance.jitter) * disturbance.straggler_slowdown,
     )
     return step_s + compute_s * (factors - 1.0)
+
+
+def expected_slowest(ranks: int, jitter: float) -> float:
+    """Mean of the largest of so many factors of mean 1: by how much the slowest rank's compute is longer.
+
+    >>> round(expected_slowest(1, 0.02), 6), round(expected_slowest(1024, 0.02), 3)
+    (1.0, 1.067)
+    """
+    quantiles = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+    return float(_slowest(quantiles, np.full(_QUANTILES, ranks), jitter).mean()) if ranks > 1 else 1.0
 
 
 def _slowest(uniform: npt.NDArray[np.float64], counts: npt.NDArray[np.int64], jitter: float) -> npt.NDArray[np.float64]:

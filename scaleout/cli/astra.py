@@ -62,6 +62,7 @@ def astra(physical: bool, output: Output, **given: Any) -> None:
     ASTRA-sim is faster than the links allow.
     """
     from scaleout.interop.astra import Options, run
+    from scaleout.report.documents import document
 
     options = Options(**given)
     outcome = run(options)
@@ -70,6 +71,11 @@ def astra(physical: bool, output: Output, **given: Any) -> None:
     name = options.workload.name
     compared = _compared(outcome, name, physical=physical) if physical or output.folder else None
     facts = _facts(outcome, options.backend) | ({"physical": compared.summary()} if compared and physical else {})
+    if compared and output.folder:
+        facts |= {name: value for name, value in compared.comparison.summary().items() if name not in facts}
+    named = {name: value for name, value in given.items() if value is not None}
+    asked = {name: str(value) if isinstance(value, Path) else value for name, value in named.items()}
+    summary = document("astra", facts, inputs=asked, models=[f"ASTRA-sim's rules, congestion-{options.backend}"])
 
     def print_tables() -> None:
         _print(outcome, f"{name}, ranks {len(outcome.per_rank_ns)}, backend {options.backend}")
@@ -77,7 +83,7 @@ def astra(physical: bool, output: Output, **given: Any) -> None:
             _print_dimensions(outcome)
             _print_compared(compared)
 
-    output.give(facts, print_tables, partial(_write, outcome, compared))
+    output.give(summary, print_tables, partial(_write, outcome, compared, summary))
 
 
 def _facts(outcome: "Outcome", backend: str) -> dict[str, object]:
@@ -118,13 +124,13 @@ def _compared(outcome: "Outcome", name: str, *, physical: bool) -> "SideBySide":
     return side_by_side(outcome, name=name, networks=NETWORKS if physical else ())
 
 
-def _write(outcome: "Outcome", compared: "SideBySide | None", folder: Path) -> dict[str, str]:
+def _write(outcome: "Outcome", compared: "SideBySide | None", summary: dict[str, Any], folder: Path) -> dict[str, str]:
     from scaleout.interop.astra.physical import FILES, write_tables
     from scaleout.report.files import write
 
     assert compared is not None
     write_tables(outcome, compared, folder)
-    return write(compared.comparison, folder) | FILES
+    return write(compared.comparison, folder, summary) | FILES
 
 
 def _print_dimensions(outcome: "Outcome") -> None:

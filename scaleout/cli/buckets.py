@@ -36,8 +36,9 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: "Simulati
     Example: scaleout buckets llama-3-8b --set data_parallel=128 --topology dgx-h200-16 --algorithm auto
     --algorithm ring.
     """
-    from scaleout.cli.console import print_table
+    from scaleout.cli.console import print_answer, print_table
     from scaleout.config.units import format_bytes, format_seconds
+    from scaleout.report.documents import document
     from scaleout.study.buckets import best, sweep_buckets
     from scaleout.study.job import Job
     from scaleout.study.provenance import provenance_of
@@ -51,7 +52,9 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: "Simulati
     found = best(rows)
     model = provenance_of(swept)
     about = {"workload": workload, "model": model.summary()}
-    summary = {**about, "best": asdict(found), "results": [asdict(row) for row in rows]}
+    answer = {**about, "best": asdict(found), "results": [asdict(row) for row in rows]}
+    inputs = {**job.inputs(loaded, options, ("overlap:always",)), "bytes": parse_sizes(sizes), "algorithm": list(ways)}
+    summary = document("buckets", answer, inputs=inputs, models=[model.models])
 
     def print_tables() -> None:
         columns = ("algorithm", "", "bucket", "step", "communication", "exposed")
@@ -59,7 +62,14 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: "Simulati
         for row in rows:
             times = map(format_seconds, (row.step_s, row.communication_s, row.exposed_s))
             cells.append([row.way, "best" if row == found else "", format_bytes(row.bucket_bytes), *times])
-        print_table(f"{workload}: gradient buckets: {model.title}", columns, cells, left=2)
+        answer = {
+            "best": f"buckets of {format_bytes(found.bucket_bytes)}, reduced by {found.way}",
+            "step": format_seconds(found.step_s),
+            "exposed": format_seconds(found.exposed_s),
+            "model": model.title,
+        }
+        print_answer(f"{workload} on {topology.name}, ranks {loaded.num_ranks}, device {device.name}", answer)
+        print_table("gradient buckets", columns, cells, left=2)
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.config.writing import write_json

@@ -1,6 +1,6 @@
 """`scaleout collective`: what a collective costs on a topology, in the manner of nccl-tests."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +11,10 @@ from scaleout.cli.options import SIMULATION, Output, Whole, network_options, out
 from scaleout.cli.printing import say
 
 if TYPE_CHECKING:
-    from scaleout.cluster.topology.placement import Placement
+    from scaleout.api.collectives import CollectiveAnswer
     from scaleout.cluster.topology.topology import Topology
     from scaleout.cluster.topology.what_if import NetworkChanges
     from scaleout.study.backends import BackendComparison
-    from scaleout.study.provenance import Provenance
 
 
 DECIDED = "1KiB:1GiB"
@@ -24,32 +23,6 @@ DECIDED = "1KiB:1GiB"
 _MOST_SIZES = 1000
 
 SIZES_HELP = "Sizes such as 64MiB or 1MiB,64MiB; FIRST:LAST doubles from the first to the last."
-
-
-@dataclass(frozen=True)
-class _Request:
-    """A collective over a group of a topology, by one algorithm, or by all (auto)."""
-
-    kind: str
-    topology: "Topology"
-    members: list[int]
-    algorithm: str
-    injection: str | None
-    num_chunks: int | None
-
-    @property
-    def placement(self) -> "Placement":
-        """The group with its siblings; the two ends of a message alone."""
-        from scaleout.cluster.topology.placement import place, place_isolated
-
-        return (place_isolated if self.kind == "send" else place)(self.topology, self.members)
-
-    @property
-    def candidates(self) -> list[str]:
-        """Algorithms that could carry it out."""
-        from scaleout.network.collectives import candidates
-
-        return [found.name for found in candidates(self.kind, self.placement)]
 
 
 @click.command()
@@ -103,7 +76,7 @@ def collective(
     NCCL's rings or MPI), or where it lists none which algorithm, is the fastest at each size and number of ranks; with
     --output it is drawn.
     """
-    from scaleout.cluster.topology.backends import with_policy
+    from scaleout.api.collectives import collective as find
     from scaleout.cluster.topology.topology import load_topology
     from scaleout.cluster.topology.what_if import change_network
 
@@ -115,48 +88,33 @@ def collective(
         _compare(kind, cluster, parse_sizes(sizes) if sizes else [], policy, output)
         return
     wanted = parse_sizes(sizes or (DECIDED if decide else ""))
-    _check(network, algorithm, injection, decide=decide, output=output.folder, count=len(wanted))
-    cluster = change_network(load_topology(topology), changes)
-    cluster = cluster if policy is None else with_policy(cluster, policy)
-    members = parse_ranks(group, cluster.num_ranks) if group is not None else list(range(cluster.num_ranks))
-    request = _Request(kind, cluster, members, algorithm, injection, chunks)
-    model = _model(cluster, network)
-    title = f"{kind} on {cluster.name}, ranks {len(members)}: {model.title}"
-    about: dict[str, Any] = {"topology": cluster.name, "ranks": len(members), "model": model.summary()}
-    costs = {size: COST_MODELS[network](request, size) for size in wanted}
-    if chunks is not None and all(row["num_chunks"] != chunks for row in costs[max(wanted)].values()):
-        raise click.UsageError(f"--chunks {chunks}: nothing here cuts the buffer into chunks; leave it out")
-    left_out = [name for name in request.candidates if name not in costs[wanted[0]]] if algorithm == "auto" else []
-    if left_out:
-        about["left_out"] = left_out
+    _check(network, algorithm, decide=decide, output=output.folder, count=len(wanted))
+    members = None
+    if group is not None:
+        members = parse_ranks(group, change_network(load_topology(topology), changes).num_ranks)
+    answer = find(
+        kind,
+        wanted,
+        topology=topology,
+        network_changes=changes,
+        ranks=members,
+        algorithm=algorithm,
+        network=network,
+        injection=injection,
+        num_chunks=chunks,
+        policy=policy,
+    )
     if decide:
-        _decide(title, {**about, "collective": kind, "network": network}, costs, output)
+        _decide(answer, output)
         return
-    by_size = [_rows(kind, network, size, costs_of, len(members)) for size, costs_of in costs.items()]
-    summary = {**about, "results": [_plain(row) for rows in by_size for row in rows]}
-    write = partial(_write, f"{kind} on {cluster.name}", summary, by_size[0][0])
-    output.give(summary, partial(_print, title, by_size, left_out), write)
+    summary = answer.to_dict()
+    output.give(summary, partial(_print, answer), partial(_write, answer, summary))
 
 
-def _model(topology: "Topology", network: str) -> "Provenance":
-    """Say which model answers: a collective alone, whatever device it runs on."""
-    from scaleout.simulation.options import SimulationOptions
-    from scaleout.study.provenance import provenance
-
-    return provenance(topology, None, SimulationOptions(network=network))
-
-
-def _check(
-    network: str, algorithm: str, injection: str | None, *, decide: bool, output: Path | None, count: int
-) -> None:
+def _check(network: str, algorithm: str, *, decide: bool, output: Path | None, count: int) -> None:
     """Refuse options that do not go together."""
-    from scaleout.config.validated import nearest
     from scaleout.errors import ConfigError
 
-    if network not in COST_MODELS:
-        raise ConfigError(f"unknown network model {network!r}; {nearest(network, COST_MODELS)}")
-    if injection is not None and network != "link":
-        raise ConfigError("--injection is a limit of the link model; add --network link or leave it out")
     if decide and algorithm != "auto":
         raise ConfigError(f"--decide compares all algorithms; leave out --algorithm {algorithm}")
     if decide and output is not None:
@@ -217,143 +175,59 @@ def parse_ranks(text: str, num_ranks: int) -> list[int]:
     return ranks
 
 
-def _alpha_beta(request: _Request, size_bytes: int) -> dict[str, dict[str, Any]]:
-    """Algorithm to its cost under the alpha-beta model: all that can, or the one that was asked for."""
-    from scaleout.network.alpha_beta.cost import collective_cost, collective_costs
-
-    group, num_chunks = request.placement, request.num_chunks
-    if request.algorithm == "auto":
-        costs = collective_costs(request.kind, size_bytes, group, num_chunks=num_chunks)
-        taken = collective_cost(request.kind, size_bytes, group, num_chunks=num_chunks).algorithm
-    else:
-        cost = collective_cost(request.kind, size_bytes, group, request.algorithm, num_chunks=num_chunks)
-        costs, taken = {request.algorithm: cost}, ""
-    return {
-        name: {
-            "time_s": cost.time_s,
-            "num_chunks": cost.num_chunks,
-            **({"protocol": cost.protocol} if cost.protocol else {}),
-            **({"auto": name == taken} if taken else {}),
-        }
-        for name, cost in costs.items()
-    }
-
-
-def _link(request: _Request, size_bytes: int) -> dict[str, dict[str, Any]]:
-    """Algorithm to its cost under the link model."""
-    from scaleout.config.units import BYTES_PER_S, parse
-    from scaleout.network.flow.collective import collective_cost, collective_costs
-    from scaleout.network.routes.links import links_of
-
-    limit = None if request.injection is None else parse(request.injection, BYTES_PER_S)
-    links = links_of(request.topology, injection_bytes_per_s=limit)
-    if request.algorithm == "auto":
-        costs = collective_costs(request.kind, size_bytes, links, request.members, num_chunks=request.num_chunks)
-        taken = min(costs, key=lambda name: costs[name].time_s)
-    else:
-        cost = collective_cost(
-            request.kind, size_bytes, links, request.members, request.algorithm, num_chunks=request.num_chunks
-        )
-        costs, taken = {request.algorithm: cost}, ""
-    return {
-        name: {
-            "time_s": cost.time_s,
-            "num_chunks": cost.num_chunks,
-            "busiest_links": [asdict(use) for use in cost.busiest_links],
-            "traffic": cost.traffic,
-            **({"auto": name == taken} if taken else {}),
-        }
-        for name, cost in costs.items()
-    }
-
-
-COST_MODELS = {"alpha_beta": _alpha_beta, "link": _link}
-"""Network model, as in `options.NETWORKS`, to the costs of a collective."""
-
-
-def _rows(
-    kind: str, network: str, size_bytes: int, costs_of: dict[str, dict[str, Any]], num_ranks: int
-) -> list[dict[str, Any]]:
-    """One row an algorithm, the fastest first."""
-    from scaleout.network.collectives import algorithm_bandwidth, bus_bandwidth
-
-    return [
-        {
-            "collective": kind,
-            "algorithm": name,
-            "network": network,
-            "bytes": size_bytes,
-            "time_s": (time_s := cost_of.pop("time_s")),
-            "algorithm_bandwidth_bytes_per_s": algorithm_bandwidth(size_bytes, time_s),
-            "bus_bandwidth_bytes_per_s": bus_bandwidth(kind, size_bytes, time_s=time_s, num_ranks=num_ranks),
-            **cost_of,
-        }
-        for name, cost_of in sorted(costs_of.items(), key=lambda item: float(item[1]["time_s"]))
-    ]
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row as plain values: the traffic of all links as sums by dimension and direction."""
-    if "traffic" not in row:
-        return row
-    return {**row, "traffic": row["traffic"].by_port() if row["traffic"] else []}
-
-
-def _decide(title: str, about: dict[str, Any], by_size: dict[int, dict[str, dict[str, Any]]], output: Output) -> None:
+def _decide(answer: "CollectiveAnswer", output: Output) -> None:
     """Print the decision table of all sizes."""
     from scaleout.cli.console import print_table
-    from scaleout.config.units import format_bytes
-    from scaleout.network.flow.collective import decide
+    from scaleout.config.units import format_bytes, format_seconds, format_times
+    from scaleout.report.documents import document
 
-    times = {
-        size: {name: cost_of["time_s"] for name, cost_of in costs_of.items()} for size, costs_of in by_size.items()
-    }
-    taken = {  # of no bytes, where all cost nothing, the first
-        size: next((name for name, cost_of in costs_of.items() if cost_of.get("auto")), next(iter(costs_of)))
-        for size, costs_of in by_size.items()
-    }
-    decisions = decide(times, taken)
+    decisions = answer.decisions
 
     def print_tables() -> None:
         rows = []
         for each in decisions:
             notes = ["changes here"] * each.changed + ["not the fastest"] * (each.ratio < 1)
-            times = f"{each.time_s * 1e6:.2f}", f"{each.ratio:.2f}x" if each.runner_up else ""
+            times = format_seconds(each.time_s), format_times(each.ratio) if each.runner_up else ""
             rows.append([each.algorithm, each.runner_up, ", ".join(notes), format_bytes(each.bytes), *times])
-        columns = ("algorithm", "runner-up", "", "bytes", "time [us]", "runner-up time / chosen time")
-        print_table(f"what auto takes: {title}", columns, rows, left=3)
+        columns = ("algorithm", "runner-up", "", "bytes", "time", "runner-up time / chosen time")
+        print_table(f"what auto takes: {answer.title}", columns, rows, left=3)
 
-    output.give({**about, "decisions": [asdict(each) for each in decisions]}, print_tables, lambda _: {})
+    found = {**answer.about(), "collective": answer.kind, "network": answer.network}
+    found["decisions"] = [asdict(each) for each in decisions]
+    output.give(document("collective", found, inputs=answer.inputs, models=answer.models), print_tables, lambda _: {})
 
 
-def _write(where: str, summary: dict[str, Any], row: dict[str, Any], folder: Path) -> dict[str, str]:
+def _write(answer: "CollectiveAnswer", summary: dict[str, Any], folder: Path) -> dict[str, str]:
     """Write the summary of all algorithms, and the links and the heat map of one."""
     from scaleout.config.units import format_bytes
     from scaleout.report.files import write_links
 
-    title = f"{where}, {format_bytes(row['bytes'])}, {row['algorithm']}"
+    row = answer.by_size[0][0]
+    title = f"{answer.kind} on {answer.topology.name}, {format_bytes(row['bytes'])}, {row['algorithm']}"
     return write_links(title, summary, row["traffic"], folder)
 
 
-def _print(title: str, by_size: list[list[dict[str, Any]]], left_out: list[str]) -> None:
+def _print(answer: "CollectiveAnswer") -> None:
     """Print all algorithms of one size, or of each of several what auto takes."""
     from scaleout.cli.console import print_links, print_table
+    from scaleout.config.units import format_bytes, format_bytes_per_s, format_seconds
 
+    by_size, left_out = answer.by_size, answer.left_out
     several = len(by_size) > 1
     chosen = [next((row for row in rows if row.get("auto")), rows[0]) for rows in by_size] if several else by_size[0]
     chunked = any(row["num_chunks"] > 1 for row in chosen)
     bandwidths = ("algorithm_bandwidth_bytes_per_s", "bus_bandwidth_bytes_per_s")
-    columns = ("time [us]", "algorithm bandwidth [GB/s]", "bus bandwidth [GB/s]")
+    columns = ("time", "algorithm bandwidth", "bus bandwidth")
     print_table(
-        title,
+        answer.title,
         ("bytes", "algorithm", *["chunks"] * chunked, *columns),
         [
             [
-                str(row["bytes"]),
+                format_bytes(row["bytes"]),
                 " ".join(filter(None, (row["algorithm"], row.get("protocol"), "(auto)" if row.get("auto") else ""))),
                 *[str(row["num_chunks"])] * chunked,
-                f"{row['time_s'] * 1e6:.2f}",
-                *(f"{row[key] / 1e9:.2f}" for key in bandwidths),
+                format_seconds(row["time_s"]),
+                *(format_bytes_per_s(row[key]) for key in bandwidths),
             ]
             for row in chosen
         ],
@@ -369,12 +243,14 @@ def _compare(kind: str, cluster: "Topology", sizes: list[int], policy: str | Non
     """Print which back end is the fastest at each size and number of ranks, and draw it and the times of each."""
     from scaleout.cluster.topology.backends import KIND
     from scaleout.errors import ConfigError
+    from scaleout.report.documents import document
     from scaleout.study.backends import compare_backends
 
     if kind != KIND:
         raise ConfigError(f"--compare is for {KIND}, which back ends serve, not {kind}; leave it out")
     found = compare_backends(cluster, names=tuple(policy.split("+")) if policy else (), sizes_bytes=sizes)
-    summary = _plain_backends(found)
+    inputs = {"collective": kind, "topology": cluster.name, "changes": cluster.altered, "backends": found.backends}
+    summary = document("collective", _plain_backends(found), inputs={**inputs, "bytes": found.sizes_bytes})
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.config.writing import write_json
@@ -403,7 +279,7 @@ def _plain_backends(found: "BackendComparison") -> dict[str, Any]:
                 "ranks": ranks,
                 "bytes": size,
                 "best": found.backends[best[row, column]],
-                "time_s": {
+                "time_by_backend_s": {
                     name: float(time_s) if time_s < float("inf") else None
                     for name, time_s in zip(found.backends, found.times_s[:, row, column], strict=True)
                 },
@@ -417,7 +293,7 @@ def _plain_backends(found: "BackendComparison") -> dict[str, Any]:
 def _print_backends(found: "BackendComparison") -> None:
     """Print the ranges of sizes of each winner, a line for each number of ranks."""
     from scaleout.cli.console import print_table
-    from scaleout.config.units import format_bytes
+    from scaleout.config.units import format_bytes, format_seconds
 
     rows = []
     for row, ranks in enumerate(found.num_ranks):
@@ -425,7 +301,7 @@ def _print_backends(found: "BackendComparison") -> None:
         starts = [index for index, name in enumerate(winners) if index == 0 or winners[index - 1] != name]
         for start, end in zip(starts, [*starts[1:], len(winners)], strict=True):
             sizes = [format_bytes(found.sizes_bytes[index]) for index in (start, end - 1)]
-            times_us = [found.times_s[:, row, index].min() * 1e6 for index in (start, end - 1)]
-            rows.append([winners[start], str(ranks), *sizes, *(f"{time_us:,.1f}" for time_us in times_us)])
-    columns = ("fastest", "ranks", "from", "to", "time from [us]", "time to [us]")
+            times = [format_seconds(found.times_s[:, row, index].min()) for index in (start, end - 1)]
+            rows.append([winners[start], str(ranks), *sizes, *times])
+    columns = ("fastest", "ranks", "from", "to", "time from", "time to")
     print_table(f"all_reduce on {found.topology}: the fastest by size and ranks", columns, rows)

@@ -1,10 +1,20 @@
-"""Tables and facts on the terminal, whatever they are about."""
+"""The terminal: answers, tables and facts, whatever they are about, at any width.
 
+Nothing is cut or left out for want of room. A table that is wider than the terminal has, in this order, its headings
+and its words wrapped; then its columns of numbers in several bands, one below the other, each with the columns that
+name the row; then a paragraph a row. What is not for a terminal is as wide as COLUMNS says, or as nearly any table.
+"""
+
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from rich.console import Console
+from rich.box import ROUNDED
+from rich.cells import cell_len
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
@@ -12,8 +22,11 @@ from scaleout.config.units import (
     format_bytes,
     format_bytes_per_s,
     format_dollars,
+    format_flops,
     format_flops_per_s,
+    format_hertz,
     format_seconds,
+    format_share,
     format_watts,
 )
 from scaleout.errors import one_line, printable
@@ -21,13 +34,19 @@ from scaleout.errors import one_line, printable
 _FORMATS = {
     "_bytes_per_s": format_bytes_per_s,
     "_flops_per_s": format_flops_per_s,
+    "_flops": format_flops,
     "_bytes": format_bytes,
     "_s": format_seconds,
+    "_hz": format_hertz,
     "_usd": format_dollars,
     "_w": format_watts,
-    "_error": "{:.1%}".format,
+    "_error": format_share,
 }
 """End of a fact's name to how its number is written."""
+
+_PIPE = 240
+_GAP = 2
+"""Columns of a terminal between two of a table."""
 
 
 class _Console(Console):
@@ -41,26 +60,120 @@ class _Console(Console):
 
 
 def console() -> Console:
-    """Return the console that all tables are printed on: in a pipe as wide as any table.
+    """Return the console that all is printed on.
 
     It prints words as they are: a colon or bracket in a name is neither an emoji nor markup.
     """
     as_it_is = partial(_Console, markup=False, emoji=False, highlight=False)
     plain = as_it_is()
-    return plain if plain.is_terminal else as_it_is(width=240)
+    if plain.is_terminal:
+        return plain
+    given = os.environ.get("COLUMNS", "")
+    return as_it_is(width=int(given) if given.isdecimal() and 0 < int(given) < 10_000 else _PIPE)
+
+
+def print_answer(title: str, facts: Mapping[str, str]) -> None:
+    """Print what is asked for first, in a box: a fact a line, wrapped at words."""
+    grid = Table.grid(padding=(0, _GAP))
+    grid.add_column(style="bold", overflow="fold")
+    grid.add_column(overflow="fold")
+    for name, words in facts.items():
+        grid.add_row(one_line(name), one_line(words))
+    console().print(Panel.fit(Group(Text(one_line(title), style="bold"), grid), box=ROUNDED))
+    console().print()
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
-    """Print a table whose first `left` columns are text and whose others are numbers, which are never cut short."""
-    table = Table(header_style="bold", box=None, pad_edge=False)
-    for index, column in enumerate(columns):
-        text = index < left
-        table.add_column(one_line(column), justify="left" if text else "right", no_wrap=not text, overflow="fold")
-    for row in rows:
-        table.add_row(*map(one_line, row))
-    console().print(one_line(title), style="bold", soft_wrap=True)
-    console().print(table)
-    console().print()
+    """Print a table whose first `left` columns name a row, and are text, and whose others are numbers or short words.
+
+    How it is laid out on a narrow terminal, see above.
+    """
+    shown = console()
+    cells = [[one_line(cell) for cell in row] for row in rows]
+    headings = [one_line(column) for column in columns]
+    shown.print(Text(one_line(title), style="bold"))
+    bands = _bands(headings, cells, left, shown.width)
+    for band in bands:
+        table = Table(header_style="bold", box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+        for place, width in band:
+            justify: Any = "left" if place < left else "right"
+            table.add_column(headings[place], justify=justify, width=width, overflow="fold")
+        for row in cells:
+            table.add_row(*(row[place] for place, _ in band))
+        shown.print(table)
+        if band is not bands[-1]:
+            shown.print()
+    if not bands:
+        _print_paragraphs(shown, headings, cells, left)
+    shown.print()
+
+
+class _Sizes(NamedTuple):
+    """How wide a column is at least, without a number or word that is broken, and with nothing wrapped."""
+
+    least: int
+    most: int
+
+
+def _bands(
+    headings: Sequence[str], cells: Sequence[Sequence[str]], left: int, width: int
+) -> list[list[tuple[int, int]]]:
+    """Lay columns out in bands, each the places and widths of its columns; none if a row must be a paragraph.
+
+    The first band has all columns that name a row, the others the fewest that tell rows apart.
+    """
+    sizes = [_sizes(heading, [row[at] for row in cells], at < left) for at, heading in enumerate(headings)]
+    names = list(range(left))
+    wanted = dict(_widened(names, sizes, width // 2) or ())
+    told_apart = next((few for few in names if few and len({tuple(row[:few]) for row in cells}) == len(cells)), left)
+    bands = [names]
+    used = sum(wanted.get(name, sizes[name].least) + _GAP for name in names)
+    for place in range(left, len(headings)):
+        if len(bands[-1]) > (left if len(bands) == 1 else told_apart) and used + sizes[place].least > width:
+            bands.append(names[:told_apart])
+            used = sum(sizes[name].least + _GAP for name in bands[-1])
+        bands[-1] = [*bands[-1], place]
+        used += sizes[place].least + _GAP
+    found = [_widened(band, sizes, width) for band in bands]
+    return [] if None in found else [band for band in found if band is not None]
+
+
+def _widened(places: Sequence[int], sizes: Sequence[_Sizes], width: int) -> list[tuple[int, int]] | None:
+    """Share a width among columns: each has its least, then those to the left as much as they want."""
+    spare = width - sum(sizes[place].least + _GAP for place in places) + _GAP
+    if spare < 0:
+        return None
+    widths = []
+    for place in places:
+        more = min(spare, sizes[place].most - sizes[place].least)
+        spare -= more
+        widths.append((place, sizes[place].least + more))
+    return widths
+
+
+def _sizes(heading: str, cells: Sequence[str], text: bool) -> _Sizes:
+    """Measure a column: a heading and text wrap at spaces, other cells do not."""
+    words = heading.split(" ")
+    least = [word for cell in cells for word in cell.split(" ")] if text else cells
+    return _Sizes(max(map(cell_len, (*words, *least)), default=0), max(map(cell_len, (heading, *cells)), default=0))
+
+
+def _print_paragraphs(shown: Console, headings: Sequence[str], cells: Sequence[Sequence[str]], left: int) -> None:
+    """Print a row as a paragraph: a line a column, those below what names the row further in."""
+    for row in cells:
+        for place, (heading, cell) in enumerate(zip(headings, row, strict=True)):
+            words = Text(
+                f"{heading}: {cell}" if heading else cell, style="bold" if place < left else "", overflow="fold"
+            )
+            shown.print(Padding(words, (0, 0, 0, 0 if place < left else _GAP), expand=False))
+
+
+def print_paragraph(name: str, words: str, lines: Iterable[str]) -> None:
+    """Print what a name stands for, and further in lines about it; empty ones are left out."""
+    shown = console()
+    shown.print(Text.assemble((one_line(name), "bold"), f": {one_line(words)}", overflow="fold"))
+    for line in filter(None, lines):
+        shown.print(Padding(Text(one_line(line), overflow="fold"), (0, 0, 0, _GAP), expand=False))
 
 
 def print_links(title: str, links: Sequence[dict[str, Any]]) -> None:
@@ -69,7 +182,7 @@ def print_links(title: str, links: Sequence[dict[str, Any]]) -> None:
         title,
         ("link", "symmetric links", "bytes", "utilisation"),
         [
-            [use["link"], str(use["alike"]), format_bytes(use["size_bytes"]), f"{use['utilisation']:.1%}"]
+            [use["link"], str(use["alike"]), format_bytes(use["size_bytes"]), format_share(use["utilisation"])]
             for use in links
         ],
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import NamedJob, Output, output_options
+from scaleout.cli.options import Output, output_options
 from scaleout.cli.printing import say
 from scaleout.errors import ConfigError
 
@@ -46,6 +46,7 @@ def diff(a: str, b: str, schedules: tuple[str, ...], topology: str | None, outpu
     """
     from scaleout.analysis.difference import difference
     from scaleout.report.difference import is_result, summary_of, write
+    from scaleout.report.documents import document
 
     if len(schedules) > 2:
         raise ConfigError(f"--schedule is given {len(schedules)} times; give it once, or once for A and once for B")
@@ -55,7 +56,9 @@ def diff(a: str, b: str, schedules: tuple[str, ...], topology: str | None, outpu
     timeline = output.folder is not None
     sides = [_side(path, of, topology, timeline=timeline) for path, of in ((a, of_a), (b, of_b))]
     found = difference(sides[0].profile, sides[1].profile)
-    output.give(summary_of(found), partial(_print, found), partial(write, found, sides))
+    inputs = {"a": a, "b": b, "schedule": [each.schedule for each in sides]}
+    summary = document("diff", summary_of(found), inputs={**inputs, **({"topology": topology} if topology else {})})
+    output.give(summary, partial(_print, found), partial(write, found, sides, summary=summary))
     without = [path for path, side in zip((a, b), sides, strict=True) if side.events is None]
     if timeline and without and not output.as_json:
         say(f"no timeline.json: {without[0]} is a summary without one; give folders of `scaleout run --output`")
@@ -63,7 +66,7 @@ def diff(a: str, b: str, schedules: tuple[str, ...], topology: str | None, outpu
 
 def _side(path: str, schedule: str | None, topology: str | None, *, timeline: bool) -> "Side":
     from scaleout.report.difference import is_result, read_side, side_of
-    from scaleout.report.files import trace_events
+    from scaleout.report.perfetto import trace_events
 
     if is_result(Path(path)):
         return read_side(Path(path), schedule, timeline=timeline)
@@ -72,14 +75,12 @@ def _side(path: str, schedule: str | None, topology: str | None, *, timeline: bo
             f"{path}: is neither a result of `scaleout run` (summary.json) nor holds traces (<prefix>.<rank>.et); give "
             f"one of them"
         )
-    from scaleout.cli.traced import compare_trace
-    from scaleout.cluster.topology.what_if import NetworkChanges
-    from scaleout.simulation.options import SimulationOptions
+    from scaleout.api.traces import read_trace
 
-    job = NamedJob(None, topology, None, {}, NetworkChanges())
-    chosen = () if schedule is None else (schedule,)
-    compared = compare_trace(path, job, chosen, SimulationOptions(), only_one=True)
-    return side_of(compared.summary(), None, trace_events(compared) if timeline else None, where=path)
+    trace = read_trace(path)
+    plain = () if trace.is_recording else ("baseline",)
+    found = trace.run(topology=topology, schedules=plain if schedule is None else (schedule,))
+    return side_of(found.to_dict(), None, trace_events(found.comparison) if timeline else None, where=path)
 
 
 def _print(found: "Difference") -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scaleout.cli import completion
 from scaleout.cli.options import SIMULATION, NamedJob, Output, job_options, output_options, pairs_of, simulation_options
 from scaleout.errors import ConfigError
 
@@ -18,7 +19,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @job_options()
-@click.option("--schedule", default="overlap", show_default=True, metavar="NAME", help="As of `scaleout run`.")
+@click.option(
+    "--schedule",
+    default="overlap",
+    show_default=True,
+    metavar="NAME",
+    shell_complete=completion.schedules,
+    help="As of `scaleout run`.",
+)
 @click.option("--tokens", required=True, metavar="N", help="Tokens to train on, such as 15T.")
 @click.option("--checkpoint", required=True, metavar="TIME", help="How long training waits for a checkpoint: 10s.")
 @click.option("--restart", default="10min", show_default=True, metavar="TIME", help="From a failure until it goes on.")
@@ -52,6 +60,7 @@ def goodput(
     """
     from scaleout.analysis.goodput import goodput as find
     from scaleout.config.units import TOKENS, parse
+    from scaleout.report.documents import document
     from scaleout.study.job import Job, run
     from scaleout.study.provenance import provenance_of
     from scaleout.workloads.config import layered
@@ -71,7 +80,7 @@ def goodput(
     steps = wanted / (workload.tokens * workload.data_parallel)
     energy_j = None if outcome.energy is None else outcome.energy.total_j * steps / found.goodput
     model = provenance_of(simulated)
-    summary = {
+    found_all = {
         "workload": workload.name,
         "topology": topology.name,
         "device": device.name,
@@ -85,6 +94,8 @@ def goodput(
         **found.summary(),
         "disturbance": vars(disturbance),
     }
+    inputs = {**job.inputs(workload, options, (schedule,)), "tokens": wanted, **vars(disturbance)}
+    summary = document("goodput", found_all, inputs=inputs, models=[model.models])
 
     def write(folder: Any) -> dict[str, str]:
         from scaleout.config.writing import write_json
@@ -92,8 +103,8 @@ def goodput(
         write_json(folder / "goodput.json", summary)
         return {"goodput.json": "the numbers of the table"}
 
-    title = f"{workload.name} on {topology.name}, ranks {workload.num_ranks}, device {device.name}: {model.title}"
-    output.give(summary, partial(_print, title, found, disturbance, summary), write)
+    title = f"{workload.name} on {topology.name}, ranks {workload.num_ranks}, device {device.name}"
+    output.give(summary, partial(_print, title, model.title, found, disturbance, summary), write)
 
 
 def _disturbance(topology: "Topology", device: "Device", **asked: Any) -> "Disturbance":
@@ -122,26 +133,29 @@ def _disturbance(topology: "Topology", device: "Device", **asked: Any) -> "Distu
     )
 
 
-def _print(title: str, found: "Goodput", disturbance: "Disturbance", summary: dict[str, Any]) -> None:
-    from scaleout.cli.console import console, print_table
-    from scaleout.config.units import format_joules, format_seconds, format_tokens
+def _print(title: str, model: str, found: "Goodput", disturbance: "Disturbance", summary: dict[str, Any]) -> None:
+    from scaleout.cli.console import console, print_answer, print_table
+    from scaleout.config.units import format_joules, format_rate, format_seconds, format_share, format_tokens
 
-    days = summary["training_s"] / 86400
     energy = summary["energy_j"]
+    days = f"{format_rate(summary['training_s'] / 86400)} days for {format_tokens(summary['tokens'])} tokens"
+    answer = {
+        "training": days,
+        "speed": f"{format_share(found.speed)} of the simulated speed",
+        "step": f"{format_seconds(found.step_s)} simulated, {format_seconds(found.step_median_s)} in the median",
+        **({} if energy is None else {"energy": format_joules(energy)}),
+        "model": model,
+    }
+    print_answer(title, answer)
     interval_s = found.interval_s
-    words = f"{days:,.1f} days for {format_tokens(summary['tokens'])} tokens, {found.speed:.1%} of the simulated speed"
-    console().print(words + ("" if energy is None else f", {format_joules(energy)}"), soft_wrap=True)
-    console().print()
     rows = [
-        ["step, simulated", format_seconds(found.step_s)],
-        ["step, median", format_seconds(found.step_median_s)],
         ["step, 95th percentile", format_seconds(found.step_p95_s)],
-        ["failures a day", f"{disturbance.failures_per_s * 86400:.3g}"],
+        ["failures a day", format_rate(disturbance.failures_per_s * 86400)],
         ["training between checkpoints", "no checkpoints" if isinf(interval_s) else format_seconds(interval_s)],
-        ["time that trains", f"{found.goodput:.1%}"],
-        ["time of checkpoints", f"{found.checkpoint_share:.1%}"],
-        ["time lost to failures: computed again, restarts", f"{found.failure_share:.1%}"],
+        ["time that trains", format_share(found.goodput)],
+        ["time of checkpoints", format_share(found.checkpoint_share)],
+        ["time lost to failures: computed again, restarts", format_share(found.failure_share)],
     ]
-    print_table(title, ("", ""), rows)
+    print_table("where the time goes", ("", ""), rows)
     for note in summary["model"]["notes"]:
-        console().print(f"note: {note}", soft_wrap=True)
+        console().print(f"note: {note}")

@@ -56,7 +56,10 @@ def model(
     if output is not None:
         _write(output, found.text)
     if as_json:
-        say_json(_summary(found))
+        from scaleout.report.documents import document
+
+        asked = {"path": str(path), **{f"set.{key}": value for key, value in changes.items()}}
+        say_json(document("import model", _summary(found), inputs=asked))
         return
     for note in found.notes:
         say(f"note: {note}", err=True)

@@ -1,57 +1,168 @@
-"""`scaleout list`: the names that other verbs take."""
+"""`scaleout list`: the names that other verbs take, each with what it is, for how many ranks, and on what."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.printing import say
+from scaleout.cli.options import json_option
+from scaleout.cli.printing import say_json
+from scaleout.errors import ConfigError
 
-KINDS = (
-    *(
-        "workloads",
-        "topologies",
-        "link-types",
-        "devices",
-        "studies",
-        "schedules",
-        "strategies",
-        "frameworks",
-        "pipelines",
-        "collectives",
-    ),
-    "operators",
-)
+if TYPE_CHECKING:
+    from scaleout.cluster.topology.topology import Topology
+
+Entry = dict[str, Any]
+"""A `name`, its `description`, and where it has them `ranks`, `device` and other columns."""
 
 
 @click.command(name="list")
-@click.argument("kind", required=False, type=click.Choice(KINDS))
-def list_names(kind: str | None) -> None:
-    """List the names that other verbs take; by default of all kinds."""
-    for each in KINDS if kind is None else (kind,):
-        if kind is None:
-            say(f"{each}:")
-        for name in _names(each):
-            say(name if kind else f"  {name}")
+@click.argument("kind", required=False, metavar="[KIND]", shell_complete=lambda *_: list(KINDS))
+@click.argument("word", required=False)
+@json_option
+def list_names(kind: str | None, word: str | None, as_json: bool) -> None:
+    """List the names that other verbs take, with what each is; by default of all kinds.
+
+    KIND is workloads, topologies, link-types, devices, studies, schedules, strategies, frameworks, pipelines,
+    collectives or operators. A WORD leaves those that have it in their line; it may stand alone.
+
+    Examples: scaleout list workloads; scaleout list workloads moe; scaleout list h200.
+    """
+    from scaleout.config.reading import nearest
+
+    if kind is not None and kind not in KINDS:
+        if word is not None:
+            raise ConfigError(f"list {kind}: no such kind; {nearest(kind, KINDS)}")
+        kind, word = None, kind
+    found = {each: _having(word, KINDS[each]()) for each in (KINDS if kind is None else (kind,))}
+    if word is not None and not any(found.values()):
+        hint = f"{nearest(word, KINDS)}" if kind is None else "give another word, or none for all"
+        raise ConfigError(f"no {kind or 'kind and no name'} has {word!r}; {hint}")
+    if as_json:
+        say_json(found if kind is None else found[kind])
+        return
+    from scaleout.cli.console import print_table
+
+    for each, entries in found.items():
+        if entries:
+            columns = list(dict.fromkeys(column for entry in entries for column in entry))
+            rows = [[str(entry.get(column, "")) for column in columns] for entry in entries]
+            print_table(each, columns, rows, left=len(columns))
 
 
-def _names(kind: str) -> list[str]:
+def _having(word: str | None, entries: Iterable[Entry]) -> list[Entry]:
+    """Keep the entries that have a word, in any case of letters."""
+    sought = (word or "").lower()
+    return [entry for entry in entries if sought in " ".join(map(str, entry.values())).lower()]
+
+
+def _workloads() -> Iterable[Entry]:
     from scaleout.config import library
+    from scaleout.workloads.config import load_workload
+
+    for name in library.names("workload"):
+        found = load_workload(name)
+        about = {"ranks": found.num_ranks, "device": found.device, "topology": found.topology}
+        yield {"name": name, **about, "description": found.description}
+
+
+def _topologies() -> Iterable[Entry]:
+    from scaleout.cluster.topology.topology import load_topology
+    from scaleout.config import library
+
+    for name in library.names("topology"):
+        found = load_topology(name)
+        yield {"name": name, "ranks": found.num_ranks, "description": _dimensions(found)}
+
+
+def _dimensions(found: "Topology") -> str:
+    """Say of which dimensions a topology is, innermost first, and what serves its collectives."""
+    sizes = (f"{each.kind}({each.size}{f', {each.link}' if each.link else ''})" for each in found.dimensions)
+    return " x ".join(sizes) + (f"; {found.library.name}" if found.library else "")
+
+
+def _link_types() -> Iterable[Entry]:
+    from scaleout.cluster.topology.link_type import load_link_type
+    from scaleout.config import library
+    from scaleout.config.units import format_bytes_per_s, format_seconds
+
+    for name in library.names("link type"):
+        found = load_link_type(name)
+        speed = f"{format_bytes_per_s(found.bytes_per_s)} each way, {format_seconds(found.latency_s)}"
+        yield {"name": name, "description": f"{found.link}: {speed}" if found.link else speed}
+
+
+def _devices() -> Iterable[Entry]:
+    from scaleout.cluster.device.spec import load_device
+    from scaleout.config import library
+    from scaleout.config.units import format_bytes, format_bytes_per_s
+
+    for name in library.names("device"):
+        found = load_device(name)
+        memory = f"{format_bytes(found.memory_bytes)} at {format_bytes_per_s(found.memory_bytes_per_s)}"
+        kernels = "kernels measured" if found.kernel_files else f"kernels estimated from {found.efficiency_from}"
+        yield {"name": name, "description": f"{found.title}; {memory}; {kernels}"}
+
+
+def _studies() -> Iterable[Entry]:
+    from scaleout.config import library
+    from scaleout.study.sweep.study import load_study
+
+    for name in library.names("study"):
+        found = load_study(name)
+        yield {"name": name, "cases": found.size, "description": found.title}
+
+
+def _collectives() -> Iterable[Entry]:
     from scaleout.network import collectives
+
+    for kind in collectives.KINDS:
+        able = [each.name for each in collectives.ALGORITHMS.values() if kind in each.schedules]
+        yield {"name": kind, "description": f"algorithms {', '.join(able)}"}
+
+
+def _schedules() -> Iterable[Entry]:
     from scaleout.schedule import SCHEDULES
-    from scaleout.schedule.fusion import OPERATORS
+
+    return ({"name": name, "description": each.summary} for name, each in SCHEDULES.items())
+
+
+def _strategies() -> Iterable[Entry]:
     from scaleout.study.strategies import STRATEGIES
+
+    return ({"name": name, "description": each.description, "source": each.source} for name, each in STRATEGIES.items())
+
+
+def _frameworks() -> Iterable[Entry]:
     from scaleout.workloads.families.frameworks import FRAMEWORKS
+
+    return ({"name": name, "description": each.summary, "source": each.source} for name, each in FRAMEWORKS.items())
+
+
+def _pipelines() -> Iterable[Entry]:
     from scaleout.workloads.pipeline import PIPELINES
 
-    plurals = {"topologies": "topology", "studies": "study"}
-    if (file := plurals.get(kind, kind.removesuffix("s").replace("-", " "))) in library.FOLDERS:
-        return library.names(file)
-    if kind == "collectives":
-        of = {k: [a.name for a in collectives.ALGORITHMS.values() if k in a.schedules] for k in collectives.KINDS}
-        return [f"{name} ({', '.join(algorithms)})" for name, algorithms in of.items()]
-    said = {
-        "schedules": {name: each.summary for name, each in SCHEDULES.items()},
-        "strategies": {name: f"{each.description}; {each.source}" for name, each in STRATEGIES.items()},
-        "frameworks": {name: f"{each.summary}; {each.source}" for name, each in FRAMEWORKS.items()},
-        "pipelines": {each.name: f"{each.description}; {each.source}" for each in PIPELINES.values()},
-        "operators": {n: f"{each.summary}; {', '.join(each.settings.model_fields)}" for n, each in OPERATORS.items()},
-    }
-    return [f"{name} ({words})" for name, words in said[kind].items()]
+    return ({"name": each.name, "description": each.description, "source": each.source} for each in PIPELINES.values())
+
+
+def _operators() -> Iterable[Entry]:
+    from scaleout.schedule.fusion import OPERATORS
+
+    for name, each in OPERATORS.items():
+        yield {"name": name, "description": each.summary, "keys": ", ".join(each.settings.model_fields)}
+
+
+KINDS: Mapping[str, Callable[[], Iterable[Entry]]] = {
+    "workloads": _workloads,
+    "topologies": _topologies,
+    "link-types": _link_types,
+    "devices": _devices,
+    "studies": _studies,
+    "schedules": _schedules,
+    "strategies": _strategies,
+    "frameworks": _frameworks,
+    "pipelines": _pipelines,
+    "collectives": _collectives,
+    "operators": _operators,
+}
+"""What is listed, and how."""

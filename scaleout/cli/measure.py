@@ -131,18 +131,14 @@ def _measure(
                 say(f"{path}  {meaning}")
 
 
-def _follow(job: Any, progress: Any) -> tuple[int, int]:
+def _follow(job: Any, found: Any) -> tuple[int, int]:
     """Show how far a job is; return how many rows were measured and how many failed."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from scaleout.cli.progress import progress
 
-    from scaleout.cli.console import console
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     measured = failed = 0
-    with Progress(*columns, console=console(), transient=True) as bars, closing(progress):
-        bar = bars.add_task(job.experiment, total=len(job.rows))
-        for measured, failed in progress:
-            bars.update(bar, completed=measured + failed)
+    with progress(kept="what was measured is kept; the same command goes on") as show, closing(found):
+        for measured, failed in found:
+            show(measured + failed, len(job.rows), job.experiment)
     return measured, failed
 
 

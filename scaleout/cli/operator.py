@@ -46,6 +46,7 @@ def operator(
     """
     from scaleout.cluster.device.spec import load_device
     from scaleout.cluster.topology.topology import load_topology
+    from scaleout.report.documents import document
     from scaleout.schedule.fusion import FusedMachine, evaluate_operator
 
     keys = parse_settings(settings)
@@ -58,10 +59,14 @@ def operator(
         "ranks": machine.ranks,
         "settings": keys,
     }
+    asked: dict[str, Any] = {"operator": name, "device": device, "topology": topology}
+    asked |= {f"set.{key}": value for key, value in keys.items()}
     if sweep is not None:
         key, values = parse_sweep(sweep)
         rows = [{key: value, **evaluate_operator(name, {**keys, key: value}, machine).plain()} for value in values]
-        output.give({**about, "sweep": rows}, partial(_print_sweep, key, rows, title), partial(_draw, key, rows, title))
+        asked["sweep"] = {key: values}
+        answer = document("operator", {**about, "sweep": rows}, inputs=asked)
+        output.give(answer, partial(_print_sweep, key, rows, title), partial(_draw, key, rows, title, answer))
         return
     found = evaluate_operator(name, keys, machine)
     brackets = {
@@ -73,7 +78,8 @@ def operator(
         if not machine.stores
     }
     between = {key: [each["fused_aware_s"] for each in ends] for key, ends in brackets.items()}
-    summary = {**about, **found.plain(), "fused_aware_between_s": between, "timeline": _timeline(found)}
+    answer = {**about, **found.plain(), "fused_aware_between_s": between, "timeline": _timeline(found)}
+    summary = document("operator", answer, inputs=asked)
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.config.writing import write_json
@@ -120,7 +126,7 @@ def _timeline(found: "Evaluation") -> list[dict[str, Any]]:
 
 def _print(found: "Evaluation", title: str, between: "Mapping[str, Sequence[float]]") -> None:
     from scaleout.cli.console import print_facts, print_table
-    from scaleout.config.units import format_seconds
+    from scaleout.config.units import format_seconds, format_times
 
     plain = found.plain()
     baseline_s = found.baseline_s
@@ -132,11 +138,11 @@ def _print(found: "Evaluation", title: str, between: "Mapping[str, Sequence[floa
         (f"split into {found.chunks} kernels", found.split_s),
         ("ideal: the longer of computing and communication", found.ideal_s),
     ):
-        rows.append([label, format_seconds(seconds), f"{baseline_s / seconds:.2f}x"])
+        rows.append([label, format_seconds(seconds), format_times(baseline_s / seconds)])
     print_table(title, ("", "time", "speed-up"), rows)
     if between:
         ends = [
-            [key, *(f"{format_seconds(each)} ({baseline_s / each:.2f}x)" for each in sorted(times))]
+            [key, *(f"{format_seconds(each)} ({format_times(baseline_s / each)})" for each in sorted(times))]
             for key, times in between.items()
         ]
         print_table("fused, by what was not measured", ("key of work_groups", "at the least", "at the most"), ends)
@@ -160,20 +166,22 @@ def _print(found: "Evaluation", title: str, between: "Mapping[str, Sequence[floa
 
 def _print_sweep(key: str, rows: list[dict[str, Any]], title: str) -> None:
     from scaleout.cli.console import print_table
-    from scaleout.config.units import format_seconds
+    from scaleout.config.units import format_seconds, format_share
 
     times = ("baseline_s", "fused_aware_s", "fused_oblivious_s", "kernel_split_s", "ideal_s")
     columns = (key, *(time.removesuffix("_s").replace("_", " ") for time in times), "saved")
-    cells = [[f"{row[key]}", *(format_seconds(row[time]) for time in times), f"{row['saving']:.1%}"] for row in rows]
+    cells = [
+        [f"{row[key]}", *(format_seconds(row[time]) for time in times), format_share(row["saving"])] for row in rows
+    ]
     print_table(title, columns, cells)
 
 
-def _draw(key: str, rows: list[dict[str, Any]], title: str, folder: Path) -> dict[str, str]:
+def _draw(key: str, rows: list[dict[str, Any]], title: str, answer: dict[str, Any], folder: Path) -> dict[str, str]:
     """Write all times, and where the values are numbers, draw them."""
     from scaleout.config.writing import write_json
     from scaleout.report.plots.operators import draw_sweep
 
-    write_json(folder / "sweep.json", rows)
+    write_json(folder / "sweep.json", answer)
     if not all(isinstance(row[key], int | float) for row in rows):
         return {"sweep.json": "all times"}
     draw_sweep(key, rows, folder / "sweep.png", title=title)

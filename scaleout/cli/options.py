@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import click
 
+from scaleout.cli import completion
 from scaleout.cli.printing import say, say_json
 from scaleout.errors import ConfigError, one_line, shown
 
 if TYPE_CHECKING:
+    from scaleout.api.runs import RunAnswer
     from scaleout.cluster.device.spec import Device
     from scaleout.cluster.topology.topology import Topology
     from scaleout.cluster.topology.what_if import NetworkChanges
+    from scaleout.simulation.options import SimulationOptions
     from scaleout.workloads.config import ModelFamily
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -116,11 +119,20 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")(command)
 
 
+def verbose_option(command: Command) -> Command:
+    """Add ``--verbose``."""
+    words = "Also print critical paths, what schedules decided, and when ranks are done."
+    return click.option("-v", "--verbose", is_flag=True, help=words)(command)
+
+
 def set_option(
     meaning: str = "Change a key of the workload; `scaleout show WORKLOAD` lists the keys",
 ) -> Callable[[Command], Command]:
     """Add ``--set key=value``."""
-    return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help=f"{meaning}; repeatable.")
+    words = f"{meaning}; repeatable."
+    return click.option(
+        "--set", "settings", multiple=True, metavar="KEY=VALUE", shell_complete=completion.keys, help=words
+    )
 
 
 def machine_options(*, device: str | None = None, topology: str | None = None) -> Callable[[Command], Command]:
@@ -130,7 +142,15 @@ def machine_options(*, device: str | None = None, topology: str | None = None) -
         for name, default in (("device", device), ("topology", topology)):
             what = {"device": "GPU (or other device)"}.get(name, name)
             meaning = f"Name or file of the {what}" + ("." if default else "; by default the workload's.")
-            option = click.option(f"--{name}", default=default, show_default=True, metavar="NAME|FILE", help=meaning)
+            known = completion.names_of(name)
+            option = click.option(
+                f"--{name}",
+                default=default,
+                show_default=True,
+                metavar="NAME|FILE",
+                shell_complete=known,
+                help=meaning,
+            )
             command = option(command)
         return command
 
@@ -234,6 +254,28 @@ class NamedJob(NamedTuple):
     settings: Mapping[str, Any]
     changes: "NetworkChanges"
 
+    def run(self, schedules: "Sequence[str]", options: "SimulationOptions") -> "RunAnswer":
+        """Simulate it under several schedules."""
+        from scaleout.api.runs import run
+
+        assert self.workload is not None
+        return run(
+            self.workload, topology=self.topology, device=self.device, schedules=schedules, changes=self.settings,
+            network_changes=self.changes, options=options,
+        )  # fmt: skip
+
+    def inputs(
+        self, workload: "ModelFamily", options: "SimulationOptions", schedules: "Sequence[str]" = ()
+    ) -> dict[str, Any]:
+        """Return what was asked, with what the workload's file says where the command line does not."""
+        from scaleout.api.inputs import inputs_of
+
+        named = {"topology": self.topology or workload.topology, "device": self.device or workload.device}
+        return inputs_of(
+            {"workload": self.workload, **named}, settings=self.settings, changes=self.changes, options=options,
+            schedules=schedules,
+        )  # fmt: skip
+
     def load(self) -> "tuple[ModelFamily, Topology, Device]":
         """Load the workload, and the topology and device that it names where the command line names none."""
         from scaleout.cluster.device.spec import load_device
@@ -330,7 +372,8 @@ def job_options(*, required: bool = True) -> Callable[[Command], Command]:
 
     def add(command: Command) -> Command:
         named = machine_options()(set_option()(network_options()(command)))
-        return click.argument("workload", required=required)(named)
+        known = completion.names_of("workload")
+        return click.argument("workload", required=required, shell_complete=known)(named)
 
     return _handing("job", collect, add)
 

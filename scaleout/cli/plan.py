@@ -1,7 +1,7 @@
-"""Plans of a search as jobs to run: the inputs of each, the command that runs it, and ``run --plan FILE#1``."""
+"""Plans of a search as jobs to run: ``run --plan FILE#1``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scaleout.cli.options import NamedJob
 from scaleout.errors import ConfigError, shown
@@ -9,64 +9,31 @@ from scaleout.errors import ConfigError, shown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from scaleout.api.runs import RunAnswer
     from scaleout.simulation.options import SimulationOptions
-    from scaleout.study.comparison import Comparison
-    from scaleout.study.search.best import EvaluatedPlan
-    from scaleout.study.search.request import SearchRequest
     from scaleout.study.sweep.cases import Case
 
 _SUMMARY = "summary.json"
 
 
-def inputs_of(job: NamedJob, request: "SearchRequest", found: "EvaluatedPlan") -> dict[str, Any]:
-    """Return the inputs of the job of a plan, as a study has them: what differs from the workload's file."""
-    from scaleout.workloads.config import LayeredModel, load_workload
-
-    shipped, planned = load_workload(str(job.workload)), request.workload(found.plan)
-    assert isinstance(shipped, LayeredModel)
-    wanted = {**found.plan._asdict(), "batch_per_replica": planned.batch_per_replica}
-    settings = {**job.settings, **{key: value for key, value in wanted.items() if getattr(shipped, key) != value}}
-    plain = {"host": "none", "clocks": "unthrottled", "contention": True}
-    options = {key: value for key, default in plain.items() if (value := getattr(request.options, key)) != default}
-    return {
-        "workload": job.workload,
-        **{f"set.{key}": value for key, value in settings.items()},
-        "topology": job.topology or shipped.topology,
-        "device": job.device or shipped.device,
-        **_changes_of(job),
-        **options,
-        "schedule": found.schedule,
-    }
-
-
-def _changes_of(job: NamedJob) -> dict[str, Any]:
-    """Changes of the network as inputs of a study."""
-    found: dict[str, Any] = {}
-    for name, value in vars(job.changes).items():
-        if not value:
-            continue
-        if isinstance(value, tuple) and isinstance(value[0], tuple):
-            found |= {f"{name}.{what}": to for what, to in value}
-        else:
-            found[{"broken": "break"}.get(name, name)] = value
-    return found
-
-
-def compare_plan(text: str, job: NamedJob, options: "SimulationOptions", schedules: "Sequence[str]") -> "Comparison":
+def run_plan(text: str, job: NamedJob, options: "SimulationOptions", schedules: "Sequence[str]") -> "RunAnswer":
     """Simulate a plan that a search has written, under its own schedule if no others are given; see `read_plan`."""
+    from scaleout.api.inputs import inputs_of
+    from scaleout.api.runs import RunAnswer, ran
     from scaleout.study.comparison import compare
 
     case = read_plan(text, job, options)
     assert case.workload is not None
     assert case.topology is not None
     assert case.device is not None
-    return compare(
+    found = compare(
         case.workload.value,
         topology=case.topology.value,
         device=case.device.value,
         schedules=schedules or [case.schedule],
         options=case.options,
     )
+    return RunAnswer(found, {**inputs_of({}, options=case.options), **case.inputs, "schedule": ran(found)})
 
 
 def read_plan(text: str, job: NamedJob, options: "SimulationOptions") -> "Case":

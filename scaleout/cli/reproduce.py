@@ -23,8 +23,10 @@ def reproduce(names: tuple[str, ...], vary: bool, output: Output) -> None:
     are simulated. Each has its tolerance, and says how it is answered: predicted, calibrated (a constant was fitted to
     it or to one that shares the constant) or chosen (a size or reading was taken knowing it).
     """
+    from scaleout.report.documents import document
+
     rows = _simulate(names, vary)
-    summary = {"rows": [row.plain() for row in rows]}
+    summary = document("reproduce", {"rows": [row.plain() for row in rows]}, inputs={"names": names, "vary": vary})
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.config.writing import write_json, write_text

@@ -5,19 +5,22 @@ from typing import TYPE_CHECKING
 
 import click
 
+from scaleout.cli import completion
 from scaleout.cli.options import (
     SIMULATION,
     NamedJob,
     Output,
     job_options,
     output_options,
+    pairs_of,
     simulation_options,
+    verbose_option,
 )
 from scaleout.errors import ConfigError, ScaleoutError
 
 if TYPE_CHECKING:
+    from scaleout.api.runs import RunAnswer
     from scaleout.simulation.options import SimulationOptions
-    from scaleout.study.comparison import Comparison
 
 
 @click.command()
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     "schedules",
     multiple=True,
     metavar="NAME",
+    shell_complete=completion.schedules,
     help="How communication is overlapped, fused or partitioned, not the pipeline schedule (--set pipeline_schedule): "
     "baseline, which overlaps nothing; overlap, to which PyTorch and Megatron-LM are nearer; fused; others (`scaleout "
     "list schedules`); or several joined by +. Repeatable; speed-ups are over the first. By default those of the "
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
     metavar="FILE#N",
     help="Simulate plan N of a folder that `scaleout search --output` has written, such as plans#1, not a workload.",
 )
+@verbose_option
 @output_options("Write tables, timeline and figure here.")
 def run(
     job: NamedJob,
@@ -58,6 +63,7 @@ def run(
     trace_path: str | None,
     edits: tuple[str, ...],
     plan: str | None,
+    verbose: bool,
     output: Output,
 ) -> None:
     """Simulate a step of WORKLOAD, and print where the time goes.
@@ -70,14 +76,12 @@ def run(
 
     --degrade, --break and --slow number the ranks as the topology does, whatever the --placement.
     """
-    from scaleout.study.comparison import compare
-
     if plan is not None:
-        from scaleout.cli.plan import compare_plan
+        from scaleout.cli.plan import run_plan
 
         if trace_path is not None or edits:
             raise ConfigError(f"--plan {plan} is of a workload; leave out --trace and --edit")
-        _give(compare_plan(plan, job, options, schedules), output)
+        _give(run_plan(plan, job, options, schedules), output, verbose=verbose)
         return
     if job.workload is None and trace_path is None:
         raise ConfigError(
@@ -88,20 +92,28 @@ def run(
     if trace_path is None:
         if edits:
             raise ConfigError(f"--edit {edits[0]} changes a recording (--trace); a workload is changed by --set")
-        workload, topology, device = job.load()
-        comparison = compare(workload, topology=topology, device=device, schedules=schedules, options=options)
-    else:
-        from scaleout.cli.traced import compare_trace
+        _give(job.run(schedules, options), output, verbose=verbose)
+        return
+    if job.settings:
+        raise ConfigError("--set changes a workload, which a trace has none of; leave it out")
+    from scaleout.api.traces import read_trace
+    from scaleout.study.job import check_traced
 
-        comparison = compare_trace(trace_path, job, schedules, options, edits)
-    _give(comparison, output)
+    check_traced(options)
+    trace = read_trace(trace_path).edit(**pairs_of(edits, option="--edit", form="as batch=2x or layers=8->4"))
+    answer = trace.run(
+        topology=job.topology, device=job.device, schedules=schedules, network_changes=job.changes, options=options
+    )
+    _give(answer, output, verbose=verbose)
 
 
-def _give(comparison: "Comparison", output: Output) -> None:
-    """Print or write a comparison; `ScaleoutError` if a schedule of it failed."""
+def _give(answer: "RunAnswer", output: Output, *, verbose: bool) -> None:
+    """Print or write an answer; `ScaleoutError` if a schedule of it failed."""
     from scaleout.cli.tables import print_comparison
     from scaleout.report.files import write
 
-    output.give(comparison.summary(), partial(print_comparison, comparison), partial(write, comparison))
-    if comparison.failures:
-        raise ScaleoutError("; ".join(map(str, comparison.failures)))
+    found, summary = answer.comparison, answer.to_dict()
+    printed = partial(print_comparison, found, verbose=verbose)
+    output.give(summary, printed, partial(write, found, summary=summary))
+    if found.failures:
+        raise ScaleoutError("; ".join(map(str, found.failures)))

@@ -1,28 +1,23 @@
 """`scaleout search`: the best parallel plans of a training job on a cluster."""
 
-import os
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from scaleout.cli import completion
 from scaleout.cli.options import NamedJob, Output, Whole, job_options, output_options, simulation_options
-from scaleout.cli.plan import inputs_of
-from scaleout.errors import ConfigError, ScaleoutError
+from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
+    from scaleout.api.searches import Export, SearchAnswer
     from scaleout.simulation.options import SimulationOptions
-    from scaleout.study.provenance import Provenance
-    from scaleout.study.search.best import Choice, EvaluatedPlan
-    from scaleout.study.search.checkpoint import Memory
+    from scaleout.study.search.best import EvaluatedPlan
     from scaleout.study.search.explanation import Explanation
     from scaleout.study.search.request import SearchRequest
     from scaleout.study.search.search import Answer
-
-    Jobs = Mapping[Choice, dict[str, Any]]
 
 _COUNTED = {
     "indivisible": "degrees do not divide",
@@ -44,7 +39,6 @@ _COUNTED = {
 @click.option("--memory", metavar="SIZE", help="Memory of a rank, such as 80GB; by default the device's.")
 @click.option(
     "--global-batch",
-    "batch",
     type=Whole(),
     metavar="N",
     help="Sequences in a step, over all replicas; by default the workload's batch_per_replica x data_parallel.",
@@ -54,6 +48,7 @@ _COUNTED = {
     "schedules",
     multiple=True,
     metavar="NAME",
+    shell_complete=completion.schedules,
     help="Also evaluate every plan with communication overlapped, fused or partitioned, such as overlap or centauri "
     "(`scaleout list schedules`; not the pipeline schedule, which a plan chooses); repeatable. The baseline is always "
     "evaluated.",
@@ -98,21 +93,9 @@ def search(
     search llama-3-70b --global-batch 32 --schedule overlap --schedule centauri; scaleout search llama-3-8b
     --export torchtitan.
     """
-    from scaleout.study.search.checkpoint import Memory, PlanLog
-    from scaleout.study.search.explanation import explanation, why_none
-
-    request = _request(job, options, **wanted)
-    workers = workers or os.cpu_count() or 1
-    kept: AbstractContextManager[Memory]
-    kept = nullcontext(Memory()) if output.folder is None else PlanLog(output.folder, request)
-    with _workers_killed(), kept as memory:
-        answer = _find(request, memory, workers, quiet=output.as_json)
-        if not answer.fastest:
-            raise ConfigError(why_none(request, answer))
-        found = explanation(request, answer, workers=workers, memory=memory) if request.schedules else None
-    jobs = {each.choice: inputs_of(job, request, each) for each in (*answer.fastest, *answer.front)}
-    summary = _summary(request, answer, found, jobs)
-    exports = [_export(name, request, answer) for name in dict.fromkeys(formats)]
+    answer = _search(job, options, workers, output, **wanted)
+    exports = [answer.export(name) for name in dict.fromkeys(formats)]
+    summary = answer.to_dict()
     if exports:
         summary["exports"] = {each.format: each.summary() for each in exports}
 
@@ -122,7 +105,7 @@ def search(
         from scaleout.study.search.checkpoint import FILE
 
         write_json(folder / "summary.json", summary)
-        draw_plans(request, answer, folder / "pareto.png")
+        draw_plans(answer.request, answer.plans, folder / "pareto.png")
         return {
             FILE: "every plan that was evaluated; the same search resumes from it",
             "summary.json": "the numbers of the tables",
@@ -131,46 +114,14 @@ def search(
         }
 
     def print_tables() -> None:
-        _print_answer(request, answer, jobs, output.folder)
-        _print(request, answer, found)
+        _print_answer(answer, output.folder)
+        _print(answer)
         _print_exports(exports, whole=output.folder is None)
 
     output.give(summary, print_tables, write)
 
 
-class _Export(NamedTuple):
-    """The fastest plan that a framework can run, as its configuration."""
-
-    format: str
-    plan: int  # its place among the fastest
-    text: str
-    notes: tuple[str, ...]
-    why: str  # faster ones are not written; empty if it is the fastest
-
-    def summary(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return {"plan": self.plan, "text": self.text, "notes": list(self.notes), "faster_ones": self.why}
-
-
-def _export(name: str, request: "SearchRequest", answer: "Answer") -> _Export:
-    """Write the fastest plan that a framework can be told to run; `ConfigError` if it can run none that was found."""
-    from scaleout.interop.models.plans import write_plan
-
-    why = ""
-    for number, each in enumerate(answer.fastest, start=1):
-        try:
-            written = write_plan(name, request.workload(each.plan), schedule=each.schedule)
-        except ConfigError as error:
-            why = why or f"plan {number}: {error}"
-        else:
-            return _Export(name, number, written.text, written.notes, why)
-    raise ConfigError(
-        f"--export {name}: none of the {len(answer.fastest)} fastest plans can be written; {why} (--set holds a key, "
-        f"--top finds more plans, and with --output the same search resumes)"
-    )
-
-
-def _write_exports(folder: Path, exports: "Sequence[_Export]") -> dict[str, str]:
+def _write_exports(folder: Path, exports: "Sequence[Export]") -> dict[str, str]:
     from scaleout.config.writing import write_text
     from scaleout.interop.models.plans import FORMATS
 
@@ -182,7 +133,7 @@ def _write_exports(folder: Path, exports: "Sequence[_Export]") -> dict[str, str]
     return written
 
 
-def _print_exports(exports: "Sequence[_Export]", *, whole: bool) -> None:
+def _print_exports(exports: "Sequence[Export]", *, whole: bool) -> None:
     """Print what is to be pasted, and on standard error what is to be known of it."""
     from scaleout.cli.printing import say
     from scaleout.interop.models.plans import FORMATS
@@ -196,45 +147,6 @@ def _print_exports(exports: "Sequence[_Export]", *, whole: bool) -> None:
             say(each.text)
 
 
-@contextmanager
-def _workers_killed() -> "Iterator[None]":
-    """Say it in a message where the system kills a worker."""
-    from concurrent.futures.process import BrokenProcessPool
-
-    try:
-        yield
-    except BrokenProcessPool:
-        raise ScaleoutError(
-            "a worker process was killed, most likely for want of memory; give fewer --workers, or run the same "
-            "command again: with --output it resumes"
-        ) from None
-
-
-def _request(
-    job: NamedJob, options: "SimulationOptions", *, memory: str | None, simulations: int | None, **wanted: Any
-) -> "SearchRequest":
-    """Make the request that a command line names; `wanted` are keywords of `request_of`."""
-    from scaleout.cluster.device.spec import load_device
-    from scaleout.study.search.request import request_of
-    from scaleout.workloads.config import load_workload
-
-    name = str(job.workload)
-    shipped = load_workload(name)  # without settings: those that a plan chooses are no keys of the workload's
-    request = request_of(
-        name,
-        job.load_topology(shipped.topology),
-        load_device(job.device or shipped.device),
-        memory_bytes=None if memory is None else _memory(memory),
-        changes=job.settings,
-        simulations=simulations,
-        options=options,
-        **wanted,
-    )
-    if simulations and not request.schedules:
-        raise ConfigError("--simulations is for schedules that are simulated; give --schedule as well, or leave it out")
-    return request
-
-
 def _memory(text: str) -> float:
     from scaleout.config.units import BYTES, parse
 
@@ -244,116 +156,95 @@ def _memory(text: str) -> float:
     return size_bytes
 
 
-def _find(request: "SearchRequest", memory: "Memory", workers: int, *, quiet: bool) -> "Answer":
+def _search(
+    job: NamedJob,
+    options: "SimulationOptions",
+    workers: int | None,
+    output: Output,
+    *,
+    memory: str | None,
+    **wanted: Any,
+) -> "SearchAnswer":
     """Search, with a bar of progress on standard error."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
+    from scaleout.api.searches import search as find
+    from scaleout.cli.progress import progress
     from scaleout.config.units import format_seconds
-    from scaleout.study.search.search import search as find
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    shown = Console(stderr=True)
-    hidden = quiet or not shown.is_terminal
-    with Progress(*columns, console=shown, disable=hidden, transient=True, auto_refresh=False) as progress:
-        bar = progress.add_task("evaluating plans", total=None)
+    kept = "nothing is kept; with --output plans are, and the same command goes on"
+    if output.folder is not None:
+        kept = f"evaluated plans are kept in {output.folder}; the same command goes on"
+    with progress(kept=kept, quiet=output.as_json) as show:
 
         def tell(done: int, total: int, evaluated: int, best: Any) -> None:
             fastest = f", fastest {format_seconds(best.fastest[0].estimate.step_s)}" if best.fastest else ""
-            progress.update(bar, completed=done, total=total, description=f"{evaluated} plans evaluated{fastest}")
-            progress.refresh()
+            show(done, total, f"{evaluated:,} plans evaluated{fastest}")
 
-        return find(request, workers=workers, tell=tell, memory=memory)
-
-
-def _summary(request: "SearchRequest", answer: "Answer", found: "Explanation | None", jobs: "Jobs") -> dict[str, Any]:
-    summary = {
-        "workload": request.base.name,
-        "topology": request.topology.name,
-        "device": request.device.name,
-        "ranks": request.num_ranks,
-        "model": _model(request).summary(),
-        "global_batch": request.batch,
-        "memory_bytes": request.memory_bytes,
-        "counts": vars(answer.counts),
-        "fastest": [_row(found, request, jobs) for found in answer.fastest],
-        "front": [_row(found, request, jobs) for found in answer.front],
-    }
-    if found is not None and answer.simulated is not None:
-        counts = {key: value for key, value in vars(answer.simulated).items() if key != "found"}
-        summary["simulated"] = {"simulated": len(answer.simulated.found), **counts}
-        summary["explanation"] = found.summary()
-    return summary
+        return find(
+            str(job.workload),
+            topology=job.topology,
+            device=job.device,
+            changes=job.settings,
+            network_changes=job.changes,
+            memory=None if memory is None else _memory(memory),
+            options=options,
+            directory=output.folder,
+            workers=workers,
+            tell=tell,
+            **wanted,
+        )
 
 
-def _model(request: "SearchRequest") -> "Provenance":
-    """Say which model answers."""
-    from scaleout.study.job import Job
-    from scaleout.study.provenance import provenance_of
-
-    return provenance_of(Job(request.base, request.device, request.topology, options=request.options))
-
-
-def _row(found: "EvaluatedPlan", request: "SearchRequest", jobs: "Jobs") -> dict[str, Any]:
+def _print_answer(answer: "SearchAnswer", folder: Path | None) -> None:
+    """Print the fastest plan, what it reaches, and how to run it, on lines that can be pasted."""
+    from scaleout.cli.console import print_answer
+    from scaleout.cli.printing import say
+    from scaleout.config.units import format_bytes, format_rate, format_seconds, format_share
     from scaleout.study.sweep.cases import run_line
 
-    inputs = jobs[found.choice]
-    return {
-        "plan": found.plan._asdict(),
-        "schedule": found.schedule,
-        **found.estimate.summary(),
-        "tokens_per_s_per_rank": found.estimate.tokens_per_s / request.num_ranks,
-        "headroom_bytes": request.memory_bytes - found.estimate.peak_bytes,
-        "inputs": inputs,
-        "run": run_line(inputs),
-    }
-
-
-def _print_answer(request: "SearchRequest", answer: "Answer", jobs: "Jobs", folder: Path | None) -> None:
-    """Print the fastest plan, what it reaches, and how to run it."""
-    from scaleout.cli.console import console
-    from scaleout.config.units import format_bytes, format_seconds
-    from scaleout.study.sweep.cases import run_line
-
-    best = answer.fastest[0]
+    request, best = answer.request, answer.plans.fastest[0]
     each = best.estimate
-    speed = f"{each.tokens_per_s / request.num_ranks:,.0f} tokens/s/GPU, MFU {each.mfu:.1%}"
-    room = f"{format_bytes(request.memory_bytes - each.peak_bytes)} of {format_bytes(request.memory_bytes)} left"
-    console().print(f"fastest: {best.plan}, under {best.schedule}", soft_wrap=True)
-    console().print(f"  {format_seconds(each.step_s)} a step, {speed}, {room}", soft_wrap=True)
-    console().print(f"  {run_line(jobs[best.choice])}", soft_wrap=True)
+    exposed = (f"{axis} {format_share(of / each.step_s)}" for axis, of in each.exposed_s.items() if of)
+    print_answer(
+        f"{request.base.name} on {request.topology.name}, ranks {request.num_ranks}, device {request.device.name}, "
+        f"global batch {request.batch}",
+        {
+            "plan": f"{best.plan}, under {best.schedule}",
+            "step": format_seconds(each.step_s),
+            "speed": f"{format_rate(each.tokens_per_s / request.num_ranks)} tokens/s/GPU, MFU {format_share(each.mfu)}",
+            "exposed": ", ".join(exposed) or "nothing",
+            "memory": f"fits: {format_bytes(each.peak_bytes)} of {format_bytes(request.memory_bytes)}, "
+            f"{format_bytes(request.memory_bytes - each.peak_bytes)} left",
+            "model": answer.model.title,
+        },
+    )
+    say(run_line(answer.jobs[best.choice]))
     if folder is not None:
-        console().print(f"  or: scaleout run --plan {folder}#1", soft_wrap=True)
-    console().print()
+        say(f"or: scaleout run --plan {folder}#1")
+    say("")
 
 
-def _print(request: "SearchRequest", answer: "Answer", found: "Explanation | None") -> None:
-    from scaleout.cli.console import console, print_table
-    from scaleout.config.units import format_bytes
+def _print(answer: "SearchAnswer") -> None:
+    from scaleout.cli.console import print_table
 
-    where = f"{request.base.name} on {request.topology.name}, ranks {request.num_ranks}"
-    size = f"global batch {request.batch}, {format_bytes(request.memory_bytes)} a rank"
-    title = f"{where}, {size}, device {request.device.name}: {_model(request).title}"
+    request, plans, found = answer.request, answer.plans, answer.explanation
     several = bool(request.schedules)
-    _print_plans(title, request, answer.fastest, several=several)
+    _print_plans("the fastest plans", request, plans.fastest, several=several)
     _print_plans(
         "least memory for the step time (Pareto front), up to a quarter slower than the fastest",
         request,
-        answer.front,
+        plans.front,
         several=several,
     )
-    counts = vars(answer.counts)
+    counts = vars(plans.counts)
     print_table("plans", [_COUNTED.get(key, key) for key in counts], [[f"{n:,}" for n in counts.values()]], left=0)
     if found is not None:
-        _print_explanation(answer, found)
-    else:
-        console().print(f"the fastest: {answer.fastest[0].plan}")
+        _print_explanation(plans, found)
 
 
 def _print_explanation(answer: "Answer", found: "Explanation") -> None:
     """Print what the fastest plan overlaps, the same plans under all schedules, and what was not simulated."""
     from scaleout.cli.console import console, print_table
-    from scaleout.config.units import format_seconds
+    from scaleout.config.units import format_seconds, format_share, format_times
     from scaleout.study.search.explanation import REASONS
 
     rows = [
@@ -366,7 +257,7 @@ def _print_explanation(answer: "Answer", found: "Explanation") -> None:
     for compared in (found.same, found.other):
         for each in compared:
             gain = compared[0].estimate.step_s / each.estimate.step_s
-            rows.append([str(each.plan), each.schedule, format_seconds(each.estimate.step_s), f"{gain:.3f}"])
+            rows.append([str(each.plan), each.schedule, format_seconds(each.estimate.step_s), format_times(gain)])
     title = "the fastest plan, and the fastest under baseline, under every schedule"
     print_table(title, ("plan", "schedule", "step", "gain"), rows, left=2)
     simulated = answer.simulated
@@ -374,21 +265,18 @@ def _print_explanation(answer: "Answer", found: "Explanation") -> None:
     fastest_s = answer.fastest[0].estimate.step_s
     left = f"; {simulated.left:,} were not simulated" if simulated.left else ""
     if simulated.lower_bound_s is not None:
-        left += f", of which none can be more than {1 - simulated.lower_bound_s / fastest_s:.1%} faster (--simulations)"
+        at_most = format_share(1 - simulated.lower_bound_s / fastest_s)
+        left += f", of which none can be more than {at_most} faster (--simulations)"
     elif simulated.left:
         left += ", of which none can be faster"
     console().print(f"simulated: {len(simulated.found):,} of {simulated.choices:,} plans and schedules{left}")
     same = "the same plan" if not found.other else str(found.other[0].plan)
-    for words in (
-        f"the fastest: {found.fastest.plan}, under {found.fastest.schedule}",
-        f"the fastest under baseline: {same}, which takes {found.gain:.3f} times as long",
-    ):
-        console().print(words)
+    console().print(f"the fastest under baseline: {same}, which takes {format_times(found.gain)} as long")
 
 
 def _print_plans(title: str, request: "SearchRequest", plans: "tuple[EvaluatedPlan, ...]", *, several: bool) -> None:
     from scaleout.cli.console import print_table
-    from scaleout.config.units import format_bytes, format_seconds
+    from scaleout.config.units import format_bytes, format_rate, format_seconds, format_share
 
     axes = list(dict.fromkeys(axis for found in plans for axis in found.estimate.exposed_s))
     rows = []
@@ -400,13 +288,13 @@ def _print_plans(title: str, request: "SearchRequest", plans: "tuple[EvaluatedPl
                 str(found.plan),
                 *([found.schedule] if several else []),
                 format_seconds(each.step_s),
-                f"{each.tokens_per_s:,.0f}",
-                f"{each.tokens_per_s / request.num_ranks:,.0f}",
-                f"{each.mfu:.1%}",
-                f"{each.bubble:.1%}",
-                *(f"{each.exposed_s.get(axis, 0.0) / each.step_s:.1%}" for axis in axes),
+                format_rate(each.tokens_per_s),
+                format_rate(each.tokens_per_s / request.num_ranks),
+                format_share(each.mfu),
+                format_share(each.bubble),
+                *(format_share(each.exposed_s.get(axis, 0.0) / each.step_s) for axis in axes),
                 format_bytes(each.peak_bytes),
-                f"{1 - each.peak_bytes / request.memory_bytes:.1%}",
+                format_share(1 - each.peak_bytes / request.memory_bytes),
                 each.bound_by,
             ]
         )

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scaleout.cli import completion
 from scaleout.cli.options import json_option, network_options, parse_settings, set_option
 from scaleout.cli.printing import say_json
 from scaleout.errors import ConfigError
@@ -13,20 +14,43 @@ if TYPE_CHECKING:
     from scaleout.cluster.topology.what_if import NetworkChanges
 
 
+_KNOWN = completion.names_of("workload", "topology", "link type", "device", "study")
+
+
 @click.command()
-@click.argument("name_or_file", metavar="NAME|FILE")
+@click.argument("name_or_file", metavar="[NAME|FILE]", required=False, shell_complete=_KNOWN)
+@click.option(
+    "--keys",
+    "kind",
+    type=click.Choice(("workload", "topology", "link-type", "device", "study", "library")),
+    help="Print the keys of a kind of file instead: type, default, meaning and an example; those that have the word, "
+    "if one is given instead of a name.",
+)
 @set_option()
 @network_options()
 @json_option
-def show(name_or_file: str, settings: tuple[str, ...], changes: "NetworkChanges", as_json: bool) -> None:
+def show(
+    name_or_file: str | None, kind: str | None, settings: tuple[str, ...], changes: "NetworkChanges", as_json: bool
+) -> None:
     """Describe a workload, topology, link type, device, study or Chakra trace (.et, or a directory).
 
     A topology may be changed as by `scaleout run`; it is drawn, and its dimensions and links have the names that the
     options of changes take.
+
+    Examples: scaleout show llama-3-8b; scaleout show --keys workload; scaleout show --keys workload gradient.
     """
+    if kind is not None:
+        _show_keys(kind, name_or_file or "", as_json=as_json)
+        return
+    if name_or_file is None:
+        raise ConfigError("give what to show, such as `scaleout show llama-3-8b` (`scaleout list`), or --keys KIND")
     facts = _facts(name_or_file, parse_settings(settings), changes)
     if as_json:
-        say_json(facts)
+        from scaleout.api.inputs import inputs_of
+        from scaleout.report.documents import document
+
+        inputs = inputs_of({"name": name_or_file}, settings=parse_settings(settings), changes=changes)
+        say_json(document("show", facts, inputs=inputs))
         return
     from scaleout.cli.console import console, print_facts
 
@@ -36,10 +60,50 @@ def show(name_or_file: str, settings: tuple[str, ...], changes: "NetworkChanges"
         from scaleout.report.drawing import draw
 
         for line in draw(change_network(load_topology(name_or_file), changes)):
-            console().print(line, soft_wrap=True)
+            console().print(line)
         console().print()
         del facts["link_names"]  # drawn
+    keys = facts.pop("keys", None)
     print_facts(facts)
+    if keys is not None:
+        _print_values(name_or_file, parse_settings(settings))
+
+
+def _print_values(name_or_file: str, settings: dict[str, Any]) -> None:
+    """Print the keys of a workload with their values and meanings."""
+    from scaleout.cli.console import print_table
+    from scaleout.config.keys import quantity_of, value_of
+    from scaleout.workloads.config import load_workload
+
+    job = load_workload(name_or_file, settings)
+    rows = [
+        [name, value_of(getattr(job, name), quantity_of(info)), info.description or ""]
+        for name, info in type(job).model_fields.items()
+        if name not in ("name", "description", "source")
+    ]
+    print_table("keys", ("key", "value", "meaning"), rows, left=3)
+
+
+def _show_keys(kind: str, word: str, *, as_json: bool) -> None:
+    """Print the keys of a kind of file that have a word in their name or meaning."""
+    from scaleout.config.reading import nearest
+    from scaleout.report.keys import rows_of
+
+    every = rows_of(kind)
+    rows = [row for row in every if word.lower() in f"{row.key.name} {row.key.meaning}".lower()]
+    if not rows:
+        raise ConfigError(f"no key of a {kind} has {word!r}; {nearest(word, [row.key.name for row in every])}")
+    if as_json:
+        say_json([row.summary() for row in rows])
+        return
+    from scaleout.cli.console import print_paragraph
+
+    for row in rows:
+        key, families = row.key, f"; of {', '.join(row.families)}" if row.families else ""
+        unit = f", such as in {key.unit}" if key.unit else ""
+        default = key.default if key.default == "required" else f"default {key.default}"
+        example = f"example: {row.example}" + (f" ({row.source})" if row.source else "")
+        print_paragraph(key.name, f"{key.type}{unit}; {default}{families}", (key.meaning, example * bool(row.example)))
 
 
 def _facts(name_or_file: str, settings: dict[str, Any], changes: "NetworkChanges") -> dict[str, Any]:

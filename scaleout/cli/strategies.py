@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import SIMULATION, NamedJob, Output, job_options, output_options, simulation_options
+from scaleout.cli import completion
+from scaleout.cli.options import (
+    SIMULATION,
+    NamedJob,
+    Output,
+    job_options,
+    output_options,
+    simulation_options,
+    verbose_option,
+)
 
 _SECONDS = ("compute_s", "communication_s", "exposed_communication_s", "idle_s")
 
@@ -24,11 +33,15 @@ if TYPE_CHECKING:
     "names",
     multiple=True,
     metavar="NAME",
+    shell_complete=completion.strategies,
     help="Strategy, such as ddp or centauri (`scaleout list strategies`); repeatable; by default all.",
 )
 @simulation_options(*SIMULATION)
+@verbose_option
 @output_options("Write tables, timelines and a figure here.")
-def strategies(job: NamedJob, names: tuple[str, ...], options: "SimulationOptions", output: Output) -> None:
+def strategies(
+    job: NamedJob, names: tuple[str, ...], options: "SimulationOptions", verbose: bool, output: Output
+) -> None:
     """Compare strategies of training frameworks on one WORKLOAD.
 
     A strategy, such as DDP, ZeRO, Megatron-LM's or Centauri's, says how a step is sharded, and how its communication is
@@ -38,7 +51,9 @@ def strategies(job: NamedJob, names: tuple[str, ...], options: "SimulationOption
     Example: scaleout strategies llama-big --topology a100-cluster-a-6 --set layers=30 --set tensor_parallel=4
     --set pipeline_parallel=3 --set data_parallel=4 --set batch_per_replica=6 --set microbatch=1.
     """
+    from scaleout.cli.progress import progress
     from scaleout.cluster.topology.topology import check_ranks
+    from scaleout.report.documents import document
     from scaleout.report.files import write
     from scaleout.study.job import Job
     from scaleout.study.provenance import provenance_of
@@ -48,20 +63,27 @@ def strategies(job: NamedJob, names: tuple[str, ...], options: "SimulationOption
     loaded, topology, device = job.load()
     workload = layered(loaded, wants="strategies train models of layers")
     check_ranks(topology, workload.num_ranks)
-    found = [
-        follow(name, workload, topology=topology, device=device, options=options)
-        for name in dict.fromkeys(names or STRATEGIES)
-    ]
+    wanted = list(dict.fromkeys(names or STRATEGIES))
+    found = []
+    with progress(kept="nothing is kept", quiet=output.as_json) as show:
+        for number, name in enumerate(wanted):
+            show(number, len(wanted), name)
+            found.append(follow(name, workload, topology=topology, device=device, options=options))
     comparison = side_by_side(found, device=device)
     rows = [_row(each, comparison.outcomes[0].makespan_s) for each in found]
     model = provenance_of(Job(workload, device, topology, options=options))
-    about = {"workload": workload.name, "topology": topology.name, "device": device.name, "model": model.summary()}
-    summary = {**about, "results": rows}
-    title = f"{workload.name} on {topology.name}, ranks {workload.num_ranks}, device {device.name}: {model.title}"
-    output.give(summary, partial(_print, title, rows), partial(write, comparison))
+    about = {"workload": workload.name, "topology": topology.name, "device": device.name, "ranks": workload.num_ranks}
+    inputs = {**job.inputs(workload, options), "strategy": [each.name for each in found]}
+    answer = {**about, "model": model.summary(), "results": rows}
+    summary = document("strategies", answer, inputs=inputs, models=[model.models])
+    title = f"{workload.name} on {topology.name}, ranks {workload.num_ranks}, device {device.name}"
+    printed = partial(_print, title, model.title, rows, verbose=verbose)
+    output.give(summary, printed, partial(write, comparison, summary=summary))
 
 
 def _row(each: "Followed", first_s: float) -> dict[str, Any]:
+    from scaleout.analysis.breakdown import busy_times
+
     if each.outcome is None or each.outcome.fit is None:
         return {"strategy": each.name, "reason": each.reason}
     return {
@@ -72,30 +94,41 @@ def _row(each: "Followed", first_s: float) -> dict[str, Any]:
         "memory_bytes": each.outcome.fit.peak.total_bytes,
         "fits": each.fits,
         "decisions": list(each.outcome.decisions),
+        "busy": list(map(asdict, busy_times(each.outcome.result))),
     }
 
 
-def _print(title: str, rows: "Sequence[dict[str, Any]]") -> None:
-    from scaleout.cli.console import console, print_table
-    from scaleout.config.units import format_bytes, format_seconds
+def _print(title: str, model: str, rows: "Sequence[dict[str, Any]]", *, verbose: bool) -> None:
+    from scaleout.cli.console import console, print_answer, print_table
+    from scaleout.config.units import format_bytes, format_seconds, format_times
 
+    ran = [row for row in rows if "makespan_s" in row]
+    if ran:
+        best = min(ran, key=lambda row: (not row["fits"], row["makespan_s"]))
+        fits = "the fastest that fits" if best["fits"] else "the fastest; none fits"
+        answer = {
+            "strategy": f"{best['strategy']}, {fits}",
+            "step": f"{format_seconds(best['makespan_s'])}, {format_times(best['speedup'])} as fast as the first",
+            "exposed": format_seconds(best["exposed_communication_s"]),
+            "memory": format_bytes(best["memory_bytes"]),
+            "model": model,
+        }
+        print_answer(title, answer)
     cells = [
         [
             row["strategy"],
             format_seconds(row["makespan_s"]),
-            f"{row['speedup']:.3f}x",
+            format_times(row["speedup"]),
             *(format_seconds(row[key]) for key in _SECONDS),
             format_bytes(row["memory_bytes"]),
             "" if row["fits"] else "does not fit",
         ]
-        for row in rows
-        if "makespan_s" in row
+        for row in ran
     ]
-    chosen = [words for row in rows for words in row.get("decisions", ()) if row["strategy"] == "centauri"]
-    if chosen:
-        print_table("what centauri decided", ("choice",), [[words] for words in chosen], left=1)
     columns = ("strategy", "step", "speed-up", "compute", "communication", "exposed", "idle", "memory", "")
-    print_table(title, columns, cells, left=1)
+    print_table("strategies", columns, cells)
     for row in rows:
         if "reason" in row:
             console().print(f"{row['strategy']}: {row['reason']}")
+        if verbose and row.get("decisions"):
+            print_table(f"what {row['strategy']} decided", ("choice",), [[words] for words in row["decisions"]])

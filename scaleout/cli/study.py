@@ -65,6 +65,7 @@ def study(
     Examples: scaleout study topologies --output results; scaleout study mine.yaml --output results --cluster
     local.
     """
+    from scaleout.report.documents import document
     from scaleout.study.sweep.engine import Execution
     from scaleout.study.sweep.study import load_study
 
@@ -77,36 +78,28 @@ def study(
         _say_part(asked, output, how, as_json=as_json)
         return
     cases, written = _write(asked, cases, output, timelines=timelines or asked.file.timelines, report=not no_report)
-    summary = _summary(asked, cases, output, written)
+    models = sorted(set(cases["model"][cases["status"] == "ok"])) if "model" in cases else []
+    inputs = {"study": file, **asked.file.model_dump(mode="json", exclude_unset=True)}
+    summary = document("study", _summary(asked, cases, output, written), inputs=inputs, models=models)
     _give(asked, cases, output, summary, as_json=as_json)
     if not summary["ok"]:
-        raise ScaleoutError(f"all cases failed, the first with: {summary['failures'][0]['message']}")
+        raise ScaleoutError(f"all cases failed, the first with: {summary['failed_for'][0]['message']}")
 
 
 def _run(asked: "Study", output: Path, how: "Execution", *, quiet: bool) -> "pd.DataFrame | None":
     """Run the cases, with a bar of progress on standard error."""
     from dataclasses import replace
 
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
+    from scaleout.cli.progress import progress
     from scaleout.study.sweep.engine import execute
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    shown = Console(stderr=True)
-    hidden = quiet or not shown.is_terminal
-    with Progress(*columns, console=shown, disable=hidden, transient=True, auto_refresh=False) as progress:
-        bar = progress.add_task("running cases", total=None)
+    kept = f"what is done is kept in {output}; the same command goes on where it was"
+    with progress(kept=kept, quiet=quiet) as show:
 
         def tell(done: int, total: int, failed: int) -> None:
-            words = f"{done:,} of {total:,} cases" + (f", {failed:,} failed" if failed else "")
-            progress.update(bar, completed=done, total=total, description=words)
-            progress.refresh()
+            show(done, total, "cases" + (f", {failed:,} failed" if failed else ""))
 
-        try:
-            return execute(asked, output, replace(how, tell=tell))
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt("the same command goes on where it was") from None
+        return execute(asked, output, replace(how, tell=tell))
 
 
 def _write(
@@ -143,7 +136,6 @@ def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[
         "ok": int(counts.get("ok", 0)),
         "failed": int(counts.get("failed", 0)),
         "left_out": int(counts.get("left out", 0)),
-        "models": sorted(set(cases["model"][cases["status"] == "ok"])) if "model" in cases else [],
         "axes": {column: list(values) for column, values in asked.axes.items()},
         "fastest": best_of(asked, cases),
         "failures": failures_of(cases),
@@ -161,16 +153,16 @@ def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str
         say_json(summary)
         return
     rows = [
-        [each["workload"], each["inputs"], str(each["case"]), format_seconds(each["makespan_s"])]
-        for each in summary["fastest"]
+        [each["workload"], each["varied"], str(each["case"]), format_seconds(each["makespan_s"])]
+        for each in summary["fastest_cases"]
     ]
     title = f"{asked.title}: the fastest of each workload"
     print_table(title, ("workload", "inputs", "case", "makespan"), rows, left=2)
-    for each in summary["fastest"]:
+    for each in summary["fastest_cases"]:
         say(one_line(f"case {each['case']} alone: {each['run']}"))
     more = f", {summary['left_out']:,} left out" if summary["left_out"] else ""
     say(f"{summary['cases']:,} cases: {summary['ok']:,} ok, {summary['failed']:,} failed{more}")
-    for each in summary["failures"]:
+    for each in summary["failed_for"]:
         say(one_line(f"{each['cases']:,} failed: {each['message']}"))
     for name, meaning in summary["files"].items():
         say(one_line(f"{output / name}  {meaning}"))
@@ -181,6 +173,9 @@ def _say_part(asked: "Study", output: Path, how: "Execution", *, as_json: bool) 
 
     part, parts = how.shard
     if as_json:
-        say_json({"study": asked.name, "output": str(output), "shard": [part, parts]})
+        from scaleout.report.documents import document
+
+        found = {"study": asked.name, "output": str(output), "shard_of": [part, parts]}
+        say_json(document("study", found, inputs={"study": asked.name, "shard": [part, parts]}))
         return
     say(f"part {part} of {parts} is done; run the same command without --shard when all are, for table and report")

@@ -6,8 +6,17 @@ from math import fsum
 from typing import TYPE_CHECKING
 
 from scaleout.analysis import breakdown as analysis
-from scaleout.cli.console import console, print_links, print_table
-from scaleout.config.units import format_bytes, format_dollars, format_joules, format_seconds, format_watts
+from scaleout.cli.console import console, print_answer, print_links, print_table
+from scaleout.config.units import (
+    format_bytes,
+    format_dollars,
+    format_joules,
+    format_rate,
+    format_seconds,
+    format_share,
+    format_times,
+    format_watts,
+)
 
 if TYPE_CHECKING:
     from scaleout.analysis.breakdown import Row, Segment
@@ -20,26 +29,24 @@ _PATH_ROWS = 8
 _OPERATION_ROWS = 12
 
 
-def print_comparison(comparison: "Comparison") -> None:
-    """Print a comparison: phases, operations, critical paths and, last so that it stays in sight, the schedules."""
+def print_comparison(comparison: "Comparison", *, verbose: bool = False) -> None:
+    """Print a comparison: the answer, the schedules, and where the time and the memory go.
+
+    `verbose` adds each schedule's critical path, what it decided, and when its ranks are done.
+    """
+    print_answer(*_answer(comparison))
+    rows = [_schedule_row(outcome) for outcome in comparison.outcomes]
+    columns = ("schedule", "makespan", "speed-up", "saved", "compute", "communication", "exposed", "idle")
+    print_table("schedules", columns, rows)
+    _print_efficiency(comparison)
     _print_rows("busy time by phase", comparison, analysis.by_phase, limit=None)
     _print_rows("busy time by operation", comparison, analysis.by_operation, limit=_OPERATION_ROWS)
     for outcome in comparison.outcomes:
-        _print_critical_path(outcome)
         if outcome.result.busiest_links:
             links = [asdict(use) for use in outcome.result.busiest_links]
             print_links(f"busiest links of {outcome.schedule}", links)
-        if outcome.result.has_puts:
-            _print_ranks(outcome)
-        if outcome.decisions:
-            print_table(f"what {outcome.schedule} decided", ("choice",), [[words] for words in outcome.decisions])
-    print_table(
-        f"{comparison.workload} on {comparison.topology}, ranks {comparison.ranks}, device {comparison.device}"
-        + (f": {comparison.provenance.title}" if comparison.provenance else ""),
-        ("schedule", "makespan", "speed-up", "saved", "compute", "communication", "exposed", "idle"),
-        [_schedule_row(outcome) for outcome in comparison.outcomes],
-    )
-    _print_efficiency(comparison)
+        if verbose:
+            _print_details(outcome)
     fits = {id(outcome.fit): outcome.fit for outcome in comparison.outcomes if outcome.fit is not None}
     for key, found in fits.items():
         under = [outcome.schedule for outcome in comparison.outcomes if id(outcome.fit) == key]
@@ -49,7 +56,61 @@ def print_comparison(comparison: "Comparison") -> None:
     _print_recorded(comparison)
     model = comparison.provenance
     for note in (*comparison.notes, *(model.notes if model else ())):
-        console().print(f"note: {note}", soft_wrap=True)
+        console().print(f"note: {note}")
+    if not verbose:
+        console().print("critical paths and decisions: -v; all of it: --json or --output DIRECTORY")
+
+
+def _answer(comparison: "Comparison") -> tuple[str, dict[str, str]]:
+    """Say what the fastest schedule comes to, under a title that says of what."""
+    best = min(comparison.outcomes, key=lambda outcome: outcome.makespan_s)
+    first, parts, found = comparison.outcomes[0], best.breakdown, best.efficiency
+    exposed = parts.exposed_communication_s
+    by_axis = (
+        ""
+        if found is None
+        else ", ".join(f"{axis} {format_seconds(each)}" for axis, each in sorted(found.exposed_s.items()) if each)
+    )
+    step = f"{format_seconds(best.makespan_s)} under {best.schedule}"
+    if best is not first:
+        step += f", {format_times(best.speedup)} as fast as under {first.schedule}"
+    elif len(comparison.outcomes) > 1:
+        step += f", the fastest of {len(comparison.outcomes)} schedules"
+    facts = {"step": step}
+    if found is not None:
+        facts["speed"] = f"{format_rate(found.tokens_per_s_per_rank)} tokens/s/GPU, MFU {format_share(found.mfu)}"
+    elif comparison.samples and best.makespan_s:
+        per_s = comparison.samples / best.makespan_s
+        facts["speed"] = f"{format_rate(per_s / comparison.ranks)} samples/s/GPU, {format_rate(per_s)} in all"
+    share = format_share(exposed / best.makespan_s) if best.makespan_s else "0%"
+    facts["exposed"] = f"{format_seconds(exposed)} of communication, {share} of the step" + (
+        f": {by_axis}" if by_axis else ""
+    )
+    facts["memory"] = _room(best.fit)
+    if comparison.provenance:
+        facts["model"] = comparison.provenance.title
+    title = f"{comparison.workload} on {comparison.topology}, ranks {comparison.ranks}, device {comparison.device}"
+    return title, facts
+
+
+def _room(found: "Fit | None") -> str:
+    """Say whether a job fits its devices, and by how much."""
+    if found is None:
+        return "not counted for this kind of model"
+    total, capacity = found.peak.total_bytes, found.capacity_bytes
+    words = f"{format_bytes(total)} of {format_bytes(capacity)}"
+    if found.fits:
+        return f"fits: {words}, {format_bytes(capacity - total)} left"
+    return f"does not fit: {words}, {format_bytes(total - capacity)} too much"
+
+
+def _print_details(outcome: "Outcome") -> None:
+    """Print what few ask for: the critical path, when ranks are done, and what a schedule decided."""
+    _print_critical_path(outcome)
+    if outcome.result.has_puts:
+        _print_ranks(outcome)
+    if outcome.decisions:
+        print_table(f"what {outcome.schedule} decided", ("choice",), [[words] for words in outcome.decisions])
 
 
 def _print_recorded(comparison: "Comparison") -> None:
@@ -62,7 +123,7 @@ def _print_recorded(comparison: "Comparison") -> None:
     for outcome in comparison.outcomes:
         step, times = format_seconds(outcome.makespan_s / steps), outcome.makespan_s / comparison.recorded_s
         name = f" under {outcome.schedule}" if len(comparison.outcomes) > 1 else ""
-        console().print(f"simulated{name}: {step} a step, {times:.3f} times what was recorded")
+        console().print(f"simulated{name}: {step} a step, {format_times(times)} what was recorded")
 
 
 def _schedule_row(outcome: "Outcome") -> list[str]:
@@ -70,8 +131,8 @@ def _schedule_row(outcome: "Outcome") -> list[str]:
     return [
         outcome.schedule,
         format_seconds(outcome.makespan_s),
-        f"{outcome.speedup:.3f}x",
-        f"{1 - 1 / outcome.speedup:.1%}",
+        format_times(outcome.speedup),
+        format_share(1 - 1 / outcome.speedup),
         *map(format_seconds, (parts.compute_s, parts.communication_s, parts.exposed_communication_s, parts.idle_s)),
     ]
 
@@ -104,12 +165,12 @@ def _print_critical_path(outcome: "Outcome") -> None:
     totals = {key: fsum(segment.end_s - segment.start_s for segment in group) for key, group in groups.items()}
     largest = sorted(totals, key=lambda key: -totals[key])
     rows = [
-        [*key, str(len(groups[key])), format_seconds(totals[key]), f"{totals[key] / outcome.makespan_s:.1%}"]
+        [*key, str(len(groups[key])), format_seconds(totals[key]), format_share(totals[key] / outcome.makespan_s)]
         for key in largest[:_PATH_ROWS]
     ]
     rest = fsum(totals[key] for key in largest[_PATH_ROWS:])
     if rest:
-        rows.append(["others", "", "", format_seconds(rest), f"{rest / outcome.makespan_s:.1%}"])
+        rows.append(["others", "", "", format_seconds(rest), format_share(rest / outcome.makespan_s)])
     columns = ("phase", "operation", "graph nodes", "time", "of makespan")
     print_table(f"critical path of {outcome.schedule}", columns, rows, left=2)
 
@@ -133,12 +194,12 @@ def _print_efficiency(comparison: "Comparison") -> None:
     axes = sorted({axis for each in found.values() for axis in each.exposed_s})
     rows = []
     for schedule, each in found.items():
-        speeds = format_seconds(each.step_s), f"{each.tokens_per_s:,.0f}", f"{each.tokens_per_s_per_rank:,.1f}"
-        shares = (f"{share:.1%}" for share in (each.mfu, each.hfu, each.bubble))
+        speeds = map(format_rate, (each.tokens_per_s, each.tokens_per_s_per_rank))
+        shares = map(format_share, (each.mfu, each.hfu, each.bubble))
         rows.append([schedule, *speeds, *shares, *(format_seconds(each.exposed_s.get(axis, 0.0)) for axis in axes)])
     if rows:
         exposed = (f"exposed {axis}" for axis in axes)
-        columns = ("schedule", "step", "tokens/s", "tokens/s/rank", "MFU", "HFU", "bubble", *exposed)
+        columns = ("schedule", "tokens/s", "tokens/s/GPU", "MFU", "HFU", "bubble", *exposed)
         print_table("efficiency", columns, rows)
 
 
@@ -146,17 +207,18 @@ def _print_fit(found: "Fit", under: str) -> None:
     """Print the memory of the worst rank by kind, and if it does not fit, what would help."""
     total, capacity = found.peak.total_bytes, found.capacity_bytes
     held = {kind.replace("_", " "): size for kind, size in found.peak.bytes_of.items() if size} | {"total": total}
-    row = [*map(format_bytes, held.values()), f"{format_bytes(capacity)} ({total / capacity:.1%})"]
+    row = [*map(format_bytes, held.values()), f"{format_bytes(capacity)} ({format_share(total / capacity)})"]
     title = f"memory of the worst rank{under}, at pipeline rank {found.peak.rank}"
     print_table(title, (*held, "device memory"), [row], left=0)
-    console().print(f"peak in {found.peak.moment}", soft_wrap=True)
+    console().print(f"peak in {found.peak.moment}")
     if found.fits:
+        console().print()
         return
     console().print(f"does not fit: {format_bytes(total - capacity)} too much; what would help:")
     for advice in found.advice:
         explanation = "fits" if advice.fits else "not enough"
         size = format_bytes(advice.peak.total_bytes)
-        console().print(f"  {advice.settings}: {size} on {advice.ranks} ranks, {explanation}", soft_wrap=True)
+        console().print(f"  {advice.settings}: {size} on {advice.ranks} ranks, {explanation}")
     if not found.advice:
         console().print("  no change that was tried; take devices with more memory")
     console().print()
@@ -181,11 +243,11 @@ def _print_cost(comparison: "Comparison") -> None:
             f"{format_dollars(machine.device_dollars)} of nodes, {format_dollars(machine.network_dollars)} of network"
         )
         guess = ", partly estimates" if any(row.estimate for row in machine.parts) else ""
-        console().print(f"list price: {words}{guess} (--json has the parts)", soft_wrap=True)
+        console().print(f"list price: {words}{guess} (--json has the parts)")
 
 
 def _print_sources(comparison: "Comparison") -> None:
     sources = comparison.outcomes[0].breakdown.kernel_time_sources
     if sources:
-        shares = ", ".join(f"{name} {share:.1%}" for name, share in sources.items())
+        shares = ", ".join(f"{name} {format_share(share)}" for name, share in sources.items())
         console().print(f"kernel times: {shares}")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from scaleout.cli.options import Folder, parse_settings, set_option
-from scaleout.cli.printing import say
+from scaleout.cli.options import Folder, json_option, parse_settings, set_option
+from scaleout.cli.printing import say, say_json
 
 
 @click.command()
@@ -13,21 +13,30 @@ from scaleout.cli.printing import say
 @click.option("--output", required=True, type=Folder(), help="Directory for the traces.")
 @click.option("--device", metavar="NAME|FILE", help="Device that times the kernels; by default the workload's.")
 @set_option()
-def trace(workload: str, output: Path, device: str | None, settings: tuple[str, ...]) -> None:
+@json_option
+def trace(workload: str, output: Path, device: str | None, settings: tuple[str, ...], as_json: bool) -> None:
     """Write WORKLOAD as Chakra execution traces.
 
     The files <name>.<rank>.et are read by ASTRA-sim and by `scaleout run --trace`.
     """
     from scaleout.cluster.device.spec import load_device
+    from scaleout.config.units import counted
     from scaleout.config.writing import check_writable
     from scaleout.interop.chakra.save import save_program
     from scaleout.study.job import timed
     from scaleout.workloads.config import load_workload
 
     check_writable(output)
-    job = load_workload(workload, parse_settings(settings))
+    job = load_workload(workload, changes := parse_settings(settings))
     on = load_device(device or job.device)
     program = timed(job, on)
     facts = {"workload": job.name, "device": on.name, "topology": job.topology}
     files = save_program(program, output, name=job.name, facts=facts)
-    say(f"{len(files)} files in {output}, for {program.num_ranks} ranks")
+    if as_json:
+        from scaleout.api.inputs import inputs_of
+        from scaleout.report.documents import document
+
+        found = {**facts, "ranks": program.num_ranks, "output": str(output), "num_files": len(files)}
+        say_json(document("trace", found, inputs=inputs_of({**facts, "workload": workload}, settings=changes)))
+        return
+    say(f"{counted(len(files), 'file')} in {output}, for {counted(program.num_ranks, 'rank')}")

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -37,8 +37,9 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
       following             arrays that are added to the all-reduced output, such as a
                             residual connection's; also near the memory, if not 0
       policy                who goes first at the memory, GEMM or collective:
-                            round-robin, compute-first or dedicated; by default every
-                            configuration's own (not the --policy of `scaleout run`)
+                            round-robin, first-ready, compute-first or dedicated; by
+                            default every configuration's own (not the --policy of
+                            `scaleout run`)
       trigger               most bytes of the output that one triggered DMA sends
       tracker_entries       wavefronts (warps) that the tracker follows; by default the
                             device's
@@ -51,6 +52,7 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
     from scaleout.cluster.device.spec import load_device
     from scaleout.cluster.topology.topology import load_topology
     from scaleout.config.validated import validate
+    from scaleout.report.documents import document
     from scaleout.schedule.t3.sublayer import TrackSettings, outcomes_of, sublayer_of
 
     chosen = validate(TrackSettings, parse_settings(settings), where="track")
@@ -58,13 +60,15 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
     found = outcomes_of(chosen, layer)
     sizes = f"{chosen.rows} x {chosen.columns} x {chosen.depth}"
     title = f"{sizes} on {layer.ring.ranks} ranks of {layer.device.name}, {topology}"
-    summary = {
+    answer: dict[str, Any] = {
         "device": layer.device.name,
         "topology": topology,
         "ranks": layer.ring.ranks,
         "settings": chosen.model_dump(),
         "configurations": {name: outcome.plain() for name, outcome in found.items()},
     }
+    asked = {"device": device, "topology": topology, **{f"set.{key}": each for key, each in answer["settings"].items()}}
+    summary = document("track", answer, inputs=asked)
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.config.writing import write_json
@@ -80,7 +84,7 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
 
 def _print(found: "dict[str, Outcome]", title: str) -> None:
     from scaleout.cli.console import print_table
-    from scaleout.config.units import format_bytes, format_seconds
+    from scaleout.config.units import format_bytes, format_seconds, format_times
 
     first = next(iter(found.values()))
     print_table(
@@ -99,7 +103,7 @@ def _print(found: "dict[str, Outcome]", title: str) -> None:
             [
                 name,
                 format_seconds(each.total_s),
-                f"{first.total_s / each.total_s:.3f}x",
+                format_times(first.total_s / each.total_s),
                 format_seconds(each.gemm_s),
                 format_seconds(each.fused_s),
                 format_seconds(each.all_gather_s),

@@ -30,6 +30,7 @@ def validate(
     """
     from rich.console import Console
 
+    from scaleout.report.documents import document
     from scaleout.validation.measured.compare import compare_files
 
     compare = partial(compare_files, files, table=table, device=device, topology=topology)
@@ -39,7 +40,9 @@ def validate(
             comparison = compare(progress=lambda done, total: status.update(f"{done} of {total} rows predicted"))
     else:
         comparison = compare()
-    summary = comparison.summary()
+    asked = {"files": list(map(str, files)), "table": table, "device": device, "topology": topology}
+    inputs = {name: value for name, value in asked.items() if value is not None}
+    summary = document("validate", comparison.summary(), inputs=inputs)
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.config.writing import write_json

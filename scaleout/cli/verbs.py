@@ -28,7 +28,7 @@ VERBS = {
     "trace": ("trace:trace", "Write WORKLOAD as Chakra execution traces."),
     "import": ("importing:import_from", "Read jobs and models of other tools."),
     "astra": ("astra:astra", "Simulate ASTRA-sim's own inputs as ASTRA-sim 2.0 does."),
-    "list": ("list:list_names", "List the names that other verbs take; by default of all kinds."),
+    "list": ("list:list_names", "List the names that other verbs take, with what each is; by default of all kinds."),
     "show": (
         "show:show",
         "Describe a workload, topology, link type, device, study or Chakra trace (.et, or a directory).",
@@ -69,7 +69,7 @@ def run_verb() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # to look for any would read all that is installed
     atexit.register(gc.freeze)  # as the process ends, nothing that is left needs to be looked at
     try:
-        scaleout.main(standalone_mode=False)
+        scaleout.main(prog_name="scaleout", standalone_mode=False)
         sys.stdout.flush()
     except ScaleoutError as error:
         say(f"error: {error}", err=True)

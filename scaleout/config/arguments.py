@@ -44,6 +44,7 @@ _SCALARS: dict[Any, tuple[Any, str]] = {
     int: (Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)], "a whole number"),
     str: (str, "a text"),
     Path: (Path, "a path"),
+    Callable: (Callable, "a function"),
 }
 """Type to what pydantic checks, and its word."""
 
@@ -115,10 +116,10 @@ def _taken(annotation: Any) -> tuple[Any, str]:
     if origin is np.ndarray:
         (number,) = get_args(inner[1])
         return _list_of(int if issubclass(number, np.integer) else float)
+    if (origin or annotation) in _SCALARS:
+        return _said(*_SCALARS[origin or annotation])
     if origin is not None:
         return _mapping_of(*inner) if issubclass(origin, Mapping) else _list_of(inner[0])
-    if annotation in _SCALARS:
-        return _said(*_SCALARS[annotation])
     name = annotation.__name__
     made = f", as `{MAKERS[name]}` returns" if name in MAKERS else ""
     return _said(Annotated[Any, _InstanceOf(annotation)], f"{'an' if name[0] in 'AEIOU' else 'a'} {name}{made}")

@@ -6,12 +6,12 @@ Inside the package there are only seconds, bytes, FLOPs and their quotients. A `
 >>> parse("200 Gb/s", BYTES_PER_S)
 25000000000.0
 >>> format_seconds(0.0012345)
-'1.234 ms'
+'1.23 ms'
 """
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -29,10 +29,15 @@ class Quantity:
     """A physical quantity: its name, the units that are understood, and one example for messages."""
 
     name: str
-    factors: dict[str, float]
+    factors: dict[str, float] = field(hash=False)
     example: str
     smallest: float = 1e-9  # above zero, in SI units
     largest: float = 1e18
+
+    @property
+    def unit(self) -> str:
+        """The unit of `example`."""
+        return re.sub(r"^[\d. ]+", "", self.example)
 
 
 def _with_prefixes(unit: str, scale: float, prefixes: dict[str, float]) -> dict[str, float]:
@@ -107,17 +112,17 @@ def _validator(quantity: Quantity, *, by_level: bool = False) -> BeforeValidator
     return BeforeValidator(validate)
 
 
-Bytes = Annotated[float, _validator(BYTES)]
-BytesPerSecond = Annotated[float, _validator(BYTES_PER_S)]
-Seconds = Annotated[float, _validator(SECONDS)]
-Watts = Annotated[float, _validator(WATTS)]
-Joules = Annotated[float, _validator(JOULES)]
-Failures = Annotated[float, _validator(FAILURES)]
-Dollars = Annotated[float, _validator(DOLLARS)]
-FlopsPerSecond = Annotated[float, _validator(FLOPS_PER_S)]
-Hertz = Annotated[float, _validator(HERTZ)]
-BytesPerSecondByLevel = Annotated[tuple[float, ...], _validator(BYTES_PER_S, by_level=True)]
-SecondsByLevel = Annotated[tuple[float, ...], _validator(SECONDS, by_level=True)]
+Bytes = Annotated[float, _validator(BYTES), BYTES]
+BytesPerSecond = Annotated[float, _validator(BYTES_PER_S), BYTES_PER_S]
+Seconds = Annotated[float, _validator(SECONDS), SECONDS]
+Watts = Annotated[float, _validator(WATTS), WATTS]
+Joules = Annotated[float, _validator(JOULES), JOULES]
+Failures = Annotated[float, _validator(FAILURES), FAILURES]
+Dollars = Annotated[float, _validator(DOLLARS), DOLLARS]
+FlopsPerSecond = Annotated[float, _validator(FLOPS_PER_S), FLOPS_PER_S]
+Hertz = Annotated[float, _validator(HERTZ), HERTZ]
+BytesPerSecondByLevel = Annotated[tuple[float, ...], _validator(BYTES_PER_S, by_level=True), BYTES_PER_S]
+SecondsByLevel = Annotated[tuple[float, ...], _validator(SECONDS, by_level=True), SECONDS]
 """One value for all levels of a network, or a list of one each."""
 
 MOST_COUNT = 2**40
@@ -142,59 +147,113 @@ Duration = Annotated[Seconds, Field(gt=0)]
 """Numbers of files and options: finite and with a maximum; no text, word or truth value is one."""
 
 
-def _scaled(value: float, unit: str, prefixes: tuple[tuple[float, str], ...]) -> str:
-    for factor, prefix in prefixes:
-        if abs(value) >= factor:
-            return f"{value / factor:.4g} {prefix}{unit}"
-    return f"{value:.4g} {unit}"
+_DECIMAL_UP = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_BINARY_UP = ((2.0**40, "Ti"), (2.0**30, "Gi"), (2.0**20, "Mi"), (2.0**10, "Ki"))
+_DOWN = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
+_OF_TIME = ((86400.0, "day"), (3600.0, "h"))
+_OF_MONEY = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
+_OF_TOKENS = ((1e12, "T"), *_OF_MONEY)
 
 
-def _prefixed(value: float, prefixes: tuple[tuple[float, str], ...], *, digits: int) -> str:
-    """Write a number with a prefix, the next one where it is rounded to a thousand.
+def _scaled(value: float, unit: str, prefixes: tuple[tuple[float, str], ...], space: str = " ") -> str:
+    """Write a number at three significant digits, with the prefix after which one stands before its point, at least.
 
-    >>> _prefixed(999_960, ((1e6, "M"), (1e3, "k")), digits=4)
-    '1M'
+    >>> _scaled(999_960, "B", _DECIMAL_UP), _scaled(1023, "B", _BINARY_UP), _scaled(64, "B", _BINARY_UP)
+    ('1 MB', '1020 B', '64 B')
     """
-    rounded = float(f"{value:.{digits}g}")
-    factor, prefix = next((each for each in prefixes if rounded >= each[0]), (1.0, ""))
-    return f"{rounded / factor:.{digits}g}{prefix}"
+    rounded = ((float(f"{value / factor:.3g}"), prefix) for factor, prefix in prefixes)
+    number, prefix = next((each for each in rounded if abs(each[0]) >= 1), (float(f"{value:.3g}"), ""))
+    return f"{number:.10g}" + (f"{space}{prefix}{unit}" if prefix or unit else "")
+
+
+def counted(number: int, one: str) -> str:
+    """Write a number of things, given the word for one.
+
+    >>> counted(1, "rank"), counted(1024, "file")
+    ('1 rank', '1,024 files')
+    """
+    return f"{number:,} {one}" if number == 1 else f"{number:,} {one}s"
 
 
 def format_bytes(size_bytes: float) -> str:
     """Write a size with a binary prefix, such as ``'64 MiB'``."""
-    return _scaled(size_bytes, "B", ((2.0**40, "Ti"), (2.0**30, "Gi"), (2.0**20, "Mi"), (2.0**10, "Ki")))
+    return _scaled(size_bytes, "B", _BINARY_UP)
 
 
 def format_bytes_per_s(bytes_per_s: float) -> str:
     """Write a bandwidth with a decimal prefix, such as ``'25 GB/s'``."""
-    return _scaled(bytes_per_s, "B/s", ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")))
+    return _scaled(bytes_per_s, "B/s", _DECIMAL_UP)
+
+
+def format_flops(flops: float) -> str:
+    """Write operations with a decimal prefix, such as ``'3.44 PFLOP'``."""
+    return _scaled(flops, "FLOP", _DECIMAL_UP)
 
 
 def format_flops_per_s(flops_per_s: float) -> str:
     """Write a compute rate with a decimal prefix, such as ``'989 TFLOP/s'``."""
-    return _scaled(flops_per_s, "FLOP/s", ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")))
+    return _scaled(flops_per_s, "FLOP/s", _DECIMAL_UP)
 
 
 def format_dollars(dollars: float) -> str:
     """Write a price with a decimal prefix, such as ``'$36 k'``."""
-    return "$" + _prefixed(dollars, ((1e9, " B"), (1e6, " M"), (1e3, " k")), digits=3)
+    return f"${_scaled(dollars, '', _OF_MONEY)}"
 
 
 def format_tokens(tokens: float) -> str:
     """Write a number of tokens as `TOKENS` are read, such as ``'15T'``."""
-    return _prefixed(tokens, ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")), digits=4)
+    return _scaled(tokens, "", _OF_TOKENS, space="")
+
+
+def format_hertz(hertz: float) -> str:
+    """Write a clock with a decimal prefix, such as ``'1.98 GHz'``."""
+    return _scaled(hertz, "Hz", _DECIMAL_UP)
 
 
 def format_watts(watts: float) -> str:
     """Write a power with a decimal prefix, such as ``'10.2 kW'``."""
-    return _scaled(watts, "W", ((1e6, "M"), (1e3, "k")))
+    return _scaled(watts, "W", _DECIMAL_UP)
 
 
 def format_joules(joules: float) -> str:
     """Write an energy with a decimal prefix, such as ``'5.1 kJ'``."""
-    return _scaled(joules, "J", ((1e9, "G"), (1e6, "M"), (1e3, "k")))
+    return _scaled(joules, "J", (*_DECIMAL_UP, *_DOWN, (1e-12, "p")))
 
 
 def format_seconds(seconds: float) -> str:
-    """Write a time in s, ms, us or ns, such as ``'1.234 ms'``."""
-    return _scaled(seconds, "s", ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n")))
+    """Write a time in days, h, s, ms, us or ns, such as ``'1.23 ms'``."""
+    return _scaled(seconds, "", _OF_TIME) if seconds >= 3600 else _scaled(seconds, "s", _DOWN)
+
+
+def format_rate(per_s: float) -> str:
+    """Write how many of something there are in a second, such as ``'5,450'``."""
+    return f"{float(f'{per_s:.3g}'):,.10g}" if abs(per_s) < 999_500 else _scaled(per_s, "", _OF_TOKENS)
+
+
+def format_share(share: float) -> str:
+    """Write a share, such as ``'35.7%'``."""
+    return f"{share:.1%}"
+
+
+def format_times(ratio: float) -> str:
+    """Write how many times as much, such as ``'1.55x'``."""
+    return f"{ratio:.2f}x" if abs(ratio) < 9.995 else f"{_scaled(ratio, '', ())}x"
+
+
+_WRITE = {
+    BYTES.name: format_bytes,
+    BYTES_PER_S.name: format_bytes_per_s,
+    SECONDS.name: format_seconds,
+    WATTS.name: format_watts,
+    JOULES.name: format_joules,
+    DOLLARS.name: format_dollars,
+    FLOPS_PER_S.name: format_flops_per_s,
+    HERTZ.name: format_hertz,
+}
+
+
+def written(value: float, quantity: Quantity) -> str:
+    """Write a number of SI units as its quantity is written, such as ``'25 MiB'``; failures by the year."""
+    if quantity is FAILURES:
+        return f"{value / quantity.factors['/year']:.3g}/year"
+    return _WRITE[quantity.name](value)

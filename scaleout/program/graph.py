@@ -8,11 +8,10 @@ Source: the node kinds are those of Chakra (MLCommons, execution-trace schema 1.
 """
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum, IntFlag
 from functools import cached_property
-from itertools import pairwise
 from typing import Annotated, Any, get_origin, get_type_hints
 
 import numpy as np
@@ -126,10 +125,18 @@ class ExecutionGraph:
         """Return the nodes that a node waits for."""
         return self.dependencies[self.dependency_offsets[node] : self.dependency_offsets[node + 1]]
 
+    def users_of(self, node: int) -> tuple[int, ...]:
+        """Return the nodes that wait for a node, in order."""
+        offsets, users = self._users
+        return users[offsets[node] : offsets[node + 1]]
+
     @cached_property
-    def users(self) -> list[tuple[int, ...]]:
-        """For each node those that wait for it, in order."""
-        return users_in(self.dependency_offsets, self.dependencies)
+    def _users(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What waits for each node, in compressed sparse rows: few objects, which Python's collector visits often."""
+        waiting = np.repeat(np.arange(len(self)), np.diff(self.dependency_offsets))
+        users = waiting[np.argsort(self.dependencies, kind="stable")]
+        ends = np.cumsum(np.bincount(self.dependencies, minlength=len(self)))
+        return (0, *ends.tolist()), tuple(users.tolist())
 
     def has_role(self, roles: int) -> Bools:
         """Return whether each node has any of some roles, combined by ``|``; shape (N,)."""
@@ -143,7 +150,9 @@ class ExecutionGraph:
         if kind != NodeKind.COMPUTE:
             prefix = f"{COLLECTIVES[self.collective[node]]}_" if self.collective[node] != NONE else ""
             return prefix + NodeKind(kind).name.lower()
-        return self.kernels[self.kernel[node]].op.removeprefix(RECORDED) if self.kernel[node] != NONE else "compute"
+        if (kernel := int(self.kernel[node])) != NONE:
+            return self.kernels[kernel].op.removeprefix(RECORDED)
+        return "host" if int(self.role[node]) & NodeRole.HOST else "compute"
 
     @property
     def total_flops(self) -> int:
@@ -300,40 +309,40 @@ def compress_edges(users: Ints, needs: Ints, num_nodes: int) -> tuple[Ints, Ints
     return np.concatenate(([0], np.cumsum(np.bincount(users, minlength=num_nodes)))), needs
 
 
-def users_in(offsets: Ints, dependencies: Ints, *, first: int = 0) -> list[tuple[int, ...]]:
-    """Return for each node of compressed sparse rows those that wait for it, in order, numbered from `first`."""
-    waiting = np.repeat(np.arange(first, first + len(offsets) - 1), np.diff(offsets))
-    by_need = waiting[np.argsort(dependencies, kind="stable")].tolist()
-    ends = np.cumsum(np.bincount(dependencies, minlength=len(offsets) - 1)).tolist()
-    return [tuple(by_need[begin:end]) for begin, end in pairwise([0, *ends])]
+def users_in(dependencies: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return for each node those that wait for it, in order."""
+    users: list[list[int]] = [[] for _ in dependencies]
+    for user, row in enumerate(dependencies):
+        for dependency in row:
+            users[dependency].append(user)
+    return users
 
 
-def lowest_first(waiting: list[int], users: Sequence[Sequence[int]], keys: Sequence[Any]) -> list[int]:
+def lowest_first(
+    waiting: list[int], users_of: Callable[[int], Sequence[int]], key_of: Callable[[int], Any]
+) -> list[int]:
     """Order nodes after what they wait for, of several ready ones the lowest key first; nodes of cycles are left out.
 
-    `waiting` counts what each node still waits for, and is counted down.
+    `waiting` counts what each node still waits for, and is counted down; `users_of` maps a node to those that wait for
+    it, `key_of` to its key.
     """
-    ready = [(keys[node], node) for node, count in enumerate(waiting) if count == 0]
+    ready = [(key_of(node), node) for node, count in enumerate(waiting) if count == 0]
     heapq.heapify(ready)
     order: list[int] = []
     while ready:
         _, node = heapq.heappop(ready)
         order.append(node)
-        for user in users[node]:
+        for user in users_of(node):
             waiting[user] -= 1
             if waiting[user] == 0:
-                heapq.heappush(ready, (keys[user], user))
+                heapq.heappush(ready, (key_of(user), user))
     return order
 
 
 def topological_order(dependencies: Sequence[Sequence[int]], names: Sequence[str]) -> list[int]:
     """Order nodes after what they depend on, of several ready ones the lowest first; a cycle is a `GraphError`."""
-    users: list[list[int]] = [[] for _ in dependencies]
-    for user, row in enumerate(dependencies):
-        for dependency in row:
-            users[dependency].append(user)
     waiting = [len(row) for row in dependencies]
-    order = lowest_first(waiting, users, range(len(waiting)))
+    order = lowest_first(waiting, users_in(dependencies).__getitem__, int)
     if len(order) < len(waiting):
         cycle = _cycle(dependencies, waiting)
         loop = " -> ".join(f"{node} ({names[node]!r})" for node in [*cycle, cycle[0]])

@@ -5,7 +5,7 @@ graph, so an order is a schedule. Where members of a group would call their coll
 stays as it is.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 
@@ -16,12 +16,13 @@ from scaleout.program.graph import COLLECTIVES, Bools, ExecutionGraph, Ints, Nod
 from scaleout.program.program import Program
 
 Key = tuple[float, ...]
-"""Sorting key of a node; of one that is not moved its index, `(index,)`."""
+"""Sorting key of a node that is moved; that of others is their index, `(index,)`."""
 
 
-def order_of(graph: ExecutionGraph, keys: Sequence[Key]) -> Ints:
+def order_of(graph: ExecutionGraph, keys: Mapping[int, Key]) -> Ints:
     """Return the nodes in the order of their keys, as far as dependencies let them."""
-    return np.array(lowest_first(np.diff(graph.dependency_offsets).tolist(), graph.users, keys), np.int64)
+    waiting = np.diff(graph.dependency_offsets).tolist()
+    return np.array(lowest_first(waiting, graph.users_of, lambda node: keys.get(node) or (node,)), np.int64)
 
 
 def moved_to(graph: ExecutionGraph, order: Ints) -> ExecutionGraph:
@@ -30,20 +31,21 @@ def moved_to(graph: ExecutionGraph, order: Ints) -> ExecutionGraph:
     return in_order(graph, order).with_columns(issue_s=np.cumsum(calls_s))
 
 
-def early(graph: ExecutionGraph, moved: Collection[int], *, tail: Callable[[int, int], bool]) -> list[Key]:
+def early(graph: ExecutionGraph, moved: Collection[int], *, tail: Callable[[int, int], bool]) -> dict[int, Key]:
     """Return keys that put some nodes, and the kernels of their tails, right after their dependencies.
 
     `tail` is whether a kernel moves with a moved node that it waits for.
     """
-    keys: list[Key] = [(float(node),) for node in range(len(graph))]
+    keys: dict[int, Key] = {}
     computes = (graph.kind == NodeKind.COMPUTE).tolist()
     waiting = sorted(moved)  # a heap
     while waiting:
         node = heappop(waiting)
-        last = max((keys[old][0] for old in graph.dependencies_of(node).tolist()), default=-1.0)
-        if last < node - 1 and len(keys[node]) == 1:
+        needs = graph.dependencies_of(node).tolist()
+        last = max((keys[old][0] if old in keys else float(old) for old in needs), default=-1.0)
+        if last < node - 1 and node not in keys:
             keys[node] = (last, float(node))
-            for user in graph.users[node]:
+            for user in graph.users_of(node):
                 if computes[user] and tail(node, user):
                     heappush(waiting, user)
     return keys
@@ -55,15 +57,15 @@ def gathers_parameters(graph: ExecutionGraph) -> Bools:
     return np.asarray(gathers & graph.has_role(NodeRole.PARAMETERS))
 
 
-def reorder(program: Program, keys_of: Callable[[ExecutionGraph], Sequence[Key] | None]) -> Program:
+def reorder(program: Program, keys_of: Callable[[ExecutionGraph], Mapping[int, Key]]) -> Program:
     """Put the nodes of each graph in the order of their keys, as far as dependencies let them.
 
-    `keys_of` maps a graph to the keys of its nodes, or None if they stay. Of equal keys the lower index is first.
+    `keys_of` maps a graph to the keys of the nodes that are moved. Of equal keys the lower index is first.
     """
     orders: list[Ints | None] = []
     for graph in program.graphs:
         keys = keys_of(graph)
-        order = None if keys is None else order_of(graph, keys)
+        order = order_of(graph, keys) if keys else None
         orders.append(None if order is None or (np.diff(order) == 1).all() else order)
     if all(order is None for order in orders) or not _same_order(program, orders):
         return program

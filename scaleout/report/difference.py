@@ -54,7 +54,7 @@ def read_side(path: Path, schedule: str | None, *, timeline: bool) -> Side:
 
 
 def side_of(summary: Any, schedule: str | None, trace: Mapping[str, Any] | None, *, where: str) -> Side:
-    """Return a schedule of a `Comparison.summary`, with its part of `files.trace_events` where there is one.
+    """Return a schedule of a `Comparison.summary`, with its part of `perfetto.trace_events` where there is one.
 
     `where` is what messages call it. `ConfigError` as `read_side`.
     """
@@ -165,9 +165,9 @@ FILES = {
 """Files that `write` makes, and what they are; the timeline only where both results have one."""
 
 
-def write(found: Difference, sides: Sequence[Side], folder: Path) -> dict[str, str]:
-    """Write all files of a difference into a folder; return their names, and what they are."""
-    write_json(folder / "summary.json", summary_of(found))
+def write(found: Difference, sides: Sequence[Side], folder: Path, summary: Mapping[str, Any]) -> dict[str, str]:
+    """Write all files of a difference into a folder, with a summary; return their names, and what they are."""
+    write_json(folder / "summary.json", summary)
     tables = {"makespan": (found.makespan,), "step": found.step, **{name: getattr(found, name) for name in _TABLES}}
     write_csv(
         folder / "differences.csv",

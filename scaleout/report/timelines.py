@@ -7,7 +7,7 @@ from typing import Literal
 import pandas as pd
 
 from scaleout.config.writing import write_json
-from scaleout.report.files import trace_events
+from scaleout.report.perfetto import trace_events
 from scaleout.study.comparison import compare_job
 from scaleout.study.sweep.cases import Resolver
 from scaleout.study.sweep.engine import cases_of

@@ -28,10 +28,13 @@ Pass = Callable[[Program, Machine | None], Program | Planned]
 
 @dataclass(frozen=True)
 class Schedule:
-    """One pass; a home is a module under `scaleout.schedule` and the name of a function there: ``overlap:overlap``."""
+    """One pass; a home is a module under `scaleout.schedule` and the name of a function there: ``overlap:overlap``.
+
+    The home of a schedule that a user defines is its function.
+    """
 
     summary: str
-    home: str
+    home: str | Pass
     rewrites: bool = False  # it changes what the graphs hold, so that it stands on `baseline` where it comes first
     decides: bool = False  # it weighs costs and says what it decided; it needs a machine
     places: bool = False  # it says of every node on which stream it runs, so that it undoes what came before
@@ -93,7 +96,8 @@ SCHEDULES: dict[str, Schedule] = {
     ),
     "track-and-trigger": Schedule(
         "GEMMs and the collectives behind them overlapped by T3's hardware, arXiv:2401.16677; "
-        "track-and-trigger:POLICY names who goes first at the memory: round-robin, compute-first or dedicated",
+        "track-and-trigger:POLICY names who goes first at the memory: round-robin, first-ready, compute-first or "
+        "dedicated",
         "t3.schedule:track",
         rewrites=True,
         exclusive=True,
@@ -156,7 +160,9 @@ SCHEDULES: dict[str, Schedule] = {
 """The names of all passes, and what each is."""
 
 
-def _load(home: str) -> Any:
+def _load(home: str | Pass) -> Any:
+    if not isinstance(home, str):
+        return home
     module, _, name = home.partition(":")
     return getattr(import_module(f"scaleout.schedule.{module}"), name)
 

@@ -14,7 +14,7 @@ from scaleout.cluster.machine import Machine
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.operations import TimeSource, custom
 from scaleout.program.program import Program
-from scaleout.schedule.overlap import COMPUTE_STREAM
+from scaleout.schedule.overlap import COMPUTE_STREAM, communication_stream
 from scaleout.schedule.pairs import Pair, agreed
 from scaleout.schedule.rewrite import Rewrite
 from scaleout.simulation.cost_model import CostModel
@@ -36,7 +36,7 @@ def async_tp(program: Program, machine: Machine | None = None) -> Program:
     if ranks == 1:
         return program
     program = blocking_tp(program)
-    pairs = agreed(program.graphs, [_pairs(graph, axis, ranks) for graph in program.graphs])
+    pairs = agreed(program, [_pairs(graph, axis, ranks) for graph in program.graphs])
     return replace(
         program,
         graphs=tuple(_rewrite(graph, mine, machine) for graph, mine in zip(program.graphs, pairs, strict=True)),
@@ -60,7 +60,7 @@ def _pairs(graph: ExecutionGraph, axis: int, ranks: int) -> list[Pair]:
     for node in np.flatnonzero(whole).tolist():
         kind = COLLECTIVES[graph.collective[node]]
         produces = kind == "reduce_scatter"
-        near = graph.dependencies_of(node).tolist() if produces else graph.users[node]
+        near = graph.dependencies_of(node).tolist() if produces else graph.users_of(node)
         gemms = tuple(user for user in near if _cuts(graph, user) and user not in taken)
         alone = len(near) == 1 or not produces
         if kind in ("all_gather", "reduce_scatter") and gemms and near[0] == gemms[0] and alone:
@@ -80,9 +80,12 @@ def _rewrite(graph: ExecutionGraph, pairs: Sequence[Pair], machine: Machine | No
     makers = {pair.kernels[0]: pair for pair in pairs if pair.produces}
     takers = {kernel: pair for pair in pairs if not pair.produces for kernel in pair.kernels}
     moved = {pair.collective: pair for pair in pairs}
+    bulk = {node: gemm for gathered, scattered, gemm in _bulks(graph) for node in (gathered, scattered)}
     new = Rewrite(graph)
     for node in range(len(graph)):
-        if node in makers:
+        if node in bulk:
+            _beside(new, node, bulk[node])
+        elif node in makers:
             _scatter(new, node, makers[node], machine)
         elif node in takers:
             if node == takers[node].kernels[0]:
@@ -92,6 +95,29 @@ def _rewrite(graph: ExecutionGraph, pairs: Sequence[Pair], machine: Machine | No
         elif not moved[node].produces:
             _gather(new, node, moved[node], machine)
     return new.build()
+
+
+def _bulks(graph: ExecutionGraph) -> list[tuple[int, int, int]]:
+    """Find gathers of an input that is kept in parts, the scatters behind them, and the GEMMs before both.
+
+    That GEMM makes the input's gradient: the gather, for the weight's gradient, needs nothing of it.
+    """
+    found = []
+    for node in np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & (graph.slices == 1)).tolist():
+        before, users = graph.dependencies_of(node).tolist(), graph.users_of(node)
+        gathers = COLLECTIVES[graph.collective[node]] == "all_gather" and len(users) == len(before) == 1
+        if gathers and _cuts(graph, before[0]) and graph.kind[users[0]] == NodeKind.COLLECTIVE:
+            scatters = COLLECTIVES[graph.collective[users[0]]] == "reduce_scatter"
+            if scatters and graph.group[users[0]] == graph.group[node]:
+                found.append((node, users[0], before[0]))
+    return found
+
+
+def _beside(new: Rewrite, node: int, gemm: int) -> None:
+    """Write a whole collective beside the GEMMs: the gather with this one, the scatter behind both."""
+    gathers = gemm in new.needed(node)
+    after = new.needs(gemm) if gathers else [*new.needs(node), new.done[gemm]]
+    new.done[node] = new.add(node, after, stream=communication_stream(int(new.graph.group[node])))
 
 
 def _aside_s(machine: Machine | None, size_bytes: float) -> float:

@@ -65,7 +65,7 @@ def weight_gradients_first(
 ) -> Program:
     """Make weight gradients as soon as their operands exist, in the layers that are chosen."""
 
-    def keys_of(graph: ExecutionGraph) -> list[Key] | None:
+    def keys_of(graph: ExecutionGraph) -> dict[int, Key]:
         moved = [node for layer in layers_of(graph) if chosen(graph, layer) for node in layer.weights]
         backward = graph.has_role(_PASSES)
 
@@ -73,7 +73,7 @@ def weight_gradients_first(
             same = graph.microbatch[old] == graph.microbatch[node] and graph.stage[old] == graph.stage[node]
             return bool(same and backward[node])
 
-        return early(graph, moved, tail=tail) if moved else None
+        return early(graph, moved, tail=tail)
 
     return reorder(program, keys_of)
 
@@ -104,9 +104,9 @@ def defer(program: Program, k: int) -> Program:
     return reorder(program, lambda graph: _keys(graph, k))
 
 
-def _keys(graph: ExecutionGraph, k: int) -> list[Key] | None:
+def _keys(graph: ExecutionGraph, k: int) -> dict[int, Key]:
     first = _numbered(graph)[:k]
-    keys: list[Key] = [(float(node),) for node in range(len(graph))]
+    keys: dict[int, Key] = {}
     layers = layers_of(graph)
     ends: dict[tuple[int, int], int] = {}  # of a micro-batch on a stage to the last kernel of its backward
     passes = [(int(graph.microbatch[layer.nodes[0]]), int(graph.stage[layer.nodes[0]])) for layer in layers]
@@ -115,7 +115,7 @@ def _keys(graph: ExecutionGraph, k: int) -> list[Key] | None:
     for layer, at in zip(layers, passes, strict=True):
         for node in layer.weights if layer.number in first else ():
             keys[node] = (float(ends[at]), float(first.index(layer.number)), float(-node))
-    return keys if first else None
+    return keys
 
 
 def _numbered(graph: ExecutionGraph) -> list[int]:

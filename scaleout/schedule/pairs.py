@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind
+from scaleout.program.program import Program
 
 PRODUCERS = {
     "all_to_all": ("embedding_bag_fwd", "gemm"),
@@ -51,10 +52,10 @@ def find_pairs(graph: ExecutionGraph, group_sizes: Sequence[int], slices: int) -
     for node in np.flatnonzero((graph.kind == NodeKind.COLLECTIVE) & (graph.slices == 1)).tolist():
         kind = COLLECTIVES[graph.collective[node]]
         makers = _makers(graph, graph.dependencies_of(node).tolist()) if kind in PRODUCERS else []
-        size = group_sizes[graph.group[node]]
+        size, users = group_sizes[graph.group[node]], graph.users_of(node)
         for kernels, produces, operations in (
             (makers, True, PRODUCERS.get(kind, ())),
-            (graph.users[node] if len(graph.users[node]) == 1 else [], False, CONSUMERS.get(kind, ())),
+            (users if len(users) == 1 else [], False, CONSUMERS.get(kind, ())),
         ):
             fits = kernels and all(
                 graph.operation(kernel) in operations and _is_whole(graph, kernel) for kernel in kernels
@@ -92,21 +93,40 @@ def keys_of(graphs: Sequence[ExecutionGraph]) -> list[dict[int, tuple[int, int]]
     return names
 
 
-def agreed(graphs: Sequence[ExecutionGraph], pairs: Sequence[list[Pair]], *, uncut: int = 1) -> list[list[Pair]]:
-    """Leave out pairs whose collective another role does not cut into as many slices: all members must send alike.
+def agreed(program: Program, pairs: Sequence[list[Pair]], *, uncut: int = 1) -> list[list[Pair]]:
+    """Leave out pairs whose collective another member of a group does not cut into as many slices.
 
-    A collective that is not fused counts as `uncut` slices.
+    Roles that share no group, such as the stages of a pipeline along the tensor axis, need not agree. A collective that
+    is not fused counts as `uncut` slices.
     """
-    names = keys_of(graphs)
-    slices = [{name[pair.collective]: pair.slices for pair in mine} for name, mine in zip(names, pairs, strict=True)]
-    ways: dict[tuple[int, int], set[int]] = {}
-    for name, cut in zip(names, slices, strict=True):
-        for key in name.values():
-            ways.setdefault(key, set()).add(cut.get(key, uncut))
+    names, meeting = keys_of(program.graphs), _meeting(program)
+    ways: dict[tuple[int, int, int], set[int]] = {}
+    for role, (name, mine) in enumerate(zip(names, pairs, strict=True)):
+        cut = {pair.collective: pair.slices for pair in mine}
+        for node, (group, number) in name.items():
+            ways.setdefault((meeting[group][role], group, number), set()).add(cut.get(node, uncut))
     return [
-        [pair for pair in mine if len(ways[name[pair.collective]]) == 1]
-        for name, mine in zip(names, pairs, strict=True)
+        [
+            pair
+            for pair in mine
+            for group, number in (name[pair.collective],)
+            if len(ways[meeting[group][role], group, number]) == 1
+        ]
+        for role, (name, mine) in enumerate(zip(names, pairs, strict=True))
     ]
+
+
+def _meeting(program: Program) -> list[list[int]]:
+    """For each family of groups, the set of roles that meet in its groups, directly or not, as a number a role."""
+    found = []
+    for family in program.groups:
+        sets = list(range(len(program.graphs)))
+        for _, members in family.blocks:
+            for roles in np.unique(np.sort(program.role_of_rank[members], axis=1), axis=0).tolist():
+                joined = {sets[role] for role in roles}
+                sets = [min(joined) if each in joined else each for each in sets]
+        found.append(sets)
+    return found
 
 
 def _makers(graph: ExecutionGraph, dependencies: list[int]) -> list[int]:

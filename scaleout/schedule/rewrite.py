@@ -4,7 +4,7 @@ Slices of a kernel follow each other; those of a collective go onto its group's 
 data. FLOPs and bytes of the slices add up to those of the node exactly.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -53,7 +53,8 @@ class Rewrite:
 
     graph: ExecutionGraph
     origin: list[int] = field(default_factory=list)
-    dependencies: dict[int, Collection[int]] = field(default_factory=dict)  # of new nodes that are added one by one
+    # new nodes that are added one by one, and the new ones that they wait for
+    edges: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
     changed: dict[str, tuple[list[int], list[Any]]] = field(  # column to the new nodes where it differs, and how
         default_factory=lambda: {name: ([], []) for name in ("name", *_CHANGED)}
     )
@@ -83,7 +84,12 @@ class Rewrite:
         self.origin += [node] * len(new)
         stream = changes["stream"][0] if "stream" in changes else int(self.graph.stream[node])
         held = [self.holds[stream]] if stream in self.holds else []
-        self.dependencies.update((node, {*needs, *held}) for node, needs in zip(new, after, strict=True))
+        users, needed = self.edges
+        for added, needs in zip(new, after, strict=True):
+            before = len(needed)
+            needed += needs
+            needed += held
+            users += [added] * (len(needed) - before)
         for name, values in changes.items():
             nodes, known = self.changed[name]
             nodes += new
@@ -192,8 +198,7 @@ class Rewrite:
         holding, kept = self._holding(origin), np.array(self.kept, np.int64)
         held, counts = np.flatnonzero(holding != NONE), np.diff(offsets)[origin[kept]]
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        added = np.array([(new, need) for new, row in self.dependencies.items() for need in row], np.int64)
-        edges = [added.reshape(-1, 2).T, np.stack([held, holding[held]])]  # new nodes, and new ones that they wait for
+        edges = [np.array(self.edges, np.int64), np.stack([held, holding[held]])]
         before = [np.stack([np.repeat(kept, counts), np.repeat(offsets[origin[kept]], counts) + within])]
         for begin, first, block in self._blocks:
             edges.append(first + block.within)

@@ -104,9 +104,13 @@ class FoldedProgram:
         for index, name in enumerate(columns):
             if name in FLOAT_COLUMNS:
                 values[index] = np.unique(values[index], return_inverse=True)[1]
-        keys = np.stack([instances.family, instances.group_class, *values])
-        _, firsts, kinds = np.unique(keys, axis=1, return_index=True, return_inverse=True)
-        return firsts, kinds.reshape(-1)
+        keys = [instances.family, instances.group_class, *values]
+        order = np.lexsort(keys[::-1])
+        is_first = np.ones(len(order), bool)
+        is_first[1:] = np.any([np.diff(key[order]) != 0 for key in keys], axis=0)
+        kinds = np.empty(len(order), np.int64)
+        kinds[order] = np.cumsum(is_first) - 1
+        return order[is_first], kinds
 
     def groups_of(self, instance: CollectiveInstance) -> tuple[Group, ...]:
         """Return all groups that an instance stands for; the same object for the same ones."""

@@ -96,18 +96,41 @@ def _overlaps(folded: FoldedProgram) -> bool:
     return sends or any(len(graph) and (graph.stream != graph.stream[0]).any() for graph in graphs)
 
 
-def _is_long(tasks: Tasks, *, others: bool) -> bool:
-    """Whether Python takes longer than to load the core, 0.5 s: at 0.3 M tasks/s, or 0.05 M that `others` time."""
-    unloaded = 20_000 if others else 100_000
-    return len(tasks) >= (2_000 if "scaleout.simulation.core.run" in sys.modules else unloaded)
+_LOADING_S = 0.4
+"""What it takes to load the core."""
+_CALLING_S, _CALLING_ON_LINKS_S = 0.004, 0.04
+"""What it takes to hand tasks to the core and back, on links those of the network as well."""
+_python_s = [0.0]
+"""What Python has taken in this process. Which of the two runs changes no bit."""
+
+
+def _takes_s(tasks: Tasks, contention: Contention | None, links: LinkNetwork | None) -> float:
+    """Return what Python takes about: it runs 0.25 M tasks/s, or 0.05 M that others time."""
+    return len(tasks) / (250_000 if contention is None and links is None else 50_000)
+
+
+def _is_long(takes_s: float, links: LinkNetwork | None) -> bool:
+    """Whether the core is quicker than the seconds that Python takes.
+
+    Once Python has taken as long as loading the core takes, it is loaded: many short programs are as one long one.
+    """
+    if "scaleout.simulation.core.run" in sys.modules:
+        return takes_s >= (_CALLING_S if links is None else _CALLING_ON_LINKS_S)
+    _python_s[0] += takes_s
+    return _python_s[0] >= _LOADING_S
 
 
 def _times(tasks: Tasks, sharing: Sharing, contention: Contention | None, links: LinkNetwork | None) -> Times:
-    """Run in Python, or if it is long in the compiled core, which gives the same bits."""
-    if _is_long(tasks, others=contention is not None or links is not None):
+    """Run in Python, or if it is long in the compiled core, which gives the same bits.
+
+    Short programs run in the core if a long one has had it compiled on this machine.
+    """
+    takes_s = _takes_s(tasks, contention, links)
+    if _is_long(takes_s, links):
         from scaleout.simulation.core.run import run as run_compiled  # noqa: PLC0415 - numba takes a while to import
 
-        if (found := run_compiled(tasks, sharing, contention, links)) is not None:
+        compiles = takes_s >= _LOADING_S
+        if (found := run_compiled(tasks, sharing, contention, links, compiles=compiles)) is not None:
             return found
     return run(tasks, sharing, contention, links)
 

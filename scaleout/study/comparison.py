@@ -44,6 +44,7 @@ class Comparison:
     notes: tuple[str, ...] = ()  # what was assumed
     provenance: Provenance | None = None  # which model answered
     bill: Bill | None = None  # what the machine costs; None where the device is only a name
+    samples: int | None = None  # of a step over all ranks, of a model without tokens
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -56,6 +57,7 @@ class Comparison:
             "device": self.device,
             "ranks": self.ranks,
             **({} if self.provenance is None else {"model": self.provenance.summary()}),
+            **({} if self.samples is None else {"samples": self.samples}),
             **({} if self.bill is None else {"cost": self.bill.summary()}),
             **({} if self.fit is None else {"memory": self.fit.summary()}),
             **({} if self.recorded_s is None else {"recorded_s": self.recorded_s, "steps": self.steps}),
@@ -132,7 +134,12 @@ def compare(
     found = compare_job(job, schedules or workload.schedules or DEFAULT_SCHEDULES)
     if isinstance(workload, WholeModel):
         lack = lacking(workload, device)
-        return replace(found, outcomes=tuple(replace(each, fit=lack) for each in found.outcomes), fit=lack)
+        return replace(
+            found,
+            outcomes=tuple(replace(each, fit=lack) for each in found.outcomes),
+            fit=lack,
+            samples=workload.samples,
+        )
     if not isinstance(workload, LayeredModel):
         return found
     ran = {id(each.workload): each.workload for each in found.outcomes if each.workload is not None}

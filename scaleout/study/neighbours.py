@@ -93,7 +93,7 @@ def _upwards(graph: ExecutionGraph, node: int) -> list[int]:
 def _downwards(graph: ExecutionGraph, node: int) -> list[int]:
     """Return what follows a node and waits for nothing else, up to the first kernel that does not only move data."""
     chain: list[int] = []
-    while users := graph.users[node]:
+    while users := graph.users_of(node):
         node, before = min(users), node
         if graph.dependencies_of(node).tolist() != [before]:
             return []

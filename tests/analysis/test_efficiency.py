@@ -248,11 +248,11 @@ def test_run_says_by_how_much_a_plan_does_not_fit_and_what_would_help(scaleout):
 
 
 def test_list_pipelines(scaleout):
-    code, out, _ = scaleout("list", "pipelines")
+    code, out, _ = scaleout("list", "pipelines", "--json")
     assert code == 0
-    lines = out.splitlines()
-    assert [line.split()[0] for line in lines] == list(PIPELINES)
-    assert all("arXiv" in line or "et al." in line for line in lines)
+    rows = json.loads(out)
+    assert [row["name"] for row in rows] == list(PIPELINES)
+    assert all("arXiv" in row["source"] or "et al." in row["source"] for row in rows)
 
 
 def test_dlrm_has_no_such_table(scaleout):

@@ -101,7 +101,7 @@ SCHEDULED = (
     "--set layers=30 --set batch_per_replica=6 --set microbatch=1 --set pipeline_schedule=interleaved_1f1b",
 )
 BATCHES = ("scaleout astra", "scaleout show", "scaleout collective")  # short: up to BATCH of them share a process
-TEXT_ONLY = ("list", "trace")  # verbs without `--json`
+TEXT_ONLY = ("trace",)  # verbs without `--json`
 BATCH, LONG_LIST = 60, 100
 
 

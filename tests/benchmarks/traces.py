@@ -4,7 +4,8 @@
 
 GPT-3 on 128 GPUs (tensor 8, pipeline 16), written to Chakra in a temporary folder: 1.0 million nodes in 337 MB; beside
 the generated job. Then sets of as many files and nodes as issues of others name, of several roles whose kernels all
-take other times; and a host execution trace of 30,000 nodes.
+take other times; sets as other tools write them, without our attributes, of nodes that differ on every rank; and a host
+execution trace of 30,000 nodes.
 """
 
 import os
@@ -16,7 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
+from scaleout.interop.chakra import schema
+from scaleout.interop.chakra.files import write
 from scaleout.interop.chakra.save import save_program
+from scaleout.interop.chakra.tables import NodeType
 from scaleout.program.graph import GraphBuilder
 from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import GroupFamily, Program
@@ -70,6 +74,23 @@ def write_set(ranks: int, nodes: int, roles: int, folder: str) -> None:
     save_program(Program("job", tuple(graphs), role_of_rank, (world,)), folder, name="job", facts={})
 
 
+def write_plain_set(ranks: int, nodes: int, folder: str) -> None:
+    """Write traces as other tools do: kernels that take other times on every rank, and all-reduces."""
+    cpu, kind = schema.attribute("is_cpu_op", "bool_val", False), schema.attribute("comm_type", "int64_val", 0)
+    for rank in range(ranks):
+        numbers = np.random.default_rng(rank).integers(5, 500_000, nodes).tolist()
+        written = []
+        for node, number in enumerate(numbers):
+            message = schema.Node(id=node, name=f"node_{node // 40}", data_deps=range(node)[-1:], attr=[cpu])
+            if node % 10 == 9:
+                message.type = NodeType.COMM_COLL_NODE
+                message.attr.extend([kind, schema.attribute("comm_size", "int64_val", 4096 * node)])
+            else:
+                message.type, message.duration_micros = NodeType.COMP_NODE, number
+            written.append(message)
+        write(f"{folder}/job.{rank}.et", schema.GlobalMetadata(version="0.0.4"), written)
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         scaleout("trace", *JOB, "--output", folder)
@@ -85,6 +106,13 @@ def main() -> None:
             show(f"{ranks} x {nodes:,} nodes of {roles} roles, loaded", process("-c", load, folder))
             run = scaleout("run", "--trace", folder, "--topology", topology, "--schedule", "baseline", "--json")
             show(f"{ranks} x {nodes:,} nodes of {roles} roles, run", run)
+        with tempfile.TemporaryDirectory() as folder:
+            writer = get_context("spawn").Process(target=write_plain_set, args=(ranks, nodes, folder))
+            writer.start()
+            writer.join()
+            show(f"{ranks} x {nodes:,} plain nodes that all differ, loaded", process("-c", load, folder))
+            run = scaleout("run", "--trace", folder, "--topology", topology, "--schedule", "baseline", "--json")
+            show(f"{ranks} x {nodes:,} plain nodes that all differ, run", run)
     with tempfile.TemporaryDirectory() as folder:
         host = Host()
         for node in range(30_000):

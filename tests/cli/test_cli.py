@@ -14,6 +14,7 @@ from scaleout.cli.verbs import VERBS
 from scaleout.config.library import find
 from scaleout.schedule import SCHEDULES
 
+HEAD = {"schema", "version", "command", "inputs", "models"}
 RESULT_KEYS = {
     "schedule",
     "makespan_s",
@@ -43,14 +44,16 @@ def summary(scaleout):
 def test_run_prints_the_128_node_table(scaleout):
     code, out, _ = scaleout("run", "dlrm-128")
     assert code == 0
+    assert "critical path of" not in out
+    assert "critical path of fused" in scaleout("run", "dlrm-128", "-v")[1]
     assert "ranks 128" in out
-    for name in ("baseline", "overlap", "fused", "critical path of fused", "kernel times: measured"):
+    for name in ("baseline", "overlap", "fused", "samples/s/GPU", "kernel times: measured"):
         assert name in out
 
 
 def test_run_json_has_the_promised_keys(summary):
     found = summary("run", "dlrm-128", "--schedule", "baseline", "--schedule", "fused")
-    assert set(found) == {"workload", "topology", "device", "ranks", "model", "cost", "results"}
+    assert set(found) == HEAD | {"workload", "topology", "device", "ranks", "model", "samples", "cost", "results"}
     assert (found["workload"], found["topology"], found["device"], found["ranks"]) == (
         "dlrm-128",
         "torus-8x16",
@@ -127,7 +130,7 @@ def test_output_writes_summary_nodes_timeline_and_figure(scaleout, tmp_path):
 
 def test_collective_prints_all_algorithms_the_chosen_first(summary):
     found = summary("collective", "all_reduce", "--bytes", "64MiB", "--topology", "torus-8x16")
-    assert set(found) == {"topology", "ranks", "model", "results"}
+    assert set(found) == HEAD | {"topology", "ranks", "model", "results"}
     assert found["ranks"] == 128
     times = [row["time_s"] for row in found["results"]]
     assert times == sorted(times)
@@ -156,8 +159,8 @@ def test_collective_over_a_range_of_sizes(summary, scaleout):
     assert [row["bytes"] for row in found["results"]] == [1024, 2048, 4096, 8192, 2**20]
     code, out, _ = scaleout(*sizes)
     assert code == 0
-    assert "time [us]" in out
-    assert "bus bandwidth [GB/s]" in out
+    assert "bus bandwidth" in out
+    assert "8 KiB" in out
 
 
 def test_collective_over_a_group(summary):
@@ -168,8 +171,50 @@ def test_collective_over_a_group(summary):
 def test_list_names_what_is_shipped(scaleout):
     _, out, _ = scaleout("list", "workloads")
     assert {"dlrm-128", "gpt-3", "llama-3-8b", "mixtral-8x7b"} <= set(out.split())
-    _, out, _ = scaleout("list")
-    assert [line[:-1] for line in out.splitlines() if not line.startswith(" ")] == [*KINDS]
+    found = json.loads(scaleout("list", "--json")[1])
+    assert list(found) == [*KINDS]
+    assert all(entry["name"] and entry["description"] for entries in found.values() for entry in entries)
+    rows = {row["name"]: row for row in found["workloads"]}
+    assert (rows["dlrm-128"]["ranks"], rows["dlrm-128"]["device"]) == (128, "h200")
+
+
+def test_list_takes_a_word(scaleout):
+    found = json.loads(scaleout("list", "workloads", "MIXTRAL", "--json")[1])
+    assert {row["name"] for row in found} == {"mixtral-8x7b", "mixtral-8x7b-256"}
+    _, out, _ = scaleout("list", "torus-8x16")
+    assert "dlrm-128" in out  # runs on it
+    assert "switch-128" not in out
+    for arguments, words in (
+        (["list", "workload", "moe"], "no such kind; did you mean 'workloads'?"),
+        (["list", "devices", "xyz"], "no devices has 'xyz'"),
+        (["list", "wrokloads"], "no kind and no name has 'wrokloads'; did you mean 'workloads'?"),
+    ):
+        code, out, err = scaleout(*arguments)
+        assert (code, out) == (2, "")
+        assert words in err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("scaleout run dlrm-1", "dlrm-128"),
+        ("scaleout run dlrm-128 --topology torus-8", "torus-8x16"),
+        ("scaleout run dlrm-128 --device mi2", "mi210"),
+        ("scaleout run dlrm-128 --schedule overlap+fus", "overlap+fused"),
+        ("scaleout run dlrm-128 --set global_b", "global_batch="),
+        ("scaleout search llama-3-8b --schedule centa", "centauri"),
+        ("scaleout strategies llama-3-8b --strategy zero-", "zero-1"),
+        ("scaleout show ndr", "ndr"),
+        ("scaleout list work", "workloads"),
+        ("scaleout sear", "search"),
+    ],
+)
+def test_a_shell_completes_names_and_keys(words, expected):
+    asked = {"_SCALEOUT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    command = [sys.executable, "-c", "from scaleout.cli import main; main()"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **asked})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"plain,{expected}" in done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -184,8 +229,8 @@ def test_every_verb_says_what_it_does_on_one_line(scaleout, verb):
 
 
 def test_list_says_what_each_schedule_does(scaleout):
-    _, out, _ = scaleout("list", "schedules")
-    assert [line.split(" (")[0] for line in out.splitlines()] == [*SCHEDULES]
+    _, out, _ = scaleout("list", "schedules", "--json")
+    assert {row["name"]: row["description"] for row in json.loads(out)} == {k: v.summary for k, v in SCHEDULES.items()}
 
 
 @pytest.mark.parametrize("name", ["dlrm-128", "mixtral-8x7b", "torus-8x16", "dgx-h200-16", "h200", "mi210"])
@@ -414,7 +459,7 @@ def test_controls_of_a_name_are_not_printed(scaleout, tmp_path):
     file = tmp_path / "a\nb\x1b[31m.yaml"
     file.write_bytes(find("workload", "dlrm-128").read_bytes())
     _, out, _ = scaleout("run", file, "--schedule", "baseline")
-    assert "\na\\nb\\x1b[31m on torus-8x16, ranks 128" in out
+    assert "a\\nb\\x1b[31m on torus-8x16, ranks 128" in out
     _, out, _ = scaleout("show", file)
     assert out.startswith("workload: a\n  b\\x1b[31m\n")
 

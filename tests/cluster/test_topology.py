@@ -199,6 +199,13 @@ def test_a_topology_without_dimensions_is_refused():
         Topology("empty", ())
 
 
+def test_a_topology_of_more_dimensions_than_an_array_has_is_refused():
+    line = Dimension("ring", 1, 1e9, 0.0)
+    assert Topology("wide", (line,) * 32).coordinates([0]).shape == (1, 32)
+    with pytest.raises(ConfigError, match="has 1,002 dimensions; give at most 32"):
+        Topology("wider", (line,) * 1002)
+
+
 @pytest.mark.parametrize("num_ranks", [63, 65, 128])
 def test_ranks_that_differ_are_refused_with_both_numbers(num_ranks):
     with pytest.raises(ConfigError, match=f"the job has {num_ranks} ranks and topology 'ring-64' has 64; take"):

@@ -231,6 +231,14 @@ def test_what_is_wrong_between_topology_and_library_is_said(tmp_path, library, l
         load_topology(str(tmp_path / "mine.yaml"))
 
 
+def test_a_library_may_lie_in_the_folder_above(tmp_path):
+    """Rows name topologies in a folder of their own, whose files name a library from where the rows lie."""
+    (tmp_path / "topo").mkdir()
+    (tmp_path / "topo" / "toy.yaml").write_text(FILE.format(**GOOD))
+    (tmp_path / "topo" / "mine.yaml").write_text(TOPOLOGY.format(library="topo/toy.yaml", link="cable"))
+    assert load_topology(str(tmp_path / "topo" / "mine.yaml")).library is not None
+
+
 def test_a_library_knows_the_kinds_of_collectives():
     assert get_args(transport.Kind) == collectives.KINDS
 

@@ -1,5 +1,7 @@
 """Units: every one that is understood, bits against bytes, decimal against binary, and what is refused."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,8 @@ from scaleout.config.units import (
     format_bytes_per_s,
     format_dollars,
     format_flops_per_s,
+    format_joules,
+    format_rate,
     format_seconds,
     format_tokens,
     parse,
@@ -96,12 +100,21 @@ def test_what_is_refused_and_what_is_said(text, quantity, message):
     assert message in str(caught.value)
 
 
+FORMATS = (
+    format_bytes, format_bytes_per_s, format_dollars, format_flops_per_s, format_joules, format_rate, format_seconds,
+    format_tokens,
+)  # fmt: skip
+
+
 def test_numbers_are_written_for_people():
     assert format_bytes(64 * 2**20) == "64 MiB"
     assert format_bytes(1000) == "1000 B"
     assert format_bytes_per_s(25e9) == "25 GB/s"
-    assert format_flops_per_s(989.4e12) == "989.4 TFLOP/s"
-    assert [format_seconds(t) for t in (0, 7e-7, 1.5e-6, 0.25, 90)] == ["0 s", "700 ns", "1.5 us", "250 ms", "90 s"]
+    assert format_flops_per_s(989.4e12) == "989 TFLOP/s"
+    times = (0, 7e-7, 1.5e-6, 0.25, 90, 5400, 1.9e8, 1e-12)
+    assert [format_seconds(time_s) for time_s in times] == [
+        "0 s", "700 ns", "1.5 us", "250 ms", "90 s", "1.5 h", "2200 day", "1e-12 s"
+    ]  # fmt: skip
 
 
 @given(st.floats(1e-9, 1e5))
@@ -112,13 +125,19 @@ def test_what_is_written_can_be_read(value):
         (format_bytes_per_s, BYTES_PER_S),
         (format_flops_per_s, FLOPS_PER_S),
     ):
-        assert parse(write(value), quantity) == pytest.approx(value, rel=1e-3)
+        assert parse(write(value), quantity) == pytest.approx(value, rel=5e-3)
+
+
+@given(st.floats(1e-9, 1e12), st.sampled_from(FORMATS))
+def test_numbers_have_three_digits(value, write):
+    digits = re.sub("[^0-9]", "", write(value)).strip("0")
+    assert len(digits) <= 3 or "e" in write(value)
 
 
 @pytest.mark.parametrize(
     ("dollars", "written"),
     [(0, "$0"), (36, "$36"), (999.4, "$999"), (999.6, "$1 k"), (655_360, "$655 k"), (4.96e6, "$4.96 M"),
-     (999.6e6, "$1 B"), (2.5e12, "$2.5e+03 B")],
+     (999.6e6, "$1 B"), (2.5e12, "$2500 B")],
 )  # fmt: skip
 def test_dollars(dollars, written):
     assert format_dollars(dollars) == written
@@ -126,5 +145,5 @@ def test_dollars(dollars, written):
 
 @given(st.floats(1e3, 1e15))
 def test_tokens_are_written_as_they_are_read(tokens):
-    assert parse(format_tokens(tokens), TOKENS) == pytest.approx(tokens, 1e-3)
+    assert parse(format_tokens(tokens), TOKENS) == pytest.approx(tokens, 5e-3)
     assert format_tokens(15e12) == "15T"

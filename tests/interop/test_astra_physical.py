@@ -96,7 +96,7 @@ def test_output_has_tables_and_a_timeline(astra, tmp_path):
     assert "timeline.json" in out
     assert "transfers.csv" in out
     events = json.loads((folder / "timeline.json").read_text())["traceEvents"]
-    slices = [event for event in events if event["ph"] == "X"]
+    slices = [event for event in events if event["ph"] == "X" and event["cat"] != "phase"]
     names = {event["args"]["name"] for event in events if event.get("name") == "process_name"}
     assert names == {f"{network}: ranks 0-3" for network in ("ASTRA-sim unaware", "alpha_beta", "link")}
     assert [(event["ts"], event["dur"]) for event in slices[:2]] == [(0.0, 5.0), (5.0, pytest.approx(3.682))]

@@ -11,7 +11,7 @@ from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.errors import GraphError, TraceError
-from scaleout.interop.chakra import load
+from scaleout.interop.chakra import nodes as node_reading
 from scaleout.interop.chakra.rows import read_row
 from scaleout.program.graph import NONE, NodeKind, TimeSource
 from scaleout.program.operations import custom
@@ -147,13 +147,19 @@ def test_nodes_are_sorted_and_messages_read(tmp_path):
     assert [int(graph.tag[1]) for graph in program.graphs] == [7, 7]
 
 
-def test_nodes_of_the_same_bytes_but_for_ids_and_dependencies_are_decoded_once(tmp_path, monkeypatch):
+def test_nodes_that_differ_in_ids_dependencies_and_plain_numbers_are_decoded_once(tmp_path, monkeypatch):
     decoded = []
-    monkeypatch.setattr(load, "read_row", lambda node, dtype: decoded.append(node.id) or read_row(node, dtype=dtype))
+
+    def recording(node, dtype):
+        decoded.append(node.id)
+        return read_row(node, dtype=dtype)
+
+    monkeypatch.setattr(node_reading, "read_row", recording)
     ranks = [[coll(4), coll(5, [4]), coll(6, [4, 5], comm_size=1)], [coll(5)], [coll(4), coll(5, [4])]]
     program = chakra.load_program(write_ranks(tmp_path, ranks)).program
-    assert decoded == [4, 6]
+    assert decoded == [4]
     assert program.role_of_rank.tolist() == [0, 1, 2]
+    assert program.graphs[0].bytes[2] == 1
 
 
 def test_a_prefix_chooses_between_sets(tmp_path):

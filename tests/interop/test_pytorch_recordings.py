@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -149,6 +150,17 @@ def test_old_categories_and_compressed_files_are_read(tmp_path):
     rank.kernel(10, 20, launch=2)
     rank.write(tmp_path, zipped=True)
     assert replay_us(tmp_path)[1].kernels_linked == 1
+
+
+def test_a_small_file_takes_little_memory(tmp_path):
+    rank = Rank().step(0, 0, 400)
+    rank.kernel(10, 5, launch=2)
+    (tmp_path / "job.rank0.json").write_text(json.dumps(rank.content()))
+    tracemalloc.start()
+    load_recording([tmp_path])
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 100e6
 
 
 def test_steps_are_told_apart(tmp_path):
@@ -374,6 +386,25 @@ def test_ranks_that_do_not_fit_together_are_refused(tmp_path):
     }.items():  # fmt: skip
         with pytest.raises(TraceError, match=words):
             load_recording((tmp_path / folder,))
+
+
+def test_ranks_that_number_their_steps_differently_are_refused(tmp_path):
+    def recorded(folder, number, steps, *, offset_us=0.0):
+        rank = Rank(number, 2, offset_us=offset_us)
+        for at, step in enumerate(steps):
+            rank.step(step, 100 * at, 90)
+            rank.collective(100 * at + 10, 20, launch=100 * at + 1)
+        rank.write(tmp_path / folder)
+
+    recorded("numbers", 0, (3, 4, 5))
+    recorded("numbers", 1, (4, 5, 6), offset_us=5.0)
+    with pytest.raises(
+        TraceError, match=r"step 4 of rank 1 ran when step 3 of rank 0 did, so their numbers differ by 1"
+    ):
+        load_recording((tmp_path / "numbers",))
+    recorded("windows", 0, (3, 4, 5))
+    recorded("windows", 1, (4, 5, 6), offset_us=100.0)
+    assert [step.step for step in load_recording((tmp_path / "windows",))[2].steps] == [4, 5]
 
 
 def test_what_some_ranks_lack_is_counted_and_goes_on_only_where_that_is_asked(tmp_path):

@@ -7,25 +7,22 @@ import itertools
 import math
 from collections import defaultdict
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleout.cluster.topology.placement import arrange, place
+from scaleout.cluster.topology.placement import place
 from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.errors import ConfigError
-from scaleout.network.alpha_beta.load import load_of
 from scaleout.network.collectives import (
     ALGORITHMS,
-    BUS_FACTORS,
     KINDS,
     algorithm_bandwidth,
     bus_bandwidth,
     schedule,
-    transfers,
 )
-from scaleout.network.collectives.rounds import Combined, num_messages
+from scaleout.testing import check_algorithm
+from scaleout.testing.algorithms import kinds_on, loads_links, reaches, sends_enough
 
 HAND_ROUTED = ["ring", "switch", "fully_connected", "mesh", "fat_tree"]
 """Kinds of dimension whose routes `links_of` spells out anew; tests/cluster/test_kinds.py routes those of the table."""
@@ -73,91 +70,10 @@ def meshes(draw, max_ranks=48):
     return topology, groups
 
 
-def links_of(dimension, source, destination):
-    """Links of one line that a message takes, each with the share of the message, and its hops."""
-    n = dimension.size
-    if dimension.kind == "switch":
-        return [(("out", source), 1.0), (("in", destination), 1.0)], 1
-    if dimension.kind == "fully_connected":
-        return [((source, destination), 1.0)], 1
-    if dimension.kind == "mesh":
-        way = 1 if destination > source else -1
-        return [((way, place), 1.0) for place in range(source, destination, way)], abs(destination - source)
-    if dimension.kind == "fat_tree":
-        return climb(dimension, source, destination)
-    ways = {1: (destination - source) % n, -1: (source - destination) % n}
-    hops = min(ways.values())
-    chosen = [way for way, distance in ways.items() if distance == hops]
-    if n == 2:
-        chosen = [1 if destination > source else -1]  # there is only one link
-    share = 1.0 / len(chosen)
-    return [((way, (source + way * i) % n), share) for way in chosen for i in range(hops)], hops
-
-
-def climb(dimension, source, destination):
-    """Bundles of a fat tree, named by what is below them; a byte on one of c ports' bandwidth counts as 1 / c."""
-    links, levels, below, ports = [], 0, 1, 1.0
-    for radix, ratio in zip(dimension.radices, (*dimension.oversubscription, 1.0), strict=True):
-        if source // below == destination // below:
-            break
-        levels += 1
-        links += [(("up", below, source // below), 1 / ports), (("down", below, destination // below), 1 / ports)]
-        below *= radix
-        ports = ports * radix / ratio
-    return links, 2 * levels - 1
-
-
-def route(topology, messages):
-    """Busy time of the busiest link for one byte of the collective, and latency of the farthest message."""
-    busy = defaultdict(float)
-    farthest = 0.0
-    passed = set()
-    for source, destination, fraction, like in messages:
-        at, to = (list(point) for point in topology.coordinates([source, destination]).tolist())
-        latency = 0.0
-        for d, dimension in enumerate(topology.dimensions):
-            if at[d] != to[d]:
-                line = (d, *at[:d], *at[d + 1 :])
-                links, hops = links_of(dimension, at[d], to[d])
-                for link, share in links:
-                    if like is None or (line, link, like) not in passed:
-                        busy[line, link] += share * fraction / dimension.bytes_per_s
-                    passed.add((line, link, like))
-                latency += hops * dimension.latency_s
-                at[d] = to[d]
-        farthest = max(farthest, latency)
-    return max(busy.values(), default=0.0), farthest
-
-
-def likeness(pattern, group, source, destination):
-    """What messages have in common that switches make one of where they meet; None if they make nothing."""
-    if not isinstance(pattern, Combined):
-        return None
-    return min(group), None if pattern.reduced else source, None if pattern.copied else destination
-
-
-def messages_of(round_, topology, groups):
-    for group in groups:
-        placement, ranks = arrange(topology, group)
-        for source, destination, fraction in zip(*transfers(round_, placement), strict=True):
-            yield ranks[source], ranks[destination], fraction, likeness(round_.pattern, group, source, destination)
-
-
-def distinct(rounds):
-    return list({(round_.pattern, round_.dimensions): round_ for round_ in rounds}.values())
-
-
 def check_loads(algorithm, topology, groups):
     """Busiest link and farthest hop of every round, with all groups of the axis sending at the same time."""
-    placement = place(topology, groups[0])
-    for kind in KINDS:
-        if placement.num_ranks == 1 or algorithm.supports(kind, placement) is not None:
-            continue
-        for round_ in distinct(schedule(kind, placement, algorithm=algorithm.name).rounds):
-            busy, farthest = route(topology, messages_of(round_, topology, groups))
-            load = load_of(round_, placement)
-            assert load.busiest_s_per_byte == pytest.approx(busy, rel=1e-12)
-            assert load.latency_s == pytest.approx(farthest, rel=1e-12)
+    for kind in kinds_on(algorithm, place(topology, groups[0])):
+        loads_links(algorithm, kind, topology, groups)
 
 
 @each_algorithm
@@ -203,75 +119,20 @@ def test_irregular_groups_are_routed_from_their_true_places(algorithm, mesh, dat
         check_loads(algorithm, topology, [group])
 
 
-def contributions(rounds, placement):
-    """What each member's data may depend on when the rounds are done: a boolean (member, member) matrix."""
-    known = np.eye(placement.num_ranks, dtype=bool)
-    for round_ in rounds:
-        sources, destinations, _ = transfers(round_, placement)
-        assert len(sources) <= num_messages(round_, placement)
-        for _ in range(round_.repeat):
-            before = known.copy()
-            np.logical_or.at(known, destinations, before[sources])
-    return known
-
-
-NEEDED = {
-    "all_reduce": lambda known: known.all(),
-    "reduce_scatter": lambda known: known.all(),
-    "all_gather": lambda known: known.all(),
-    "all_to_all": lambda known: known.all(),
-    "broadcast": lambda known: known[:, 0].all(),
-    "reduce": lambda known: known[0].all(),
-    "gather": lambda known: known[0].all(),
-    "scatter": lambda known: known[:, 0].all(),
-    "send": lambda known: known[1, 0],
-}
-
-
 @each_algorithm
 @given(mesh=meshes())
 @settings(max_examples=40, deadline=None)
-def test_data_reaches_everyone_who_needs_it(algorithm, mesh):
+def test_data_reaches_everyone_who_needs_it_and_no_byte_is_sent_in_vain(algorithm, mesh):
     topology, groups = mesh
     placement = place(topology, groups[0])
-    for kind in KINDS:
-        if placement.num_ranks > 1 and algorithm.supports(kind, placement) is None:
-            rounds = schedule(kind, placement, algorithm=algorithm.name).rounds
-            assert NEEDED[kind](contributions(rounds, placement)), kind
+    for kind in kinds_on(algorithm, placement):
+        reaches(algorithm, kind, placement)
+        sends_enough(algorithm, kind, placement)
 
 
 @each_algorithm
-@given(mesh=meshes())
-@settings(max_examples=40, deadline=None)
-def test_enough_bytes_are_sent_and_none_to_oneself(algorithm, mesh):
-    """All ranks together send p times what one must, and an all-gather gives each its n (p - 1) / p.
-
-    Nobody adds up more than it receives, nor less in the mean than what adds every contribution once.
-    """
-    topology, groups = mesh
-    placement = place(topology, groups[0])
-    p = placement.num_ranks
-    for kind in KINDS:
-        if p == 1 or algorithm.supports(kind, placement) is not None:
-            continue
-        received = np.zeros(p)
-        found = schedule(kind, placement, algorithm=algorithm.name)
-        for round_ in found.rounds:
-            sources, destinations, fractions = transfers(round_, placement)
-            assert (sources != destinations).all()
-            np.add.at(received, destinations, fractions * round_.repeat)
-        if found.added is not None:
-            assert (p - 1) / p * (1 - 1e-9) <= found.added <= received.max() * (1 + 1e-9)
-        senders = {"gather": 1, "scatter": 1} | dict.fromkeys(("broadcast", "reduce", "send"), p - 1)
-        assert received.sum() >= senders.get(kind, p) * BUS_FACTORS[kind](p) * (1 - 1e-9)
-        if kind in ("all_gather", "all_to_all"):
-            assert received.min() >= (p - 1) / p * (1 - 1e-9)
-        if kind == "broadcast":
-            assert received[1:].min() >= 1 - 1e-9
-        if kind == "scatter":
-            assert received[1:].min() >= (1 - 1e-9) / p
-        if kind == "gather":
-            assert received[0] >= (p - 1) / p * (1 - 1e-9)
+def test_algorithms_keep_the_contract_that_is_offered(algorithm):
+    check_algorithm(algorithm.name)
 
 
 @pytest.mark.parametrize("p", range(2, 40))

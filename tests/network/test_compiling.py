@@ -174,6 +174,14 @@ def test_a_process_of_a_pool_does_not_compile(fresh, monkeypatch):
     assert not ready(fresh(), worth_it=True)
 
 
+def test_who_does_not_compile_finds_only_what_others_have(fresh, caplog):
+    asked = {"what": "a sum", "worth_it": True, "compiles": False}
+    assert not compiling.is_ready(fresh(), (1,), **asked)
+    assert not caplog.records
+    assert ready(fresh())
+    assert compiling.is_ready(fresh(), (1,), **asked)
+
+
 def test_without_a_folder_it_must_be_worth_it(fresh, monkeypatch, caplog):
     def nowhere(_):
         raise RuntimeError("no locator available")

@@ -12,7 +12,7 @@ from scaleout.config.writing import into
 from scaleout.errors import ConfigError
 from scaleout.report import colours
 from scaleout.report import files as report
-from scaleout.report.files import ranks_label, trace_events
+from scaleout.report.perfetto import ranks_label, trace_events
 from scaleout.report.plots import schedules as plot
 
 
@@ -25,7 +25,7 @@ def comparison():
 def directory(comparison, tmp_path_factory):
     path = tmp_path_factory.mktemp("results") / "deep" / "er"
     with into(path) as folder:
-        report.write(comparison, folder)
+        report.write(comparison, folder, comparison.summary())
     return path
 
 
@@ -56,13 +56,16 @@ def test_the_timeline_has_a_process_a_schedule_and_class_and_a_track_a_stream(co
     assert processes == ["baseline: ranks 0-127", "fused: ranks 0-127"]
     tracks = {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"}
     slices = [event for event in events if event["ph"] == "X"]
-    assert {(event["pid"], event["tid"]) for event in slices} == tracks == {(0, 0), (1, 0), (1, 1)}
+    streams, phases = {(0, 0), (1, 0), (1, 1)}, {(0, 1), (1, 2)}
+    assert {(event["pid"], event["tid"]) for event in slices} == tracks == streams | phases
     assert len({event["pid"] for event in events}) == 2
 
 
-def test_slices_of_a_track_do_not_overlap(comparison):
-    """A stream runs one node at a time, so that a viewer can draw it as one row."""
-    events = [event for event in trace_events(comparison)["traceEvents"] if event["ph"] == "X"]
+@pytest.mark.parametrize("job", ["comparison", "pipeline"])
+def test_slices_of_a_track_do_not_overlap(job, request):
+    """A stream runs one node at a time, so that a viewer can draw it as one row; messages have rows of their own."""
+    compared = request.getfixturevalue(job)
+    events = [event for event in trace_events(compared)["traceEvents"] if event["ph"] == "X"]
     for track in {(event["pid"], event["tid"]) for event in events}:
         spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if (e["pid"], e["tid"]) == track)
         for (_, end), (start, _) in pairwise(spans):
@@ -71,8 +74,66 @@ def test_slices_of_a_track_do_not_overlap(comparison):
 
 def test_the_critical_slices_of_the_baseline_cover_the_makespan(comparison):
     events = [event for event in trace_events(comparison)["traceEvents"] if event["ph"] == "X" and event["pid"] == 0]
-    total = sum(event["dur"] for event in events if event["args"]["critical"])
+    total = sum(event["dur"] for event in events if event.get("args", {}).get("critical"))
     assert total == pytest.approx(comparison.outcomes[0].makespan_s * 1e6)
+
+
+@pytest.fixture(scope="module")
+def pipeline():
+    keys = {"layers": 8, "pipeline_parallel": 4, "tensor_parallel": 2, "data_parallel": 1, "batch_per_replica": 4}
+    changes = {**keys, "microbatch": 1, "sequence": 1024}
+    return scaleout.compare("llama-3-8b", schedules=["overlap"], topology="dgx-h200-1", changes=changes)
+
+
+@pytest.mark.parametrize("job", ["comparison", "pipeline"])
+def test_arrows_lead_from_what_was_waited_for_to_what_waited(job, request):
+    """Both ends lie in a slice, one of them communication; none begins after what it leads to has ended."""
+    compared = request.getfixturevalue(job)
+    events = trace_events(compared)["traceEvents"]
+    slices = {}
+    for event in events:
+        if event["ph"] == "X":
+            slices.setdefault((event["pid"], event["tid"]), []).append(event)
+
+    def at(arrow):
+        around = slices[arrow["pid"], arrow["tid"]]
+        return next(s for s in around if s["ts"] <= arrow["ts"] <= s["ts"] + s["dur"])
+
+    begins = {event["id"]: event for event in events if event["ph"] == "s"}
+    ends = {event["id"]: event for event in events if event["ph"] == "f"}
+    assert begins.keys() == ends.keys()
+    for name, begin in begins.items():
+        source, target = at(begin), at(ends[name])
+        assert {"group", "peer"} & {*source["args"], *target["args"]}
+        assert source["ts"] <= target["ts"] + target["dur"]
+        assert source["ts"] <= target["ts"] or "peer" in target["args"]
+    collectives = sum("group" in each["args"] for track in slices.values() for each in track if "args" in each)
+    assert len(begins) >= collectives / 2
+    if job == "pipeline":
+        assert any(begins[name]["pid"] != ends[name]["pid"] for name in begins)
+
+
+@pytest.mark.parametrize("job", ["comparison", "pipeline"])
+def test_counters_add_up_to_what_the_nodes_do(job, request):
+    compared = request.getfixturevalue(job)
+    events = trace_events(compared)["traceEvents"]
+    lines = [line for outcome in compared.outcomes for line in outcome.result.timelines]
+    wanted = {"compute [TFLOP/s]": ("flops", 1e12), "communication [GB/s]": ("bytes", 1e9)}
+    for process, line in enumerate(lines):
+        for name, (column, unit) in wanted.items():
+            counter = [event for event in events if (event["ph"], event["pid"], event["name"]) == ("C", process, name)]
+            total = sum(a["args"]["value"] * (b["ts"] - a["ts"]) / 1e6 for a, b in pairwise(counter))
+            which = line.is_kernel if column == "flops" else line.is_communication
+            amounts = getattr(line.graph, column)[which & (line.duration_s > 0)]
+            assert total == pytest.approx(amounts.sum() / unit, rel=1e-6)
+            assert not counter or counter[-1]["args"]["value"] == 0
+
+
+def test_the_counter_of_memory_peaks_where_memory_is_counted_to_peak(pipeline):
+    outcome = pipeline.outcomes[0]
+    held = [event for event in trace_events(pipeline)["traceEvents"] if event["name"] == "memory held [GB]"]
+    assert {event["pid"] for event in held} == set(range(len(outcome.result.timelines)))
+    assert max(event["args"]["value"] for event in held) * 1e9 == pytest.approx(outcome.fit.peak.total_bytes)
 
 
 def test_rank_labels(comparison):
@@ -81,7 +142,7 @@ def test_rank_labels(comparison):
 
 
 def test_files_are_the_same_bytes_each_time(comparison, directory, tmp_path):
-    report.write(comparison, tmp_path)
+    report.write(comparison, tmp_path, comparison.summary())
     for name in report.FILES:
         assert (tmp_path / name).read_bytes() == (directory / name).read_bytes(), name
 

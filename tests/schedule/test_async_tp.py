@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scaleout.cluster.topology.topology import Dimension, Topology
-from scaleout.program.graph import GraphBuilder, NodeKind
+from scaleout.program.graph import GraphBuilder, NodeKind, NodeRole
 from scaleout.program.operations import kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
@@ -72,4 +72,40 @@ def test_what_stands_next_to_a_product_is_cut():
     assert cut(separate_projections=True) == {**every, "reduce_scatter_gradient": 0}
     # Rows are scaled after they are gathered, tensors before.
     assert cut(linear_dtype="fp8_rowwise") == {**every, "all_gather_slice": 0, "all_gather_gradient": 0}
-    assert cut(linear_dtype="fp8_tensorwise") == every
+    assert cut(linear_dtype="fp8_tensorwise") == cut(linear_dtype="fp8_delayed") == every
+
+
+def test_an_input_kept_in_parts_is_gathered_beside_the_gemm_that_does_not_need_it():
+    """The gather of 3 s goes beside the input's gradient, 4 s, and the scatter of 3 s beside the weight's, 4 s."""
+    graph = GraphBuilder("step")
+    made = graph.compute(GEMM, after=(graph.add((), name="dy", duration_s=0.0),))
+    gathered = graph.collective("all_gather", 1200, group=0, after=(made,))
+    graph.collective("reduce_scatter", 1200, group=0, after=(gathered,))
+    graph.compute(GEMM, after=(0,), role=NodeRole.WEIGHT_GRADIENT)
+    built = graph.build()
+    durations = np.where(built.kernel >= 0, 4.0, np.where(built.kind == NodeKind.COMPUTE, 0.0, np.nan))
+    family = GroupFamily("tensor", (tuple(range(RANKS)),))
+    toy = Program("toy", (built.with_columns(duration_s=durations),), np.zeros(RANKS, np.int64), (family,))
+    link = Topology("switch", (Dimension("switch", RANKS, 300.0, 0.0),))
+    for schedule, expected_s in (("blocking-tp", 14.0), ("overlap+async-tp", 8.0)):
+        assert simulate(apply_schedule(toy, schedule), link).makespan_s == pytest.approx(expected_s)
+
+
+@pytest.mark.parametrize(("meet", "cut_whole"), [(False, 2), (True, 0)])
+def test_only_members_of_a_group_must_cut_alike(meet, cut_whole):
+    """Of two stages the first begins with a reduction; its scatter is the stage's second collective, not its first."""
+    graphs = []
+    for first in (True, False):
+        graph = GraphBuilder("step")
+        before = (graph.collective("all_reduce", 1200, group=0),) if first else ()
+        made = graph.compute(GEMM, after=before)
+        graph.collective("reduce_scatter", 1200, group=0, after=(made,))
+        if not first:
+            graph.collective("all_reduce", 1200, group=0, after=(made,))
+        built = graph.build()
+        graphs.append(built.with_columns(duration_s=np.where(built.kernel >= 0, 4.0, np.nan)))
+    ranks = [(0, 2, 4, 6), (1, 3, 5, 7)] if meet else [(0, 1, 2, 3), (4, 5, 6, 7)]
+    stages = np.repeat([0, 1], RANKS)
+    toy = Program("toy", tuple(graphs), stages, (GroupFamily("tensor", tuple(ranks)),))
+    done = apply_schedule(toy, "overlap+async-tp")
+    assert sum(any(name.endswith("_slice_0") for name in graph.names) for graph in done.graphs) == cut_whole

@@ -92,7 +92,7 @@ def test_any_keys_only_reorder(job, random):
     """A graph refuses a dependency behind its user, so what is built has every one of them in front."""
     program, topology = job
     before = columns_of(program)
-    found = reorder(program, lambda graph: [(random.random(),) for _ in range(len(graph))])
+    found = reorder(program, lambda graph: {node: (random.random(),) for node in range(len(graph))})
     assert columns_of(program) == before
     check_only_reordered(program, found)
     assert simulate(apply_schedule(found, "overlap"), topology).makespan_s >= 0  # members still meet
@@ -133,9 +133,9 @@ def test_keys_that_members_would_disagree_on_change_nothing():
 
     family = GroupFamily("pairs", ((0, 1),))
     program = Program("two roles", (graph("a"), graph("b")), np.array([0, 1]), (family,))
-    found = reorder(program, lambda graph: [(1.0,), (0.0,)] if graph.names[0] == "a_0" else None)
+    found = reorder(program, lambda graph: {0: (1.0,), 1: (0.0,)} if graph.names[0] == "a_0" else {})
     assert found is program
-    both = reorder(program, lambda graph: [(1.0,), (0.0,)])
+    both = reorder(program, lambda graph: {0: (1.0,), 1: (0.0,)})
     assert [graph.names for graph in both.graphs] == [("a_1", "a_0"), ("b_1", "b_0")]
 
 
@@ -144,7 +144,7 @@ def test_the_host_issues_calls_in_the_new_order():
     for number, issue_s in enumerate((1.0, 3.0, 4.0)):
         graph.add((), name=f"kernel_{number}", duration_s=1.0, time_source=TimeSource.GIVEN, issue_s=issue_s)
     program = Program("host", (graph.build(),), np.zeros(1, np.int64), ())
-    (found,) = reorder(program, lambda graph: [(2.0,), (0.0,), (1.0,)]).graphs
+    (found,) = reorder(program, lambda graph: {0: (2.0,), 1: (0.0,), 2: (1.0,)}).graphs
     assert found.names == ("kernel_1", "kernel_2", "kernel_0")
     assert found.issue_s.tolist() == [2.0, 3.0, 4.0]  # calls of 2, 1 and 1 s
 

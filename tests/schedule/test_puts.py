@@ -15,6 +15,7 @@ from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.config.library import folder
+from scaleout.config.units import format_seconds
 from scaleout.errors import ConfigError
 from scaleout.program.graph import NONE, GraphBuilder, NodeKind
 from scaleout.program.operations import TimeSource, kernel
@@ -83,10 +84,10 @@ def both_models(topology, device, *, batch=1024, tables=256, network="alpha_beta
     settings = {"batch": batch, "tables": tables}
     call = kernel("embedding_bag_fwd", dtype="fp32", dim=256, pooling=70, rows=1000, **settings)
     work = plan_operator("embedding_all_to_all", settings, on).recipes["oblivious"].work
-    bag, most = Pooling(70, 256, "fp32"), most_work_groups(device)
-    fused = replace(bag, other_s=device.work_groups.book_keeping_s, written=1.0)
+    bag, most = Pooling(70, 256, "fp32", written=1.0), most_work_groups(device)
+    fused = replace(bag, other_s=device.work_groups.book_keeping_s)
     fused_s = pooling_s(device, fused, work.slots) / work.slots
-    slower = fused_s / (pooling_s(device, bag, most) / most)
+    slower = max(1.0, fused_s / (pooling_s(device, bag, most) / most))
     size_bytes = batch * tables * bag.vector_bytes
     program = pair([range(ranks)], size_bytes, work.isolated_s / slower, call=call)
     scheduled = apply_schedule(program, "fused-oblivious", machine=machine)
@@ -125,11 +126,12 @@ def test_on_more_nodes_they_agree_within_a_slice_or_two(ranks, tables, network):
 
 @pytest.mark.parametrize("bytes_per_s", [8e9, 3e9])
 def test_between_links_of_their_own_a_port_stands_for_all_of_them(bytes_per_s):
-    """Four ranks with a link to each other, where the kernel decides and where links do."""
+    """Four ranks with a link to each other, where the kernel decides and where links do: there alpha-beta's ports take
+    slices that are ready at once in another order."""
     topology = Topology("full", (Dimension("fully_connected", 4, bytes_per_s, 0.7 * US),))
-    for network in ("alpha_beta", "link"):
+    for network, off in (("alpha_beta", 0.01 if bytes_per_s > 5e9 else 0.06), ("link", 0.01)):
         operator, graph = both_models(topology, ONLY_WIRES, network=network)
-        assert graph == pytest.approx(operator, rel=0.01)
+        assert graph == pytest.approx(operator, rel=off)
 
 
 # ---- By hand
@@ -274,11 +276,11 @@ def test_a_run_says_when_each_rank_is_done():
     ends = first["phase_end_s"], second["phase_end_s"]
     assert ends[0]["embedding_forward"] < ends[1]["embedding_forward"]
     assert ends[0]["optimizer"] == pytest.approx(ends[1]["optimizer"])
-    asked = ["run", "dlrm-128", "--device", "mi210", "--schedule", "fused-oblivious"]
+    asked = ["run", "dlrm-128", "--device", "mi210", "--schedule", "fused-oblivious", "-v"]
     for key, value in changes.items():
         asked += ["--set", f"{key}={value}"]
     printed = CliRunner().invoke(scaleout, asked).output
-    late = f"{1e6 * (ends[1]['embedding_forward'] - ends[0]['embedding_forward']):.1f} us"
+    late = format_seconds(ends[1]["embedding_forward"] - ends[0]["embedding_forward"])
     assert "ranks of fused-oblivious" in printed
     assert late in printed
 

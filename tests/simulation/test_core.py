@@ -1,6 +1,7 @@
 """The compiled core against the engine in Python: the same events, to the last bit, over random tasks."""
 
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from scaleout.network.routes.links import links_of
 from scaleout.network.routes.symmetry import Symmetry
 from scaleout.program.graph import NONE
 from scaleout.program.operations import kernel
+from scaleout.simulation import run as simulation
 from scaleout.simulation.columns import NOTHING_SHARED, Tasks
 from scaleout.simulation.contention import Contention
 from scaleout.simulation.core import run as core
@@ -163,3 +165,13 @@ def test_more_on_a_device_than_there_are_bits_is_left_to_the_engine():
         pair_device=np.zeros(size, np.int64), pair_posted=np.zeros(size, bool), waiting=number, waiting_pair=number,
     )  # fmt: skip
     assert core.run(tasks, sharing, Contention(H200, resource_use())) is None
+
+
+def test_short_programs_add_up_to_one_that_is_worth_loading_the_core(monkeypatch):
+    """Python runs 0.25 million tasks/s, and loading takes 0.4 s: the hundredth program of 1,000 is worth it."""
+    monkeypatch.setattr(simulation, "_python_s", [0.0])
+    monkeypatch.delitem(sys.modules, "scaleout.simulation.core.run")
+    tasks = Tasks.of([1.0] * 1000, [[]] * 1000, stream=[0] * 1000)
+    found = [simulation._is_long(simulation._takes_s(tasks, None, None), None) for _ in range(102)]
+    assert found.index(True) in (99, 100)  # as sums are rounded
+    assert all(found[101:])

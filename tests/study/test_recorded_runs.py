@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 import scaleout as package
+from scaleout.interop.chakra.load import load_program
 from scaleout.interop.chakra.save import save_program
 from scaleout.interop.pytorch.load import load_recording
+from scaleout.program.graph import NodeRole
 
 RECORDINGS = Path(package.__file__).parents[1] / "traces" / "h200-pair" / "recordings"
 MACHINE = ("--topology", RECORDINGS.parent / "machine.yaml")
@@ -171,10 +173,31 @@ def test_an_old_number_may_be_of_a_rank_or_of_all(run):
     assert of_a_rank == of_all == factor
 
 
+@pytest.mark.parametrize(
+    ("name", "edit", "told"),
+    [
+        ("ddp", "batch=2->1", "4 sequences were recorded in a kernel of attention, of which 2 is taken for the sum or"),
+        ("dlrm", "batch=2048->1024", "no kernel of attention tells how many sequences there were; 2048 is taken on"),
+        ("dlrm", "sequence=2x", "no kernel of attention was recorded; all that counts tokens is scaled, as by batch"),
+        ("moe", "layers=8->4", "8 is taken for those of the whole model"),
+        ("moe", "layers=6->3", "of which they are no whole part: each 4 become 2"),
+    ],
+)  # fmt: skip
+def test_what_is_taken_for_an_old_number_is_said(run, name, edit, told):
+    assert any(told in note for note in run(name, "--edit", edit)[1]["notes"])
+
+
+def test_time_of_the_host_has_one_name(folders):
+    graph = load_program(folders("ddp")).program.graphs[0]
+    operations = {graph.operation(node) for node in range(len(graph))}
+    assert "host" in operations
+    assert all(graph.operation(node) == "host" for node in range(len(graph)) if graph.role[node] & NodeRole.HOST)
+
+
 def test_a_replay_says_what_a_step_takes_and_claims_no_network(folders, scaleout):
     _, out, _ = scaleout("run", "--trace", folders("moe"))
-    assert "265 ms in 2 steps, 132.5 ms a step" in out
-    assert "simulated: 132.5 ms a step, 1.000 times what was recorded" in out
+    assert "265 ms in 2 steps, 133 ms a step" in out
+    assert "simulated: 132 ms a step, 1.00x what was recorded" in out
     assert "energy of 2 steps" in out
     assert "collectives as recorded, contention as recorded" in out
     assert "names no communication library" not in out
@@ -187,8 +210,8 @@ def test_buckets_that_are_not_split_are_counted_among_all(run):
 
 def test_titles_and_differences_say_what_was_edited(folders, scaleout, tmp_path):
     _, out, _ = scaleout("run", "--trace", folders("moe"), "--edit", "batch=4->2", "--output", tmp_path / "edited")
-    title = next(line for line in out.splitlines() if line.startswith("moe-base on "))
-    assert title.endswith(", batch=4->2")
+    model = next(line.strip("│ ") for line in out.splitlines() if line.startswith("│ model"))
+    assert model.endswith(", batch=4->2")
     _, out, _ = scaleout("diff", folders("moe"), tmp_path / "edited")
     assert "A: moe-base, recorded, on recorded network\n" in out
     assert "B: moe-base, recorded, on recorded network, batch=4->2\n" in out

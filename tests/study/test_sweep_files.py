@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from scaleout.config.library import names
 from scaleout.errors import ConfigError
+from scaleout.study.sweep import cases
 from scaleout.study.sweep.expressions import parse
 from scaleout.study.sweep.grid import Block, grids_of, numbered
 from scaleout.study.sweep.study import load_study, study_of
@@ -178,10 +179,22 @@ def test_shipped_studies_are_read(name):
     assert study.source
 
 
+def test_names_of_a_thousand_entries_are_read_once(monkeypatch):
+    read = []
+    monkeypatch.setattr(cases, "load_topology", read.append)
+    entries = [{"workload": "dlrm-128", "set": {"global_batch": 128 * n}} for n in range(1, 1000)]
+    values = {"title": "many", "source": "a test", "topology": ["ring-128", "torus-8x16"], "cases": entries}
+    study = study_of(values, name="many", where="")
+    assert study.size == 2 * 999
+    assert sorted(read) == ["ring-128", "torus-8x16"]
+
+
 def test_an_interrupted_study_says_how_it_goes_on(scaleout, monkeypatch, tmp_path):
     def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("scaleout.study.sweep.engine.execute", interrupted)
     code, _, error = scaleout("study", "batch", "--output", str(tmp_path / "results"))
-    assert (code, error.strip()) == (130, "interrupted; the same command goes on where it was")
+    assert code == 130
+    assert error.strip().startswith("interrupted; what is done is kept in ")
+    assert error.endswith("; the same command goes on where it was\n")

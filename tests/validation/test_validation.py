@@ -279,7 +279,7 @@ def test_rows_of_memory_are_in_bytes(tmp_path):
     assert [row["measured_bytes"] for row in comparison.summary()["rows"]] == [45.5625 * 2**30, 9.5625 * 2**30]
     options = ["validate", str(file), "--table", "megatron_seqsel_fig1_mem", "--output", str(tmp_path)]
     shown = CliRunner().invoke(scaleout, options, catch_exceptions=False)
-    assert "45.56 GiB" in shown.output
+    assert "45.6 GiB" in shown.output
 
 
 def test_the_command_line(tmp_path):
@@ -306,8 +306,12 @@ def test_a_described_run_has_its_files_beside_it_and_a_group(tmp_path):
         "batch_per_replica": 4, "data_parallel": 4,
     }  # fmt: skip
     row = {"workload": keys, "device": "h200", "measured_us": 1e4}
-    notes = {"group": "mine", "source": "a table", "assumptions": "none", "published_metric": "s", "published_value": 1}
+    notes = {"group": "mine", "assumptions": "none", "published_metric": "s", "published_value": 1}
     near, far = {**row, "topology": "node.yaml", **notes}, {**row, "topology": "h200-node-4"}
-    comparison = compare_files([write(tmp_path, [near, far], gpu="")])
-    assert list(comparison.families) == ["mine", "described run"]
-    assert comparison.rows[0].predicted == comparison.rows[1].predicted
+    others = {**near, "group": "others", "source": "a table"}
+    comparison = compare_files([write(tmp_path, [near, far, others], gpu="")])
+    assert list(comparison.families) == ["mine", "described run", "others"]
+    mine, described, slowest = (each.predicted for each in comparison.rows)
+    assert mine == described
+    # Others' GPUs wait for the slowest of four, by at most all of the step: that of four deviates by 1.03 on average.
+    assert 1.0 < slowest / mine < 1 + 1.05 * load_device("h200").reliability.jitter

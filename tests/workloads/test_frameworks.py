@@ -121,10 +121,9 @@ def test_show_says_what_the_framework_set_and_list_names_it(capsys, monkeypatch)
     assert (rows["zero"]["value"], rows["zero"]["set_by"]) == (3, "fsdp1")
     flat = rows["flat_gradients"]
     assert (flat["value"], flat["set_by"], flat["framework_value"]) == (False, "the workload", True)
-    monkeypatch.setattr("sys.argv", ["scaleout", "list", "frameworks"])
+    monkeypatch.setattr("sys.argv", ["scaleout", "list", "frameworks", "--json"])
     main()
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == list(FRAMEWORKS)
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(FRAMEWORKS)
 
 
 def test_a_search_says_which_framework_set_a_key_that_it_cannot_time(capsys, monkeypatch):

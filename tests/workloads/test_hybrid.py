@@ -414,12 +414,6 @@ def test_packed_projections_copy_and_keep_more():
     assert kept[1] - kept[0] == tokens * 192 * 2
 
 
-@pytest.mark.parametrize("keys", [{}, {"keep_gathered": False, "separate_projections": True}])
-def test_exchanges_beside_gemms_are_of_one_gemm_that_gathers_again(keys):
-    with pytest.raises(ValueError, match="set keep_gathered to false"):
-        workload(overlap_exchanges=True, **keys)
-
-
 def test_experts_have_replicas_of_their_own():
     found = payload(workload(MOE, data_parallel=4, expert_parallel=2))
     experts = 2 * MOE["layers"] * (MOE["experts"] // 2) * 2 * MOE["hidden"] * MOE["ffn"]

@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scaleout.cluster.device.spec import load_device
+from scaleout.config.library import names
 from scaleout.errors import ConfigError
 from scaleout.workloads import memory
 from scaleout.workloads.config import FAMILIES, load_workload
+from scaleout.workloads.families.layered import LayeredModel
 from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.step import stages_of
 from scaleout.workloads.memory import KINDS, Ledger, moments_of, peak, peaks
@@ -29,6 +32,29 @@ LATENT = {"query_rank": 24, "key_value_rank": 16, "plain_dim": 8, "rotary_dim": 
 def workload(keys):
     keys = HEADER | {"kind": "transformer"} | keys
     return FAMILIES[keys["kind"]].model_validate(keys)
+
+
+# ---- Shipped jobs
+
+PAPERS = {"future-10t", "future-1t", "llama-large", "llama-medium", "mega-gpt-2", "mt-nlg", "palm", "t-nlg"}
+"""Jobs of papers that do not fit, as their files say."""
+
+PLAINEST = {"llama-3-8b", "llama-3-70b", "mixtral-8x7b"}
+"""Models with the plainest plan, which fits with zero 1, as their files say."""
+
+
+@pytest.mark.parametrize("name", names("workload"))
+def test_shipped_jobs_fit_their_device_but_those_that_say_so(name):
+    job = load_workload(name)
+    if isinstance(job, LayeredModel):
+        capacity_bytes = load_device(job.device).memory_bytes
+        assert (peak(job).total_bytes > capacity_bytes) == (name in PAPERS | PLAINEST)
+        assert name not in PLAINEST or peak(load_workload(name, {"zero": 1})).total_bytes <= capacity_bytes
+
+
+def test_the_job_of_131072_gpus_fits():
+    job = load_workload("gpt-3", {"tensor_parallel": 8, "data_parallel": 16384, "zero": 1})
+    assert peak(job).total_bytes < load_device("h200").memory_bytes
 
 
 # ---- Published: Korthikanti et al., arXiv:2205.05198, Fig. 1, GiB of a GPU

@@ -195,6 +195,10 @@ SIZES = [
     ("mixtral-8x7b", 46.7e9, 12.9e9 - 32000 * 4096),
     ("gpt-3", 175e9, 175e9),
     ("deepseek-v3", 671e9, 37e9),
+    ("llama-3-405b", 405.85e9, 405.85e9 - 128256 * 16384),  # Hub, safetensors.total of Llama-3.1-405B: 405,853,388,800
+    ("qwen-3-32b", 32.8e9, 32.8e9 - 151936 * 5120),
+    ("qwen-3-235b-a22b", 235e9, 22e9 - 151936 * 4096),
+    ("gpt-oss-120b", 116.83e9, 5.13e9),
 ]
 """Model to its published parameters, and to those that multiply a token: the embedding is a look-up."""
 

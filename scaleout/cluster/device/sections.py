@@ -41,30 +41,32 @@ _FLOPS_OF: Mapping[Family, str] = {Family.GEMM: "gemm", Family.CONVOLUTION: "gem
 class FlopEnergy(Config):
     """Energy of a FLOP at full clock in two-byte types, by class of kernels, with the bytes that come with it."""
 
-    gemm: Cited[Joules]
-    attention: Cited[Joules]
+    gemm: Cited[Joules] = Field(description="of a FLOP of a GEMM or convolution")
+    attention: Cited[Joules] = Field(description="of a FLOP of attention")
 
 
 class SentEnergy(Config):
     """Energy of a byte that a rank must send, by kind of collective; other kinds draw nothing."""
 
-    all_reduce: Cited[Joules]
-    all_gather: Cited[Joules]
-    reduce_scatter: Cited[Joules]
-    all_to_all: Cited[Joules]
+    all_reduce: Cited[Joules] = Field(description="of a byte sent by an all-reduce")
+    all_gather: Cited[Joules] = Field(description="of a byte sent by an all-gather")
+    reduce_scatter: Cited[Joules] = Field(description="of a byte sent by a reduce-scatter")
+    all_to_all: Cited[Joules] = Field(description="of a byte sent by an all-to-all")
 
 
 class Power(Config):
     """What a device may draw, and what its work draws."""
 
-    limit_w: Cited[Watts] = Field(alias="limit")
-    idle_w: Cited[Watts] = Field(alias="idle")  # drawn in any case
-    other_w: Cited[Watts] = Field(alias="other")  # drawn beyond that by kernels whose FLOPs have no energy
-    # the power of work, beyond idle, falls with this power of its slowdown; above 1, as slow work saves energy
-    exponent: Cited[Annotated[float, Field(strict=True, ge=1.01, le=100)]]
-    memory_s: Cited[Duration] = Field(alias="memory")  # the time over which the governor takes the mean
-    energy: FlopEnergy
-    sent: SentEnergy
+    limit_w: Cited[Watts] = Field(alias="limit", description="most that the device may draw")
+    idle_w: Cited[Watts] = Field(alias="idle", description="drawn in any case")
+    other_w: Cited[Watts] = Field(alias="other", description="drawn beyond idle by kernels whose FLOPs have no energy")
+    exponent: Cited[Annotated[float, Field(strict=True, ge=1.01, le=100)]] = Field(
+        description="the power of work, beyond idle, falls with this power of its slowdown; above 1, as slow work "
+        "saves energy"
+    )
+    memory_s: Cited[Duration] = Field(alias="memory", description="time over which the governor takes the mean")
+    energy: FlopEnergy = Field(description="energy of FLOPs, by class of kernels")
+    sent: SentEnergy = Field(description="energy of sent bytes, by kind of collective")
 
     @model_validator(mode="after")
     def _leaves_room(self) -> Self:
@@ -91,16 +93,23 @@ class Power(Config):
 class DeviceCost(Config):
     """What a device costs and draws as part of its node, whose price and power are those that are public."""
 
-    price_usd: Cited[Dollars] = Field(alias="price")  # the node's price over its devices, with network cards
-    node_w: Cited[Watts] = Field(alias="node_power")  # the node's rating over its devices, those included
+    price_usd: Cited[Dollars] = Field(
+        alias="price", description="the node's price over its devices, with network cards"
+    )
+    node_w: Cited[Watts] = Field(
+        alias="node_power", description="the node's rated power over its devices, those included"
+    )
 
 
 class Reliability(Config):
     """How often a job on a device fails because of it or its node, and how much its steps vary."""
 
-    failures_per_s: Cited[Failures] = Field(alias="failures")  # of one device and its share of the node
-    # standard deviation of a device's compute in a step, over its mean
-    jitter: Cited[ShareOrZero] = 0.0
+    failures_per_s: Cited[Failures] = Field(
+        alias="failures", description="failures of one device and its share of the node"
+    )
+    jitter: Cited[ShareOrZero] = Field(
+        default=0.0, description="standard deviation of a device's compute in a step, over its mean"
+    )
 
 
 class WorkGroups(Config):
@@ -108,28 +117,52 @@ class WorkGroups(Config):
 
     RENAMED: ClassVar[Mapping[str, str]] = {"product": "gemm_slowdown", "fused_product": "fused_gemm_slowdown"}
 
-    most_per_sm: Cited[Count]  # work-groups of a gathering kernel that an SM holds
-    # from one row of a gather to the next, with next to nothing else resident
-    row_latency_s: Cited[Seconds] = Field(alias="row_latency")
-    memory_share: Cited[Share]  # part of the memory's bandwidth that random rows reach
-    # of a logical work-group of a fused kernel: task loop, shuffled addresses, its bit of WG_Done
-    book_keeping_s: Cited[Seconds] = Field(alias="book_keeping")
-    # what the last work-group of a slice spends on the two PUTs and the fence between them
-    put_call_s: Cited[Seconds] = Field(alias="put_call")
-    message_gap_s: Cited[Seconds] = Field(alias="message_gap")  # of the network card for a message beyond its bytes
-    flag_s: Cited[Seconds] = Field(alias="flag")  # one round between peers with direct links: fence, store, poll
-    launch_s: Cited[Seconds] = Field(alias="launch")  # of a kernel that fills the device: launch and drain
-    gemm_slowdown: Cited[Positive]  # of the operators' own GEMM over the device's library
-    # time of a GEMM that stores into peers' memory, tiles ordered by destination, over that of the same isolated; 1
-    # where the file does not say, as stores to peers make no calls (the paper, Sec. III.C)
-    fused_gemm_slowdown: Cited[Slowdown] = 1.0
-    # `row_latency_s` in the fused kernel's remote-first order for rows of up to `narrow_row_elements` elements
-    narrow_row_latency_s: Cited[Seconds] = Field(default=0.0, alias="narrow_row_latency")
-    narrow_row_elements: Cited[Count] = 0  # 0 if rows of any width take the same latency
-    # occupancy beyond which work-groups of a persistent kernel that write locally disturb each other
-    crowded_from: Cited[Share] = 1.0
-    crowding: Cited[NotNegative] = 0.0  # by how much the memory is slower when the device is full
-    fused_occupancy: Cited[Share] = 1.0  # highest occupancy of a fused kernel, whose communication takes registers
+    most_per_sm: Cited[Count] = Field(description="work-groups of a gathering kernel that an SM holds")
+    row_latency_s: Cited[Seconds] = Field(
+        alias="row_latency", description="from one row of a gather to the next, with next to nothing else resident"
+    )
+    memory_share: Cited[Share] = Field(description="part of the memory's bandwidth that random rows reach")
+    book_keeping_s: Cited[Seconds] = Field(
+        alias="book_keeping",
+        description="of a logical work-group of a fused kernel: task loop, shuffled addresses, its bit of WG_Done",
+    )
+    put_call_s: Cited[Seconds] = Field(
+        alias="put_call",
+        description="what the last work-group of a slice spends on the two PUTs and the fence between them",
+    )
+    message_gap_s: Cited[Seconds] = Field(
+        alias="message_gap", description="of the network card for a message, beyond its bytes"
+    )
+    flag_s: Cited[Seconds] = Field(
+        alias="flag", description="one round between peers with direct links: fence, store, poll"
+    )
+    launch_s: Cited[Seconds] = Field(alias="launch", description="launch and drain of a kernel that fills the device")
+    gemm_slowdown: Cited[Positive] = Field(
+        description="time of the operators' own GEMM over that of the device's library"
+    )
+    fused_gemm_slowdown: Cited[Slowdown] = Field(
+        default=1.0,
+        description="time of a GEMM that stores into peers' memory, tiles ordered by destination, over that of "
+        "the same isolated; 1 if unset, as stores to peers make no calls (the paper, Sec. III.C)",
+    )
+    narrow_row_latency_s: Cited[Seconds] = Field(
+        default=0.0,
+        alias="narrow_row_latency",
+        description="row_latency in the fused kernel's remote-first order for rows of up to narrow_row_elements",
+    )
+    narrow_row_elements: Cited[Count] = Field(
+        default=0, description="elements up to which a row is narrow; 0 if rows of any width take the same latency"
+    )
+    crowded_from: Cited[Share] = Field(
+        default=1.0,
+        description="occupancy beyond which work-groups of a persistent kernel that write locally disturb each other",
+    )
+    crowding: Cited[NotNegative] = Field(
+        default=0.0, description="by how much the memory is slower when the device is full"
+    )
+    fused_occupancy: Cited[Share] = Field(
+        default=1.0, description="highest occupancy of a fused kernel, whose communication takes registers"
+    )
 
     @model_validator(mode="after")
     def _narrow_rows(self) -> Self:
@@ -141,30 +174,31 @@ class WorkGroups(Config):
 class Stages(Config):
     """Constants of GEMMs in stages."""
 
-    tile_rows: Cited[Count]  # of the output of a work-group
-    tile_columns: Cited[Count]
-    tile_depth: Cited[Count]  # what a work-group reads of K in one iteration
-    tiles_per_unit: Cited[Count]  # work-groups that a compute unit holds at once
-    waves_per_tile: Cited[Count]  # wavefronts of a work-group: what the tracker counts
-    cache_ways: Cited[Count]  # of the last-level cache
-    cache_write: Cited[BytesPerSecond]  # bytes that it takes in a second
-    # threads of a compute unit, each with one access of `thread_access` bytes in flight for `memory_latency` seconds
-    threads_per_unit: Cited[Count]
-    thread_access: Cited[Bytes]
-    memory_latency: Cited[Duration]
-    queue_entries: Cited[Count]  # accesses of `access` bytes that a memory controller's queue holds
-    memory_channels: Cited[Count]  # the controllers
-    access: Cited[Bytes]
-    banks: Cited[Count]  # of a channel, as are the groups of banks
-    row_cycle: Cited[Count]  # cycles for which an access to a new row occupies a bank
-    row_delay: Cited[Count]  # cycles between opening two rows of a channel
-    bank_groups: Cited[Count]
-    column_delay: Cited[Count]  # cycles between accesses to different bank groups
-    group_column_delay: Cited[Count]  # cycles between accesses to the same one
-    update_column_delay: Cited[Count]  # cycles between updates of the same one
-    turnaround: Cited[Count]  # cycles of the bus from reads to writes and back
-    kernel_launch: Cited[Seconds]  # seconds from a kernel's launch to its first work-group
-    tracker_entries: Cited[Count]  # wavefronts whose output the tracker can follow at once
+    tile_rows: Cited[Count] = Field(description="rows of the output of a work-group")
+    tile_columns: Cited[Count] = Field(description="columns of the output of a work-group")
+    tile_depth: Cited[Count] = Field(description="what a work-group reads of K in one iteration")
+    tiles_per_unit: Cited[Count] = Field(description="work-groups that a compute unit holds at once")
+    waves_per_tile: Cited[Count] = Field(description="wavefronts of a work-group: what the tracker counts")
+    cache_ways: Cited[Count] = Field(description="ways of the last-level cache")
+    cache_write: Cited[BytesPerSecond] = Field(description="what the last-level cache takes in a second")
+    threads_per_unit: Cited[Count] = Field(
+        description="threads of a compute unit, each with one access of thread_access in flight for memory_latency"
+    )
+    thread_access: Cited[Bytes] = Field(description="size of a thread's access")
+    memory_latency: Cited[Duration] = Field(description="time of a thread's access")
+    queue_entries: Cited[Count] = Field(description="accesses that a memory controller's queue holds")
+    memory_channels: Cited[Count] = Field(description="memory controllers")
+    access: Cited[Bytes] = Field(description="size of a memory controller's access")
+    banks: Cited[Count] = Field(description="banks of a channel")
+    row_cycle: Cited[Count] = Field(description="cycles for which an access to a new row occupies a bank")
+    row_delay: Cited[Count] = Field(description="cycles between opening two rows of a channel")
+    bank_groups: Cited[Count] = Field(description="groups of banks of a channel")
+    column_delay: Cited[Count] = Field(description="cycles between accesses to different bank groups")
+    group_column_delay: Cited[Count] = Field(description="cycles between accesses to the same bank group")
+    update_column_delay: Cited[Count] = Field(description="cycles between updates of the same bank group")
+    turnaround: Cited[Count] = Field(description="cycles of the bus from reads to writes and back")
+    kernel_launch: Cited[Seconds] = Field(description="from a kernel's launch to its first work-group")
+    tracker_entries: Cited[Count] = Field(description="wavefronts whose output the tracker can follow at once")
 
     @property
     def unit_bytes_per_s(self) -> float:

@@ -37,17 +37,29 @@ CLASSES: Mapping[Family, str] = {
 class DeviceFile(Config):
     """What a device file holds; see `Device`."""
 
-    title: Text = Field(alias="name")
-    vendor: Text
-    peak_flops_per_s: dict[str, Cited[ComputeRate]] = Field(alias="peak_flops", min_length=1)
-    memory_bytes_per_s: Cited[Rate] = Field(alias="memory_bandwidth")
-    memory_bytes: Cited[Bytes] = Field(alias="memory")
-    l2_bytes: Cited[Bytes] = Field(alias="l2")
-    num_sms: Cited[Count] = Field(alias="sms")
-    clock_hz: Cited[Hertz] = Field(default=0.0, alias="clock")
-    link_bytes_per_s: Cited[BytesPerSecond] = Field(alias="link_bandwidth")
-    kernels: tuple[Text, ...] = ()
-    efficiency_from: Text | None = None
+    title: Text = Field(alias="name", description="the vendor's name of the device")
+    vendor: Text = Field(description="who makes it")
+    peak_flops_per_s: dict[str, Cited[ComputeRate]] = Field(
+        alias="peak_flops", min_length=1, description="data type to the dense rate of GEMMs in it"
+    )
+    memory_bytes_per_s: Cited[Rate] = Field(alias="memory_bandwidth", description="of the device memory")
+    memory_bytes: Cited[Bytes] = Field(alias="memory", description="size of the device memory")
+    l2_bytes: Cited[Bytes] = Field(alias="l2", description="size of the last cache before the device memory")
+    num_sms: Cited[Count] = Field(alias="sms", description="streaming multiprocessors, or compute units")
+    clock_hz: Cited[Hertz] = Field(
+        default=0.0, alias="clock", description="of the streaming multiprocessors at their best; unknown if unset"
+    )
+    link_bytes_per_s: Cited[BytesPerSecond] = Field(
+        alias="link_bandwidth", description="all links to other devices together, one direction"
+    )
+    kernels: tuple[Text, ...] = Field(
+        default=(),
+        description="files of measured kernel times, earliest first; none for a device known from its data sheet only",
+    )
+    efficiency_from: Text | None = Field(
+        default=None,
+        description="reference device, whose measured kernels count where this one has none of their family",
+    )
     kernel_models: tuple[Text, ...] = Field(
         default=(), description="models of kernel times in the order in which they are asked; all, if not given"
     )
@@ -56,17 +68,27 @@ class DeviceFile(Config):
         description="class of kernels, or one operation, to its efficiency in a step over the reference device's, "
         "or over its own where it was measured isolated",
     )
-    host_from: Text | None = None
+    host_from: Text | None = Field(default=None, description="device whose host's launch times count, times host_ratio")
     host_ratio: Cited[Positive] | None = Field(
         default=None, description="what a call costs the host over what it costs that of host_from"
     )
-    host_launch_s: dict[str, Cited[Seconds]] = Field(default_factory=dict, alias="host_launch")
-    launch_gap_s: Cited[Seconds] = Field(default=0.0, alias="launch_gap")
-    stages: Stages | None = None
-    power: Power | None = None
-    cost: DeviceCost | None = None
-    reliability: Reliability | None = None
-    work_groups: WorkGroups | None = None
+    host_launch_s: dict[str, Cited[Seconds]] = Field(
+        default_factory=dict,
+        alias="host_launch",
+        description="call, such as gemm_forward, to the time that the host takes to issue it",
+    )
+    launch_gap_s: Cited[Seconds] = Field(
+        default=0.0,
+        alias="launch_gap",
+        description="from the end of a kernel to the start of the next on its stream, beyond that in a CUDA graph",
+    )
+    stages: Stages | None = Field(default=None, description="how a GEMM runs in stages of work-groups, for T3")
+    power: Power | None = Field(default=None, description="what the device may draw, and what its work draws")
+    cost: DeviceCost | None = Field(default=None, description="price and power as part of a node")
+    reliability: Reliability | None = Field(default=None, description="failures, and how much steps vary")
+    work_groups: WorkGroups | None = Field(
+        default=None, description="constants of work-groups, for gathers and fused kernels"
+    )
 
     @field_validator("peak_flops_per_s", "calibration")
     @classmethod

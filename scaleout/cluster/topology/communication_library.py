@@ -193,17 +193,23 @@ BARE = Protocol("", (), BARE_LINKS)
 class ResourceUse(validated.Config):
     """What a collective takes from the device, and how a concurrent kernel slows it down; see `contention`."""
 
-    num_sms: Count = Field(alias="sms")  # SMs that its own kernel holds, one for each channel
-    message_sms: Count  # SMs that either end of a message holds
-    # traffic of the device's memory by a collective of that many channels that nothing slows down
-    memory_bytes_per_s: Rate = Field(alias="memory_bandwidth")
-    channels_to_fill: Positive  # channels that the device's links can feed
-    slowdown: Slowdown  # how many times as slow a channel is with any concurrent kernel
-    # what a kernel adds to that which takes all of the memory's bandwidth
-    slowdown_by_memory: NotNegative
-    # a kernel that was issued so long before takes the device before a collective that waits for the same event
-    queue_s: Seconds = Field(default=0.0, alias="queue")
-    source: str
+    num_sms: Count = Field(alias="sms", description="SMs that a collective's own kernel holds, one for each channel")
+    message_sms: Count = Field(description="SMs that either end of a message holds")
+    memory_bytes_per_s: Rate = Field(
+        alias="memory_bandwidth", description="traffic of the device's memory by a collective that nothing slows down"
+    )
+    channels_to_fill: Positive = Field(description="channels that the device's links can feed")
+    slowdown: Slowdown = Field(description="how many times as slow a channel is with any concurrent kernel")
+    slowdown_by_memory: NotNegative = Field(
+        description="what a kernel adds to that which takes all of the memory's bandwidth"
+    )
+    queue_s: Seconds = Field(
+        default=0.0,
+        alias="queue",
+        description="a kernel that was issued so long before takes the device before a collective that waits "
+        "for the same event",
+    )
+    source: str = Field(description="where the numbers are from")
 
 
 @dataclass(frozen=True)
@@ -254,44 +260,77 @@ Kind = Literal[
 
 
 class _HopFile(validated.Config):
-    latency: Seconds = 0.0
-    efficiency: Share = 1.0
-    straggling: NotNegative = Field(default=0.0, le=1.0)
+    latency: Seconds = Field(default=0.0, description="of a message over a link of the kind, beyond the link's own")
+    efficiency: Share = Field(default=1.0, description="payload that the link carries, over its bandwidth")
+    straggling: NotNegative = Field(
+        default=0.0,
+        le=1.0,
+        description="exponent with which latency and seconds a byte grow with the ends of a dimension",
+    )
 
 
 class _ExpectedHopFile(validated.Config):
-    latency: Seconds = 0.0
-    efficiency: Positive = 1.0
-    straggling: NotNegative = Field(default=0.0, le=1.0)
+    latency: Seconds = Field(default=0.0, description="of a message over a link of the kind, as the library models it")
+    efficiency: Positive = Field(
+        default=1.0, description="part of the link's bandwidth that the library expects; may be above 1"
+    )
+    straggling: NotNegative = Field(
+        default=0.0,
+        le=1.0,
+        description="exponent with which latency and seconds a byte grow with the ends of a dimension",
+    )
 
 
 class _ExpectedFile(validated.Config):
-    startup: Seconds
-    links: dict[str, _ExpectedHopFile] = Field(default_factory=dict)
+    startup: Seconds = Field(description="of a call, as the library models it")
+    links: dict[str, _ExpectedHopFile] = Field(
+        default_factory=dict, description="kind of link to what the library expects of it"
+    )
 
 
 class _ProtocolFile(validated.Config):
-    name: str
-    collectives: tuple[Kind, ...]
-    startup: Seconds
-    links: dict[str, _HopFile] = Field(default_factory=dict)
-    local_bandwidth: Rate = math.inf
-    staging_bandwidth: Rate = math.inf
-    adding_bandwidth: Rate = math.inf
-    expected: _ExpectedFile | None = None
-    largest_message: Size = math.inf
-    algorithms: tuple[str, ...] = ()
-    source: str
+    name: str = Field(description="such as LL or Simple")
+    collectives: tuple[Kind, ...] = Field(description="kinds of collectives that it serves")
+    startup: Seconds = Field(description="of a call")
+    links: dict[str, _HopFile] = Field(
+        default_factory=dict, description="kind of link to what the protocol makes of it"
+    )
+    local_bandwidth: Rate = Field(
+        default=math.inf,
+        description="at which a rank's own shard passes, which crosses no link; without limit if unset",
+    )
+    staging_bandwidth: Rate = Field(
+        default=math.inf,
+        description="at which the buffer is copied into the host's memory and back; without limit if unset",
+    )
+    adding_bandwidth: Rate = Field(
+        default=math.inf, description="at which what arrives is added to what is there; without limit if unset"
+    )
+    expected: _ExpectedFile | None = Field(
+        default=None, description="what the library's own model says, by which it chooses; as actual if unset"
+    )
+    largest_message: Size = Field(default=math.inf, description="largest message that it sends; any if unset")
+    algorithms: tuple[str, ...] = Field(default=(), description="algorithms that run over it; all if unset")
+    source: str = Field(description="where the numbers are from")
 
 
-class _LibraryFile(validated.Config):
-    name: str
-    source: str
-    contention: ResourceUse | None = None
-    concurrent: bool = False
-    blocks_host: bool = False
-    algorithms: dict[Kind, tuple[str, ...]] = Field(default_factory=dict)
-    protocols: tuple[_ProtocolFile, ...]
+class LibraryFile(validated.Config):
+    """What the file of a communication library holds; see `Library`."""
+
+    name: str = Field(description="the library and its version")
+    source: str = Field(description="where the numbers are from")
+    contention: ResourceUse | None = Field(
+        default=None, description="what collectives take from the device; nothing if unset"
+    )
+    concurrent: bool = Field(default=False, description="whether collectives of one rank run side by side")
+    blocks_host: bool = Field(
+        default=False,
+        description="whether a call returns to the host when it is done, so that nothing is concurrent with it",
+    )
+    algorithms: dict[Kind, tuple[str, ...]] = Field(
+        default_factory=dict, description="kind of collective to the algorithms that `auto` chooses from; all if unset"
+    )
+    protocols: tuple[_ProtocolFile, ...] = Field(description="what messages are sent by")
 
 
 def load_library(path: Path) -> Library:
@@ -304,7 +343,7 @@ def load_library(path: Path) -> Library:
     """
     if not is_file(path):
         raise ConfigError(f"library file '{path}' does not exist; give one beside the topology file")
-    values = validated.validate(_LibraryFile, validated.read_yaml(path), where=str(path))
+    values = validated.validate(LibraryFile, validated.read_yaml(path), where=str(path))
     if not values.protocols:
         raise ConfigError(f"{path}: a library without protocols; give at least one")
     contention = [] if values.contention is None else [f"contention: {values.contention.source}"]

@@ -140,17 +140,34 @@ def load_fabric(path: Path) -> Fabric:
     """
     text = read_text(path, what="graph")
     try:
-        graph = _read(text, path.suffix)
-        names = list(map(str, graph.nodes))
-        ranks = _ranks(graph)
-        switches = [name for name in names if name not in ranks]
-        links = [
-            (ranks.get(str(a), a), ranks.get(str(b), b), *_attributes(a, b, data))
-            for a, b, data in graph.edges(data=True)
-        ]
-        return fabric_of(len(ranks), switches, links)
+        return fabric_of_graph(_read(text, path.suffix))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def fabric_of_graph(graph: Any) -> Fabric:
+    """Return the network that a graph of networkx is, with ranks and links as in files.
+
+    Raises
+    ------
+    ConfigError
+        If the graph is directed, its ranks are not numbered from 0, or a link lacks a bandwidth or latency.
+
+    >>> import networkx
+    >>> graph = networkx.Graph()
+    >>> graph.add_edges_from([(0, "leaf"), (1, "leaf")], bandwidth="50 GB/s", latency="1 us")
+    >>> fabric_of_graph(graph).switches
+    ('leaf',)
+    """
+    if graph.is_directed():
+        raise ConfigError("the graph is directed, and links are full-duplex; write it with undirected edges")
+    names = list(map(str, graph.nodes))
+    ranks = _ranks(graph)
+    switches = [name for name in names if name not in ranks]
+    links = [
+        (ranks.get(str(a), a), ranks.get(str(b), b), *_attributes(a, b, data)) for a, b, data in graph.edges(data=True)
+    ]
+    return fabric_of(len(ranks), switches, links)
 
 
 def _read(text: str, suffix: str) -> Any:
@@ -166,8 +183,6 @@ def _read(text: str, suffix: str) -> Any:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         kind = "a GraphML file" if suffix == ".graphml" else "an edge list"
         raise ConfigError(f"not {kind} ({first}); mend the file") from None
-    if graph.is_directed():
-        raise ConfigError("the graph is directed, and links are full-duplex; write it with undirected edges")
     return graph
 
 

@@ -33,59 +33,88 @@ from scaleout.errors import ConfigError
 class LinkFile(validated.Config):
     """A link of a graph."""
 
-    between: tuple[Rank | str, Rank | str]
-    bandwidth: BytesPerSecond | None = None
-    latency: Seconds | None = None
+    between: tuple[Rank | str, Rank | str] = Field(
+        description="both ends: ranks of the dimension, or names of switches"
+    )
+    bandwidth: BytesPerSecond | None = Field(default=None, description="of this link; the dimension's if unset")
+    latency: Seconds | None = Field(default=None, description="of this link; the dimension's if unset")
 
 
 class DimensionFile(validated.Config):
     """An entry of `dimensions`."""
 
-    kind: str
-    size: RankCount
-    bandwidth: BytesPerSecondByLevel = ()
-    bandwidth_per_rank: BytesPerSecond | None = None
-    bandwidth_source: str = ""
-    latency: SecondsByLevel = ()
-    latency_source: str = ""
-    radices: tuple[RankCount, ...] = ()
-    oversubscription: tuple[Slowdown, ...] = ()
-    global_links: Annotated[int, Field(strict=True, ge=0, le=MAX_RANKS)] = 0
-    levels_source: str = ""
-    link: str = ""
+    kind: str = Field(
+        description="how ranks are joined: ring, mesh, switch, fully_connected, fat_tree, dragonfly or graph"
+    )
+    size: RankCount = Field(description="ranks along the dimension")
+    bandwidth: BytesPerSecondByLevel = Field(
+        default=(), description="of a link, one direction; of a fat tree also one value a level"
+    )
+    bandwidth_per_rank: BytesPerSecond | None = Field(
+        default=None, description="of all links of a rank together, instead of bandwidth"
+    )
+    bandwidth_source: str = Field(default="", description="where bandwidth is from")
+    latency: SecondsByLevel = Field(
+        default=(), description="of a message over a link; of a fat tree also one value a level"
+    )
+    latency_source: str = Field(default="", description="where latency is from")
+    radices: tuple[RankCount, ...] = Field(
+        default=(),
+        description="of a fat tree: children of a switch at each level, innermost first; of a "
+        "dragonfly: ranks of a router, routers of a group, groups",
+    )
+    oversubscription: tuple[Slowdown, ...] = Field(
+        default=(), description="of a fat tree: bandwidth below over bandwidth above the switches of each level"
+    )
+    global_links: Annotated[int, Field(strict=True, ge=0, le=MAX_RANKS)] = Field(
+        default=0, description="of a dragonfly: links between groups of a router"
+    )
+    levels_source: str = Field(default="", description="where radices and oversubscription are from")
+    link: str = Field(default="", description="kind of link, by which libraries know it")
     link_type: str = Field(default="", description="gives link, bandwidth and latency where they are not given")
-    switches: tuple[str, ...] = ()
-    links: tuple[LinkFile, ...] = ()
-    file: str = ""
-    links_source: str = ""
-    in_network_reduction: bool = False
-    in_network_reduction_source: str = ""
-    through_host: BytesPerSecond | None = None
-    through_host_source: str = ""
+    switches: tuple[str, ...] = Field(default=(), description="of a graph: names of its switches")
+    links: tuple[LinkFile, ...] = Field(default=(), description="of a graph: its links")
+    file: str = Field(default="", description="of a graph: a GraphML or edge list file instead of links")
+    links_source: str = Field(default="", description="where the graph is from")
+    in_network_reduction: bool = Field(
+        default=False, description="whether the switch adds up what ranks send (SHARP, NVLS)"
+    )
+    in_network_reduction_source: str = Field(default="", description="where that is from")
+    through_host: BytesPerSecond | None = Field(
+        default=None,
+        description="bandwidth of a node's ranks together where messages pass the host; without limit if unset",
+    )
+    through_host_source: str = Field(default="", description="where that is from")
 
 
 class ChangesFile(validated.Config):
     """Links and ranks that are slower than their like."""
 
-    degrade: dict[str, Number | str] = Field(default_factory=dict)
-    broken: tuple[str, ...] = Field(default=(), alias="break")
-    slow: dict[Rank, Number] = Field(default_factory=dict)
-    source: str = ""
+    degrade: dict[str, Number | str] = Field(
+        default_factory=dict, description="link to the share of its bandwidth, or the rate, that is left"
+    )
+    broken: tuple[str, ...] = Field(default=(), alias="break", description="links that are broken")
+    slow: dict[Rank, Number] = Field(
+        default_factory=dict, description="rank to how many times as long its kernels take"
+    )
+    source: str = Field(default="", description="where the changes are from")
 
 
 class TopologyFile(validated.Config):
     """What a topology file holds."""
 
-    dimensions: list[DimensionFile]
+    dimensions: list[DimensionFile] = Field(description="dimensions of the network, innermost first")
     nodes: RankCount | None = Field(default=None, description="another size of the outermost dimension")
-    startup: Seconds | None = None
-    startup_source: str = ""
-    library: str | None = None
+    startup: Seconds | None = Field(default=None, description="of a collective, where no library says it")
+    startup_source: str = Field(default="", description="where startup is from")
+    library: str | None = Field(
+        default=None, description="file of the communication library, beside this one; none for no costs of protocols"
+    )
     backends: dict[str, str] = Field(
         default_factory=dict, description="name of a way to communicate to its library's file; see `backends`"
     )
-    changes: ChangesFile = ChangesFile()
-    source: str = ""
+    changes: ChangesFile = Field(default=ChangesFile(), description="links and ranks that are slower than their like")
+    source: str = Field(default="", description="where the topology is from")
 
 
 def read_topology(path: Path) -> TopologyFile:
@@ -118,9 +147,14 @@ def _keys(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def _beside(path: Path, file: str) -> str:
-    """Return the file that one names: beside it or, as where a shipped one was copied, beside the shipped ones."""
-    found, shipped = path.parent / file, library.folder("topology") / file
-    return str(found if is_file(found) or not is_file(shipped) else shipped)
+    """Return the file that one names: beside it, in the folder above, or where the shipped ones lie.
+
+    The folder above is that of rows whose topologies lie in a folder of their own; a copy of a shipped topology names
+    shipped files.
+    """
+    beside = path.parent / file
+    sought = (beside, path.parent.parent / file, library.folder("topology") / file)
+    return str(next((found for found in sought if is_file(found)), beside))
 
 
 def read_dimension(number: int, entry: DimensionFile, path: Path) -> Dimension:

@@ -24,29 +24,37 @@ _MOST_PARTS = 64
 class Part(Config):
     """A part of a network: what it costs and draws, as far as that is public."""
 
-    price_usd: Cited[Dollars] | None = Field(default=None, alias="price")
-    power_w: Cited[Watts] | None = Field(default=None, alias="power")
+    price_usd: Cited[Dollars] | None = Field(default=None, alias="price", description="list price")
+    power_w: Cited[Watts] | None = Field(default=None, alias="power", description="rated power")
 
 
 class SwitchPart(Part):
     """A switch, without what is plugged in."""
 
-    ports: Cited[Count]
+    ports: Cited[Count] = Field(description="links that it joins")
 
 
 class LinkType(Config):
     """A link type."""
 
-    link: str = ""  # kind of link, by which libraries know it
-    bytes_per_s: Cited[BytesPerSecond] = Field(alias="bandwidth")
-    latency_s: Cited[Seconds] = Field(alias="latency")
-    library: str = ""  # of topologies whose innermost dimension is of it and that name none
-    startup_s: Cited[Seconds] = Field(default=0.0, alias="startup")
-    cable: Part | None = None  # a link, with the transceivers at both ends
-    switch: SwitchPart | None = None
-    # of a port of a rank, with its card and its share of cables and switches
-    failures_per_s: Cited[Failures] = Field(default=0.0, alias="failures")
-    included: str = ""  # in what price its parts are, where they are not sold apart
+    link: str = Field(default="", description="kind of link, by which libraries know it")
+    bytes_per_s: Cited[BytesPerSecond] = Field(alias="bandwidth", description="of a port of a rank, one direction")
+    latency_s: Cited[Seconds] = Field(alias="latency", description="of a message, beyond its bytes")
+    library: str = Field(
+        default="",
+        description="communication library of topologies whose innermost dimension is of it and that name none",
+    )
+    startup_s: Cited[Seconds] = Field(
+        default=0.0, alias="startup", description="of a collective, where no library says it"
+    )
+    cable: Part | None = Field(default=None, description="a link, with the transceivers at both ends")
+    switch: SwitchPart | None = Field(default=None, description="a switch, without what is plugged in")
+    failures_per_s: Cited[Failures] = Field(
+        default=0.0,
+        alias="failures",
+        description="failures of a rank's port, with its card and its share of cables and switches",
+    )
+    included: str = Field(default="", description="in what price its parts are, where they are not sold apart")
 
 
 def load_link_type(name_or_file: str, *, named_by: str = "") -> LinkType:

@@ -41,6 +41,9 @@ __all__ = [
 LEAST_FACTOR = 1e-9
 """Of the bandwidth or speed that is left of a link or rank."""
 
+_MOST_DIMENSIONS = 32
+"""As many as an array may have (NumPy 1); a network of two ranks in each of 20 has all ranks that one may have."""
+
 
 @dataclass(frozen=True)
 class Topology:
@@ -62,6 +65,10 @@ class Topology:
     def __post_init__(self) -> None:
         if not self.dimensions:
             raise ConfigError(f"topology {self.name!r} has no dimensions; give at least one")
+        if len(self.dimensions) > _MOST_DIMENSIONS:
+            raise ConfigError(
+                f"topology {self.name!r} has {len(self.dimensions):,} dimensions; give at most {_MOST_DIMENSIONS}"
+            )
         if self.num_ranks > MAX_RANKS:
             raise ConfigError(f"topology {self.name!r} has {self.num_ranks} ranks; give it at most {MAX_RANKS}")
 

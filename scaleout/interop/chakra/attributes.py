@@ -63,6 +63,8 @@ _FITTING: dict[Any, tuple[str, frozenset[str]]] = {
     list[bytes]: ("a list of bytes", _kinds("list", "bytes")),
 }
 """Python type to its words for messages and the kinds that hold it."""
+INTEGER_KINDS = _FITTING[int][1]
+"""Kinds that hold one integer."""
 
 
 def get(message: Node | Metadata, name: str, wanted: type[Value], *, default: Value | None = None) -> Value:

@@ -81,19 +81,34 @@ def read_content(path: Path) -> Content:
     return Content(path, whole)
 
 
+def bounds(content: Content) -> tuple[list[int], list[int], TraceError | None]:
+    """Return where each frame begins and where its message does, up to the end of the last; and what is wrong there."""
+    whole, start = content.whole, 0
+    size_bytes = len(whole)
+    starts, bodies = [start], list[int]()
+    try:
+        while start < size_bytes:
+            size, body = whole[start], start + 1
+            if size > 0x7F:
+                size, body = _length(content, start, index=len(bodies))
+            start = body + size
+            if start > size_bytes:
+                text = f"the file ends after {size_bytes - body} of the {size} bytes of the message"
+                return starts, bodies, content.fault(len(bodies), starts[-1], text=text, remedy=WRITE_AGAIN)
+            bodies.append(body)
+            starts.append(start)
+    except TraceError as error:
+        return starts, bodies, error
+    return starts, bodies, None
+
+
 def frames(content: Content) -> Iterator[tuple[int, bytes]]:
     """Yield the offset and the message of each frame."""
-    whole, index, start = content.whole, 0, 0
-    while start < len(whole):
-        size, body = whole[start], start + 1
-        if size > 0x7F:
-            size, body = _length(content, start, index=index)
-        if body + size > len(whole):
-            text = f"the file ends after {len(whole) - body} of the {size} bytes of the message"
-            raise content.fault(index, start, text=text, remedy=WRITE_AGAIN)
-        yield start, whole[body : body + size]
-        start = body + size
-        index += 1
+    starts, bodies, fault = bounds(content)
+    for start, body, end in zip(starts[:-1], bodies, starts[1:], strict=True):
+        yield start, content.whole[body:end]
+    if fault is not None:
+        raise fault
 
 
 def _length(content: Content, start: int, *, index: int) -> tuple[int, int]:

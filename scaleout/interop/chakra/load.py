@@ -1,31 +1,31 @@
 """A set of Chakra traces to a program: one execution graph for all ranks whose traces are congruent.
 
-Equal nodes of all files are decoded once. Ranks share a graph if their traces differ at most in ids, in which group of
+Files of the same bytes are read once. Ranks share a graph if their traces differ at most in ids, in which group of
 a family they name and, one for one, in the ranks that their messages name.
 
-Symbols: D distinct nodes of all files; N nodes of a file; R ranks.
+Symbols: N nodes of a file; R ranks.
 """
 
+import hashlib
 import os
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from scaleout.errors import TraceError
 from scaleout.interop.chakra import vocabulary
 from scaleout.interop.chakra.attributes import get, to_dict
-from scaleout.interop.chakra.nodes import NodeReader
-from scaleout.interop.chakra.rows import LABELS, READ, Row, held, locating, read_row
+from scaleout.interop.chakra.fields import Bits
+from scaleout.interop.chakra.framing import read_content
+from scaleout.interop.chakra.nodes import NodeReader, Nodes
+from scaleout.interop.chakra.rows import held, locating
 from scaleout.interop.chakra.trace_set import (
     Group,
     TraceSet,
-    declared_groups,
     find_traces,
     gathered_families,
     stated_families,
@@ -34,7 +34,6 @@ from scaleout.interop.chakra.vocabulary import StatedFamily
 from scaleout.interop.chakra.wire import Metadata
 from scaleout.program.graph import (
     COLLECTIVES,
-    FLOAT_COLUMNS,
     NEUTRAL,
     NONE,
     ExecutionGraph,
@@ -42,15 +41,19 @@ from scaleout.program.graph import (
     Ints,
     NodeKind,
     compress,
+    compress_edges,
     topological_order,
 )
 from scaleout.program.program import GroupFamily, Program
 
-_Column = Ints | Floats
-
 _ALL_GATHER = COLLECTIVES.index("all_gather")
-_COLUMNS = ("kind", "duration_s", "time_source", "flops", "bytes", "collective", "tag", "priority", "peer")
-"""Columns of a graph that rows hold as they are."""
+
+
+def _none() -> Ints:
+    return np.empty(0, np.int64)
+
+
+_INT64_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -62,72 +65,8 @@ class LoadedTrace:
     facts: Mapping[str, str]
 
 
-@dataclass(frozen=True, eq=False)
-class _Nodes:
-    """The D distinct nodes of all files."""
-
-    reader: NodeReader[Row]
-    # columns of graphs, (D,); kernel, phase and group are indices into the lists of distinct ones
-    columns: dict[str, _Column]
-    own_side: Ints  # (D,) the rank that a message states as its own, or `NONE`
-    declared: Mapping[int, Mapping[str, list[int]]]  # groups that a node lists, key to ranks
-    congruent: Ints  # (D,) equal for nodes that differ at most in what may differ between ranks that do the same
-    ids: npt.NDArray[np.uint64]  # (D,) identifiers
-    dependency_offsets: Ints  # (D + 1,)
-    dependencies: npt.NDArray[np.uint64]  # (E,) identifiers
-    kernels: list[Any]
-    phases: list[Any]
-    groups: list[Any]  # key of a group, and family that our own attribute states
-
-
-def _nodes_of(reader: NodeReader[Row], declared: Mapping[int, Mapping[str, list[int]]]) -> _Nodes:
-    """Turn all that was read into columns."""
-    rows, of_row, of_labels = reader.contents, np.array(reader.content_of), np.array(reader.labels_of)
-    kernel, kernels = _numbered(row.kernel for row in rows)
-    group, groups = _numbered((row.group, row.family) for row in rows)
-    columns: dict[str, _Column] = {
-        "kernel": np.where([row.kernel is None for row in rows], NONE, kernel)[of_row],
-        "group": np.where([bool(row.group) or row.family != NONE for row in rows], group, NONE)[of_row],
-    }
-    for name in _COLUMNS:
-        values = [getattr(row, name) for row in rows]
-        columns[name] = np.array(values, np.float64 if name in FLOAT_COLUMNS else np.int64)[of_row]
-    apart_s = np.array(reader.values_apart)
-    columns["duration_s"] = np.where(np.isnan(apart_s), columns["duration_s"], apart_s)
-    labels = {label.column: reader.values(name, label.neutral) for name, label in LABELS.items()}
-    same_labels, distinct_labels = _numbered(zip(*labels.values(), strict=True))
-    phase, phases = _numbered(labels.pop("phase"))
-    columns["phase"] = phase[of_labels]
-    columns |= {name: np.array(values, np.int64)[of_labels] for name, values in labels.items()}
-    same_rows, distinct_rows = _numbered(row[:-3] for row in rows)
-    keys = _numbered(reader.names)[0] * len(distinct_rows) + same_rows[of_row]
-    keys = np.unique(keys * len(distinct_labels) + same_labels[of_labels], return_inverse=True)[1]
-    times_s, same_times = np.unique(columns["duration_s"], return_inverse=True)
-    keys = keys * len(times_s) + same_times
-    return _Nodes(
-        reader,
-        columns,
-        own_side=np.array([row.own_side for row in rows], np.int64)[of_row],
-        declared=declared,
-        congruent=np.unique(keys, return_inverse=True)[1],
-        ids=np.array(reader.ids),
-        dependency_offsets=np.array(reader.dependency_offsets),
-        dependencies=np.array(reader.dependencies),
-        kernels=kernels,
-        phases=phases,
-        groups=groups,
-    )
-
-
-def _numbered(values: Iterable[Hashable]) -> tuple[Ints, list[Any]]:
-    """Number distinct values by first appearance; return the number of each, and the distinct ones."""
-    numbers: dict[Hashable, int] = {}
-    found = [numbers.setdefault(value, len(numbers)) for value in values]
-    return np.array(found, np.int64), list(numbers)
-
-
-def _by_first_use(values: _Column) -> tuple[Ints, list[int]]:
-    """As `_numbered`, of whole numbers; `NONE` stays."""
+def _by_first_use(values: Ints | Floats) -> tuple[Ints, list[int]]:
+    """Number distinct values by first appearance; return the number of each, and the distinct ones; `NONE` stays."""
     used = values != NONE
     distinct, first, inverse = np.unique(values[used], return_index=True, return_inverse=True)
     order = np.argsort(first)
@@ -138,50 +77,61 @@ def _by_first_use(values: _Column) -> tuple[Ints, list[int]]:
 
 @dataclass(frozen=True, eq=False)
 class _File:
-    """A rank's file; files of the same nodes share all but the path and what the metadata states."""
+    """A rank's file."""
 
     path: Path
-    nodes: _Nodes
-    numbers: Ints  # (N,) which of the distinct nodes each is
-    dependency_offsets: Ints  # (N + 1,)
-    dependencies: Ints  # (E,) positions in the file
+    metadata: Metadata
+    stated: list[str]  # families that our metadata states
+    reader: NodeReader
+    ids: Bits  # (N,)
+    names: Ints  # (N,) numbers of the reader's names
+    columns: Mapping[str, Any]  # of `Nodes`, (N,)
+    declared: Mapping[str, list[int]]  # groups that metadata nodes list, key to ranks
     # distinct keys of groups and families that our own attribute states, in the order of their first use
     groups: list[tuple[str, int]]
     group_of: Ints  # (N,) which of `groups`, or `NONE`
     peers: list[int]  # distinct ranks that messages of no group name, in the order of their first use
     peer_of: Ints  # (N,) which of `peers`, or `NONE`
-    metadata: Metadata = field(default_factory=Metadata)
-    stated: list[str] = field(default_factory=list)  # families that our metadata states
-    structure: int = NONE  # equal for files that differ at most in ids, groups and peers
-
-    def declared(self) -> dict[str, list[int]]:
-        """Return the groups that metadata nodes list, key to ranks."""
-        found: dict[str, list[int]] = {}
-        for number in self.numbers.tolist() if self.nodes.declared else ():
-            found.update(self.nodes.declared.get(number, {}))
-        return found
+    dependency_offsets: Ints = field(default_factory=_none)  # (N + 1,)
+    dependencies: Ints = field(default_factory=_none)  # (E,) positions in the file
+    structure: bytes = b""  # equal for files that differ at most in ids, groups and the ranks of messages
 
     def column(self, name: str) -> Any:
         """Return a column of graphs, (N,)."""
-        return self.nodes.columns[name][self.numbers]
+        return self.columns[name]
 
     def name(self, node: int) -> str:
         """Return the name of a node."""
-        return self.nodes.reader.names[int(self.numbers[node])]
+        return self.reader.names[int(self.names[node])]
 
     def describe(self, node: int) -> str:
         """Say where a node is."""
-        return f"{self.path}: node {self.nodes.reader.ids[self.numbers[node]]} ({self.name(node)!r})"
-
-    @property
-    def key(self) -> tuple[bytes, ...]:
-        """What makes the structure."""
-        columns = (self.nodes.congruent[self.numbers], self.group_of, self.peer_of)
-        return tuple(column.tobytes() for column in (*columns, self.dependency_offsets, self.dependencies))
+        return f"{self.path}: node {self.ids[node]} ({self.name(node)!r})"
 
 
-_SHARED = ("structure", "dependency_offsets", "dependencies", "group_of", "peer_of")
-"""What files of equal structure share."""
+class _Columns:
+    """Columns that files and graphs share where they are equal."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Any] = {}
+        self._names: dict[bytes, tuple[str, ...]] = {}
+
+    def key(self, column: Any) -> bytes:
+        """Return what only equal columns have."""
+        is_one = len(column) > 0 and (column == column[0]).all()
+        content = column[:1].tobytes() if is_one else hashlib.blake2b(column).digest()
+        return f"{column.dtype.char} {len(column)} {is_one} ".encode() + content
+
+    def __call__(self, column: Any) -> Any:
+        """Return the first column that was equal to one."""
+        return self._known.setdefault(self.key(column), column)
+
+    def names(self, names: Ints, texts: Sequence[str]) -> tuple[str, ...]:
+        """Return the names of nodes by number."""
+        key = self.key(names)
+        if key not in self._names:
+            self._names[key] = tuple(map(texts.__getitem__, names.tolist()))
+        return self._names[key]
 
 
 def load_program(path: str | os.PathLike[str], *, dtype: str = "bf16") -> LoadedTrace:
@@ -206,7 +156,8 @@ def load_program(path: str | os.PathLike[str], *, dtype: str = "bf16") -> Loaded
         If the dtype is not known.
     """
     traces = find_traces(path)
-    files = _read_files(traces.paths, dtype=dtype)
+    columns = _Columns()
+    files = _read_files(traces.paths, columns, dtype=dtype)
     for rank, file in enumerate(files):
         _check_rank(file, rank, num_ranks=traces.num_ranks)
     families, family_of_group = _groups(traces, files)
@@ -220,11 +171,11 @@ def load_program(path: str | os.PathLike[str], *, dtype: str = "bf16") -> Loaded
         sizes = tuple(
             len(families[family].of(rank)) if number in gathered else NONE for number, family in enumerate(of_group)
         )
-        key = (file.structure, of_group, sizes, further.tobytes())
+        key = (file.structure, of_group, sizes, columns.key(further))
         if key not in roles:
             roles[key] = len(graphs)
             with locating(file.path):
-                graphs.append(_graph(file, of_group, sizes, further))
+                graphs.append(_graph(file, columns, of_group, sizes, further))
         role_of_rank[rank] = roles[key]
         peers[rank, : len(file.peers)] = file.peers
     program = Program(traces.prefix, tuple(graphs), role_of_rank, families, peers if peers.size else None)
@@ -234,7 +185,7 @@ def load_program(path: str | os.PathLike[str], *, dtype: str = "bf16") -> Loaded
 
 def _further(file: _File, rank: int, families: Sequence[GroupFamily]) -> Ints:
     """(N,) how many members further on in the group of a message its other end is; `NONE` of all other nodes."""
-    further = np.full(len(file.numbers), NONE)
+    further = np.full(len(file.ids), NONE)
     nodes = np.flatnonzero((file.group_of != NONE) & (file.column("kind") > NodeKind.COLLECTIVE))
     named = file.column("peer")[nodes]
     for number in np.unique(file.group_of[nodes]).tolist():
@@ -251,56 +202,55 @@ def _further(file: _File, rank: int, families: Sequence[GroupFamily]) -> Ints:
     return further
 
 
-def _read_files(paths: Sequence[Path], *, dtype: str) -> list[_File]:
-    """Read all files; those of equal structure share what makes it."""
-    reader = NodeReader(partial(read_row, dtype=dtype), READ, {name: label.read for name, label in LABELS.items()},
-                        apart=vocabulary.DURATION)  # fmt: skip
-    read: list[tuple[Path, Metadata, Ints]] = []
-    declared: dict[int, dict[str, list[int]]] = {}
-    for path in paths:
-        known = len(reader.ids)
-        with locating(path):
-            metadata, found = reader.read(path)
-            for number in range(known, len(reader.ids)):
-                if reader.contents[reader.content_of[number]].is_metadata:
-                    declared[number] = declared_groups(reader.node(number))
-        read.append((path, metadata, np.array(found, np.int32)))
-    reader.forget()
-    nodes = _nodes_of(reader, declared)
+def _read_files(paths: Sequence[Path], columns: _Columns, *, dtype: str) -> list[_File]:
+    """Read all files; those of equal bytes are read once."""
+    reader = NodeReader(dtype=dtype)
     files: list[_File] = []
-    laid_out: dict[bytes, _File] = {}
-    structures: dict[tuple[bytes, ...], _File] = {}
-    for path, metadata, numbers in read:
+    known: dict[bytes, _File] = {}
+    for path in paths:
         with locating(path):
-            stated = get(metadata, vocabulary.GROUPS, list[str], default=[])
-            if numbers.tobytes() not in laid_out:
-                file = _lay_out(path, nodes, numbers)
-                first = structures.setdefault(file.key, replace(file, structure=len(structures)))
-                shared = {name: getattr(first, name) for name in _SHARED}
-                laid_out[numbers.tobytes()] = replace(file, **shared)
-        files.append(replace(laid_out[numbers.tobytes()], path=path, metadata=metadata, stated=stated))
+            content = read_content(path)
+            digest = hashlib.blake2b(content.whole).digest()
+            if digest not in known:
+                known[digest] = _lay_out(path, *reader.read(content), reader, columns)
+        files.append(replace(known[digest], path=path))
     return files
 
 
-def _lay_out(path: Path, nodes: _Nodes, numbers: Ints) -> _File:
+def _lay_out(path: Path, metadata: Metadata, nodes: Nodes, reader: NodeReader, share: _Columns) -> _File:
     """Find what the nodes of a file wait for, and which groups and peers they name."""
-    group_of, groups = _by_first_use(nodes.columns["group"][numbers])
-    messages = nodes.columns["kind"][numbers] > NodeKind.COLLECTIVE
-    peer_of, peers = _by_first_use(np.where(messages & (group_of == NONE), nodes.columns["peer"][numbers], NONE))
-    sizes = np.diff(nodes.dependency_offsets)[numbers]
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    columns = {name: share(column) for name, column in sorted(nodes.columns.items())}
+    group_of, groups = _by_first_use(columns.pop("group"))
+    del columns["family"]
+    messages = (columns["kind"] > NodeKind.COLLECTIVE) & (group_of == NONE)
+    peer_of, peers = _by_first_use(np.where(messages, columns["peer"], NONE))
+    shared = {
+        "group_of": share(group_of),
+        "peer_of": share(peer_of),
+        "ids": share(nodes.ids),
+        "names": share(nodes.names),
+    }
     file = _File(
-        path, nodes, numbers, offsets, offsets[:0], [nodes.groups[group] for group in groups], group_of, peers, peer_of
+        path=path,
+        metadata=metadata,
+        stated=get(metadata, vocabulary.GROUPS, list[str], default=[]),
+        reader=reader,
+        columns=columns,
+        declared=nodes.declared,
+        groups=[reader.groups[group] for group in groups],
+        peers=peers,
+        **shared,
     )
-    at = np.repeat(nodes.dependency_offsets[numbers] - offsets[:-1], sizes) + np.arange(offsets[-1])
-    found = _positions(file, nodes.dependencies[at])
-    users = np.repeat(np.arange(len(numbers)), sizes)
-    return replace(file, dependencies=np.sort(users * len(numbers) + found) % max(len(numbers), 1))
+    offsets, dependencies = map(share, compress_edges(nodes.users, _positions(file, nodes), len(nodes.ids)))
+    alike = [file.names, file.group_of, file.peer_of, offsets, dependencies]
+    alike += [column for name, column in columns.items() if name not in ("peer", "own_side")]
+    structure = b"".join(map(share.key, alike))
+    return replace(file, dependency_offsets=offsets, dependencies=dependencies, structure=structure)
 
 
-def _positions(file: _File, wanted: npt.NDArray[np.uint64]) -> Ints:
-    """Turn the ids of dependencies into positions in the file."""
-    ids = file.nodes.ids[file.numbers]
+def _positions(file: _File, nodes: Nodes) -> Ints:
+    """Return where in a file what its nodes wait for is, (E,)."""
+    ids, wanted = file.ids, nodes.needs
     by_id = np.argsort(ids, kind="stable")
     twice = by_id[1:][ids[by_id][1:] == ids[by_id][:-1]]
     if twice.size:
@@ -310,17 +260,19 @@ def _positions(file: _File, wanted: npt.NDArray[np.uint64]) -> Ints:
     at = np.minimum(np.searchsorted(ids[by_id], wanted), len(ids) - 1)
     missing = np.flatnonzero(ids[by_id][at] != wanted)
     if missing.size:
-        node = int(np.searchsorted(file.dependency_offsets, missing[0], side="right")) - 1
+        users = nodes.users[missing]
+        node = int(users.min())
+        (lost, *_) = np.sort(wanted[missing[users == node]]).tolist()
         raise TraceError(
-            f"{file.describe(node)} depends on node {wanted[missing[0]]}, which the file does not have; "
+            f"{file.describe(node)} depends on node {lost}, which the file does not have; "
             f"add that node or remove the dependency"
         )
-    return by_id[at]
+    return np.asarray(by_id[at])
 
 
 def _check_rank(file: _File, rank: int, *, num_ranks: int) -> None:
     """Check what a file says of ranks; files of the same nodes can stand for several."""
-    own_side, peers = file.nodes.own_side[file.numbers], file.column("peer")
+    own_side, peers = file.column("own_side"), file.column("peer")
     messages = file.column("kind") > NodeKind.COLLECTIVE
     of_others = (own_side != NONE) & (own_side != rank)
     bad = np.flatnonzero(messages & (of_others | (peers < 0) | (peers >= num_ranks)))
@@ -383,7 +335,7 @@ def _stated_groups(
 
 
 def _named_groups(file: _File, rank: int, traces: TraceSet) -> list[Group]:
-    groups, declared = [], file.declared()
+    groups, declared = [], file.declared
     for number, (key, family) in enumerate(file.groups):
         where = file.describe(int(np.argmax(file.group_of == number)))
         if not key:
@@ -401,43 +353,50 @@ def _named_groups(file: _File, rank: int, traces: TraceSet) -> list[Group]:
     return groups
 
 
-def _graph(file: _File, family_of_group: Sequence[int], sizes: Sequence[int], further: Ints) -> ExecutionGraph:
+def _graph(
+    file: _File, share: _Columns, family_of_group: Sequence[int], sizes: Sequence[int], further: Ints
+) -> ExecutionGraph:
     """Build the graph of a file, given the family of each of its groups, and the size of those that it gathers from.
 
     `further` is as in `_further`.
     """
     order, offsets, dependencies = _in_order(file)
-    size = len(order)
     columns: dict[str, Any] = {
-        name: file.column(name)[order] if name in file.nodes.columns else np.full(size, neutral)
+        name: file.column(name)[order] if name in file.columns else np.full(len(file.ids), neutral)
         for name, neutral in NEUTRAL.items()
     }
     group_of = file.group_of[order]
-    for node in np.flatnonzero(columns["collective"] == _ALL_GATHER).tolist():
-        # A trace has the shard of a rank where a graph has the whole.
-        whole_bytes = int(columns["bytes"][node]) * sizes[group_of[node]]
-        columns["bytes"][node] = held(whole_bytes, "bytes", f"node {node} ({file.name(order[node])!r})")
+    gathered = np.flatnonzero(columns["collective"] == _ALL_GATHER)
+    if gathered.size:  # a trace has the shard of a rank where a graph has the whole
+        columns["bytes"] = columns["bytes"].copy()
+        ranks = np.array([*sizes, NONE])[group_of[gathered]]
+        for node in gathered[columns["bytes"][gathered] > _INT64_MAX // ranks].tolist():
+            whole_bytes = int(columns["bytes"][node]) * sizes[group_of[node]]
+            held(whole_bytes, "bytes", f"node {node} ({file.name(order[node])!r})")
+        columns["bytes"][gathered] *= ranks
     columns["group"] = np.array([*family_of_group, NONE])[group_of]
     columns["peer"] = np.where(further == NONE, file.peer_of, further)[order]
-    columns["kernel"], kernels = _by_first_use(columns["kernel"])
-    columns["phase"], phases = _by_first_use(columns["phase"])
+    kernel, kernels = _by_first_use(columns["kernel"])
+    phase, phases = _by_first_use(columns["phase"])
+    columns |= {"kernel": kernel, "phase": phase}
+    reader = file.reader
     return ExecutionGraph(
-        names=tuple(map(file.nodes.reader.names.__getitem__, file.numbers[order].tolist())),
-        dependency_offsets=offsets,
-        dependencies=dependencies,
-        kernels=tuple(file.nodes.kernels[kernel] for kernel in kernels),
-        phases=tuple(file.nodes.phases[phase] for phase in phases) or ("",),
-        **columns,
+        names=share.names(file.names[order], reader.names),
+        dependency_offsets=share(offsets),
+        dependencies=share(dependencies),
+        kernels=tuple(map(reader.kernels.__getitem__, kernels)),
+        phases=tuple(map(reader.phases.__getitem__, phases)) or ("",),
+        **{name: share(column) for name, column in columns.items()},
     )
 
 
-def _in_order(file: _File) -> tuple[Ints, Ints, Ints]:
+def _in_order(file: _File) -> tuple[Any, Ints, Ints]:
     """Order nodes after what they wait for; return also their dependencies, as offsets and new positions."""
-    offsets, dependencies, size = file.dependency_offsets, file.dependencies, len(file.numbers)
+    offsets, dependencies, size = file.dependency_offsets, file.dependencies, len(file.ids)
     if (dependencies < np.repeat(np.arange(size), np.diff(offsets))).all():
-        return np.arange(size), offsets, dependencies
+        return slice(None), offsets, dependencies
     rows = [dependencies[begin:end].tolist() for begin, end in pairwise(offsets.tolist())]
-    names = [f"{file.name(node)}, id {file.nodes.reader.ids[number]}" for node, number in enumerate(file.numbers)]
+    names = [f"{file.name(node)}, id {number}" for node, number in enumerate(file.ids)]
     order = topological_order(rows, names)
     position = np.argsort(order)
     return np.array(order, np.int64), *compress([sorted(position[rows[node]].tolist()) for node in order])

@@ -1,298 +1,382 @@
-"""Nodes of many files, each distinct one looked at once: most of a trace is taken over without being decoded.
+"""Nodes of trace files to columns, without an object a node.
 
-A node's fields can be decoded apart, since those that are written one after another are merged. Its identifier, name
-and dependencies differ between most nodes and are read here; what is left, its *content*, is often equal and is decoded
-once. So are *labels*, attributes that say nothing of the others; an attribute that is another number in most nodes, as
-a time that was recorded, is read apart from both. Bytes that equal the last file's are passed over at
-once. What is wrong with a file is said by `wire.read`. Knows neither graphs nor groups.
+`fields` splits all nodes of a file at once, but for odd ones, which `wire` and `rows` read one by one. What a node is
+follows from its *shape*: its type, the symbols of its attributes, and whether its time and its counts are zero. The
+first node of each shape is read by `rows`, and what that says holds for the others but for their plain numbers, which
+are columns from the start. Knows neither graphs nor ranks.
+
+Symbols: N nodes of a file, or of a block of it.
 """
 
-import math
-import os
-import struct
-from array import array
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import islice
-from pathlib import Path
-from typing import Any, Generic, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import ne
+from typing import Any, NamedTuple
 
-from scaleout.interop.chakra.framing import MAX_LENGTH_BYTES, frames, read_content
-from scaleout.interop.chakra.wire import (
-    FAULTS,
-    Metadata,
-    Node,
-    attribute_of,
-    metadata_of,
-    read,
-    varint,
-    varints,
-    written_plainly,
-)
+import numpy as np
 
-Content = TypeVar("Content")
+from scaleout.interop.chakra import vocabulary
+from scaleout.interop.chakra.fields import Bits, Fields, all_texts, attributes, packed, split
+from scaleout.interop.chakra.framing import Content, bounds
+from scaleout.interop.chakra.parts import Parts, Read
+from scaleout.interop.chakra.rows import NUMBERS, Row, kernel_of, kernel_text_of, read_row, states
+from scaleout.interop.chakra.tables import NodeType
+from scaleout.interop.chakra.texts import Bytes, Texts, padded
+from scaleout.interop.chakra.trace_set import PROCESS_GROUPS_NODE, declared_groups
+from scaleout.interop.chakra.wire import FAULTS, LAST_TYPE, Metadata, Node, metadata_of, read
+from scaleout.program.graph import NONE, Bools, Ints, NodeKind
+from scaleout.program.operations import Kernel
 
-_ID, _NAME, _TYPE, _ATTRIBUTE = 0x08, 0x12, 0x18, 0x52
+_ID, _NAME, _TYPE, _START, _DURATION, _ATTRIBUTE = 0x08, 0x12, 0x18, 0x30, 0x38, 0x52
 """Tags of fields: their numbers in the schema times eight, plus 0 for a varint or 2 for a length and as many bytes."""
 _DEPENDENCY, _DEPENDENCIES = (0x20, 0x28), (0x22, 0x2A)
 """One of the control or data dependencies, and all of them packed."""
-_ATTRIBUTE_NAME = 0x0A
-_DOUBLE, _DOUBLE_BYTES = 0x19, 8
-_HEAD = (_ID, _NAME, *_DEPENDENCY, *_DEPENDENCIES)
-_START = 0x30
-_UNREAD, _LABEL = -1, -2
-"""Codes of attributes that nobody reads, and of the first label; those of labels count down, those of contents up."""
+_SIDES, _SIDE_TEXTS = (0x42, 0x4A), (0x0A, 0x12, 0x1A)
+"""Inputs and outputs, and the texts that each has."""
+_TAGS = (_ID, _NAME, _TYPE, _START, _DURATION, _ATTRIBUTE, *_DEPENDENCY, *_DEPENDENCIES, *_SIDES)
+_BLOCK = 1 << 15
+"""Nodes that are read at a time: their columns stay in a processor's cache."""
+_EXACT = 2**53
+"""Microseconds up to here are floats too."""
+_HAS_TIME, _HAS_COUNTS = 16, 32
+"""Added to the type in a shape."""
 
-_Codes = tuple[tuple[int, ...], tuple[int, ...]]
-"""Codes of fields, of the content and of labels."""
+_COLUMNS = tuple(column for column in Row._fields if column not in ("kernel", "group"))
+_DTYPES = {"duration_s": np.float64, "is_metadata": np.bool_}
+"""Of columns that are no whole numbers."""
+_MICROS = "duration_micros"
 
 
-@dataclass
-class NodeReader(Generic[Content]):
-    """Reads files, and decodes each distinct content and label of all of them once."""
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    """Nodes of a file."""
 
-    # a node without its dependencies and labels to anything; of those that differ only in id and name the first
-    decode: Callable[[Node], Content]
-    reads: Collection[str]  # the attributes that `decode` reads
-    # attributes that are read apart, each with what reads it; first the one that differs most between nodes
-    labels: Mapping[str, Callable[[Node], Any]] = field(default_factory=dict)
-    apart: str = ""  # an attribute whose double is read apart where it is one >= 0; `decode` is given 0 then
-    values_apart: "array[float]" = field(default_factory=lambda: array("d"))  # D, NaN where it was not read apart
-    ids: "array[int]" = field(default_factory=lambda: array("Q"))  # of each distinct node, D of them, as are the names
-    names: list[str] = field(default_factory=list)
-    dependency_offsets: "array[int]" = field(default_factory=lambda: array("q", [0]))  # D + 1
-    dependencies: "array[int]" = field(default_factory=lambda: array("Q"))  # ids in ascending order
-    # of each distinct node, which of `contents` and of the distinct sets of labels
-    content_of: "array[int]" = field(default_factory=lambda: array("q"))
-    labels_of: "array[int]" = field(default_factory=lambda: array("q"))
-    contents: list[Content] = field(default_factory=list)  # what `decode` returned
-    _numbers: dict[bytes, int] = field(default_factory=dict)
-    _texts: dict[bytes, str] = field(default_factory=dict)
-    _codes: dict[bytes, int] = field(default_factory=dict)
-    _parts: list[bytes] = field(default_factory=list)
-    _values: list[tuple[str, Any]] = field(default_factory=list)
-    _runs: dict[bytes, _Codes] = field(default_factory=dict)
-    _contents: dict[tuple[int, ...], int] = field(default_factory=dict)
-    _label_sets: dict[tuple[int, ...], int] = field(default_factory=dict)
-    _apart: float = math.nan  # of the node that is being read
-    _last: tuple[bytes, list[int], list[int]] = (b"", [], [])
-    """Content of the last file, where its nodes begin, and their numbers."""
+    ids: Bits  # (N,)
+    names: Ints  # (N,) numbers of `NodeReader.names`
+    # of rows and of labels, (N,); and `kernel` and `group`, numbers of those of the reader, or `NONE`
+    columns: Mapping[str, Any]
+    users: Ints  # (E,) which node waits, in any order, for which identifier
+    needs: Bits  # (E,)
+    declared: Mapping[str, list[int]]  # groups that metadata nodes list, key to ranks
 
-    def read(self, path: str | os.PathLike[str]) -> tuple[Metadata, list[int]]:
-        """Read a file: its metadata, and the number of each of its nodes among the distinct ones.
+
+class _Shape(NamedTuple):
+    """What nodes of a shape are, and the plain number that a column is for each of them instead."""
+
+    row: Row
+    sources: Mapping[str, str]
+    kernel: int  # of `NodeReader._kernel_texts`, or `NONE`
+    group: int  # of `NodeReader._group_texts`
+
+
+class _Block(NamedTuple):
+    """Nodes that follow one another in a file."""
+
+    whole: bytes  # of the file
+    begins: Ints  # (N,) bytes of the file
+    ends: Ints
+
+    def node(self, at: int) -> Node:
+        """Read a node the plain way."""
+        return Node(self.whole[int(self.begins[at]) : int(self.ends[at])])
+
+
+class _PlainNode(NamedTuple):
+    """An odd node."""
+
+    node: Node
+    row: Row
+    labels: Mapping[str, int]
+
+
+class NodeReader:
+    """Reads files; names, kernels, groups and phases have numbers of their own, the same in all files."""
+
+    def __init__(self, *, dtype: str) -> None:
+        self.names: list[str] = []
+        self.kernels: list[Kernel] = []
+        self.groups: list[tuple[str, int]] = []  # key of a group, and the family that our own attribute states
+        self._dtype = dtype
+        self._parts = Parts()
+        self._names, self._shapes, self._kernels, self._groups = Texts(), Texts(), Texts(), Texts()
+        self._last: tuple[list[bytes], Nodes | None] = [], None  # messages of the file before, and their nodes
+        self._known_shapes: list[_Shape | None] = []  # None if no node of it can be taken over
+        self._kernel_texts: dict[str, int] = {}
+        self._group_texts = {"": 0}
+        self._kernel_numbers: dict[Kernel, int] = {}
+        self._number_of_kernel: list[int] = []
+        self._repeating: list[int] = []  # shapes in which an attribute repeats
+
+    @property
+    def phases(self) -> list[str]:
+        """Phases by number."""
+        return list(self._parts.phases)
+
+    def read(self, content: Content) -> tuple[Metadata, Nodes]:
+        """Read a file: its metadata and its nodes.
 
         Raises
         ------
         TraceError
-            As `wire.read` does, or as `decode` and `labels` do.
+            As `wire.read` does, or as `rows` does.
         """
-        content = read_content(Path(path))
-        metadata = metadata_of(content, next(frames(content))[1])
+        starts, bodies, fault = bounds(content)
+        if fault is not None:
+            read(content.path)  # says what is wrong before that
+            raise fault
+        metadata = metadata_of(content, content.whole[bodies[0] : starts[1]])
+        begins, ends = np.array(bodies[1:], np.int64), np.array(starts[2:], np.int64)
+        if np.count_nonzero(begins == ends) > 1:
+            read(content.path)  # says which nodes are empty
+        messages = [content.whole[begin:end] for begin, end in zip(bodies[1:], starts[2:], strict=True)]
         try:
-            self._scan(content.whole)
+            nodes = self._patched(content.whole, begins, ends, messages)
         except FAULTS:
-            read(path)  # says what is wrong
+            read(content.path)  # says what is wrong
             raise
-        return metadata, self._last[2]
+        self._last = messages, nodes
+        return metadata, nodes
 
-    def node(self, number: int) -> Node:
-        """Return a distinct node as a whole."""
-        return Node(next(islice(self._numbers, number, None)))
+    def _patched(self, whole: bytes, begins: Ints, ends: Ints, messages: list[bytes]) -> Nodes:
+        """Read a file; of nodes most of which are those of the file before, only the others."""
+        before, last = self._last
+        if last is not None and len(before) == len(messages) and not last.declared:
+            changed = np.flatnonzero(np.fromiter(map(ne, before, messages), bool, len(messages)))
+            if len(changed) < len(messages) // 2:
+                return _replaced(last, changed, self._all(whole, begins[changed], ends[changed]))
+        return self._all(whole, begins, ends)
 
-    def forget(self) -> None:
-        """Drop the bytes of nodes and attributes, which only reading more files needs."""
-        self._numbers.clear()
-        self._last = b"", [], []
-        attribute_of.cache_clear()
+    def _all(self, whole: bytes, begins: Ints, ends: Ints) -> Nodes:
+        """Read nodes a block at a time."""
+        blocks = [
+            self._read(_Block(whole, begins[at : at + _BLOCK], ends[at : at + _BLOCK]))
+            for at in range(0, max(len(begins), 1), _BLOCK)
+        ]
+        return blocks[0] if len(blocks) == 1 else _joined(blocks)
 
-    def values(self, label: str, neutral: Any) -> list[Any]:
-        """Return the value of a label in each distinct set of labels; the first of a name counts."""
-        known = {_LABEL - index: value for index, (name, value) in enumerate(self._values) if name == label}
-        return [next((known[code] for code in codes if code in known), neutral) for codes in self._label_sets]
+    def _read(self, block: _Block) -> Nodes:
+        size = len(block.begins)
+        origin = int(block.begins[0]) if size else 0
+        data = padded(block.whole[origin : int(block.ends[-1]) if size else 0])
+        fields, odd = split(data, block.begins - origin, block.ends - origin, tags=_TAGS)
+        kinds = (_last(fields.of(_TYPE), size) << np.uint64(32)).view(np.int64) >> 32
+        micros = _last(fields.of(_DURATION), size)
+        names = self._names_of(data, fields.of(_NAME), size)
+        sides, alone = fields.of(*_SIDES), fields.of(*_DEPENDENCY)
+        users, needs, cut = packed(data, fields.of(*_DEPENDENCIES))
+        found, unfit = attributes(data, fields.of(_ATTRIBUTE))
+        said = self._parts.read(data, found, num_nodes=size)
+        if sides.owner.size:
+            odd[sides.owner[~all_texts(data, sides.begin, sides.begin + sides.size, tags=_SIDE_TEXTS)]] = True
+        odd[np.concatenate([cut, unfit, said.odd])] = True
+        odd |= (kinds < 0) | (kinds > LAST_TYPE) | (micros > _EXACT) | (names == NONE)
+        shapes, plain = self._shapes_of(block, kinds, micros > 0, said, odd)
+        columns = said.labels | self._columns(shapes, said.numbers | {_MICROS: micros})
+        users, needs = np.concatenate([users, alone.owner]), np.concatenate([needs, alone.value])
+        kept = ~odd[users]
+        more_users, more_needs = [users[kept]], [needs[kept]]
+        ids = _last(fields.of(_ID), size)
+        for at, each in plain.items():
+            self._put(columns, at, each)
+            ids[at], names[at] = each.node.id, self._name_of(each.node.name)
+            more_users.append(np.full(len(each.node.dependencies), at))
+            more_needs.append(np.array(each.node.dependencies, np.uint64))
+        return Nodes(
+            ids,
+            names,
+            columns | {"kernel": self._kernels_of(columns), "group": self._groups_of(columns)},
+            np.concatenate(more_users),
+            np.concatenate(more_needs),
+            self._declared(block, names, columns["is_metadata"]),
+        )
 
-    @cached_property
-    def _marker(self) -> bytes:
-        """How the name of the first label is written, behind the tag and the length of its attribute."""
-        label = next(iter(self.labels), "").encode()
-        return bytes([_ATTRIBUTE_NAME, len(label)]) + label if label else b""
+    def _names_of(self, data: Bytes, fields: Fields, size: int) -> Ints:
+        """Return the number of the name of each node; `NONE` if it is no text."""
+        begins, sizes = np.zeros(size, np.int64), np.zeros(size, np.int64)
+        begins[fields.owner], sizes[fields.owner] = fields.begin, fields.size
+        numbers = self._names.numbers(data, begins, sizes)
+        bad = self._learn_names()
+        return np.where(np.isin(numbers, bad), NONE, numbers) if bad else numbers
 
-    @cached_property
-    def _number(self) -> bytes:
-        """How the attribute that is read apart is written, up to its value."""
-        name = self.apart.encode()
-        return bytes([_ATTRIBUTE, len(name) + 11, _ATTRIBUTE_NAME, len(name)]) + name + bytes([_DOUBLE])
+    def _name_of(self, name: str) -> int:
+        text = name.encode()
+        (number,) = self._names.numbers(padded(text), np.array([0]), np.array([len(text)])).tolist()
+        self._learn_names()
+        return int(number)
 
-    def _scan(self, content: bytes) -> None:
-        """Split a file into nodes. Spans of nodes that are those of the last file are taken over, ever longer ones."""
-        last, begins, known = self._last
-        size, at = varint(content, 0)
-        at, end, span, place, empty = at + size, len(content), 1, 0, 0
-        starts: list[int] = []
-        numbers: list[int] = []
-        while at < end:
-            until = min(place + span, len(known))
-            if place < until and content.startswith(last[begins[place] : begins[until]], at):
-                moved = at - begins[place]
-                starts += [begin + moved for begin in begins[place:until]] if moved else begins[place:until]
-                numbers += known[place:until]
-                at, place, span = begins[until] + moved, until, 2 * span
-                continue
-            if span > 1:
-                span = 1
-                continue
-            size, body = content[at], at + 1
-            if size > 0x7F:
-                size, body = varint(content, at)
-            if body + size > end or body > at + MAX_LENGTH_BYTES:
-                raise ValueError
-            frame = content[body : body + size]
-            number = self._numbers.get(frame)
-            empty += not frame
-            if empty > 1:
-                raise ValueError
-            if number is None:
-                number = self._numbers[frame] = self._take_apart(frame)
-            numbers.append(number)
-            starts.append(at)
-            at = body + size
-            place += 1
-        if numbers.count(self._numbers.get(b"", -1)) > 1:
-            raise ValueError
-        self._last = content, [*starts, end], numbers
-
-    def _take_apart(self, frame: bytes) -> int:
-        """Read a node that was not met before, and return its number."""
-        self._apart = math.nan
-        try:
-            node_id, name, waits, (content, labels) = self._fields(frame)
-        except (ValueError, IndexError):  # such as fields of a later schema, or in another order
-            Node(frame)  # raises if it is none
-            node_id, name, waits, (content, labels) = self._fields(written_plainly(frame))
-        text = self._texts.setdefault(name, name.decode())
-        if content not in self._contents:
-            node = Node(b"".join([self._parts[code] for code in content]))
-            node.id, node.name = node_id, text
-            self._contents[content] = len(self.contents)
-            self.contents.append(self.decode(node))
-        self.values_apart.append(self._apart)
-        self.ids.append(node_id)
-        self.names.append(text)
-        self.dependencies.extend(waits)
-        self.dependency_offsets.append(len(self.dependencies))
-        self.content_of.append(self._contents[content])
-        self.labels_of.append(self._label_sets.setdefault(labels, len(self._label_sets)))
-        return len(self.ids) - 1
-
-    def _fields(self, frame: bytes) -> tuple[int, bytes, list[int], _Codes]:
-        """Split a node into its id, name, dependencies, and the codes of its other fields, which follow these."""
-        node_id, name, at, end = 0, b"", 0, len(frame)
-        waits: list[int] = []
-        kind = b""  # the last of its types counts, as protobuf merges
-        while at < end and (tag := frame[at]) < _START:
-            value, stop = frame[at + 1], at + 2
-            if value > 0x7F:
-                value, stop = varint(frame, at + 1)
-            if tag == _ID:
-                node_id = value
-            elif tag == _NAME:
-                name = frame[stop : stop + value]
-                stop += value
-            elif tag in _DEPENDENCIES:
-                waits += varints(frame[stop : stop + value])
-                stop += value
-            elif tag in _DEPENDENCY:
-                waits.append(value)
-            elif tag == _TYPE:
-                kind = frame[at:stop]
-            else:
-                raise ValueError
-            at = stop
-        if at > end:
-            raise ValueError
-        content, labels = self._rest(frame[at:], (node_id, name))
-        if kind:
-            code = self._codes.get(kind)
-            content = (self._code(kind, (node_id, name)) if code is None else code, *content)
-        return node_id, name, sorted(set(waits)) if len(waits) > 1 else waits, (content, labels)
-
-    def _rest(self, fields: bytes, first: tuple[int, bytes]) -> _Codes:
-        """Return the codes of the fields of a node, and read a number apart."""
-        at = fields.find(self._number) if self.apart else -1
-        end = at + len(self._number) + _DOUBLE_BYTES
-        if at < 0 or end > len(fields) or self.apart.encode() in fields[:at]:  # the first of a name counts
-            return self._around_label(fields, first)
-        (value,) = struct.unpack_from("<d", fields, end - _DOUBLE_BYTES)
-        if not 0 <= value < math.inf:
-            return self._around_label(fields, first)
-        try:
-            before, of_before = self._run(fields[:at], first)
-            codes_of = self._around_label if self._marker in fields else self._run
-            behind, of_behind = codes_of(fields[end:], first)
-        except (ValueError, IndexError):  # its name stands in a text
-            return self._around_label(fields, first)
-        self._apart = value
-        number, _ = self._run(self._number + bytes(_DOUBLE_BYTES), first)
-        return before + number + behind, of_before + of_behind
-
-    def _run(self, run: bytes, first: tuple[int, bytes]) -> _Codes:
-        """Return the codes of some fields that follow each other."""
-        codes = self._runs.get(run)
-        if codes is None:
-            codes = self._runs[run] = self._walk(run, first)
-        return codes
-
-    def _around_label(self, fields: bytes, first: tuple[int, bytes]) -> _Codes:
-        """Return the codes of the fields of a node; before and behind the first label they are often known."""
-        at = fields.find(self._marker) - 2
-        if at < 0:
-            return self._walk(fields, first)
-        content: tuple[int, ...] = ()
-        labels: tuple[int, ...] = ()
-        for run in (fields[:at], fields[at : at + 2 + fields[at + 1]], fields[at + 2 + fields[at + 1] :]):
+    def _learn_names(self) -> list[int]:
+        """Decode names that were not met before; return the numbers of those that are no text."""
+        bad = []
+        for number, text in enumerate(self._names.known[len(self.names) :], start=len(self.names)):
             try:
-                codes = self._run(run, first)
-            except (ValueError, IndexError):  # the name of the label stands in a text
-                return self._walk(fields, first)
-            content += codes[0]
-            labels += codes[1]
-        return content, labels
+                self.names.append(text.decode())
+            except UnicodeDecodeError:
+                self.names.append("")
+                bad.append(number)
+        return bad
 
-    def _walk(self, fields: bytes, first: tuple[int, bytes]) -> _Codes:
-        """Return the codes of a run of fields one by one; `first` is the id and name of their node, for messages."""
-        at, end = 0, len(fields)
-        content: list[int] = []
-        labels: list[int] = []
-        while at < end:
-            tag, value, stop = fields[at], fields[at + 1], at + 2
-            if value > 0x7F:
-                value, stop = varint(fields, at + 1)
-            if tag & 7 == 2:
-                stop += value
-            if tag & 0x85 or stop > end or tag in _HEAD:  # a number above 15, or a wire type that is neither 0 nor 2
-                raise ValueError
-            if tag != _START:
-                code = self._codes.get(fields[at:stop])
-                if code is None:
-                    code = self._code(fields[at:stop], first)
-                if code >= 0:
-                    content.append(code)
-                elif code <= _LABEL:
-                    labels.append(code)
-            at = stop
-        return tuple(content), tuple(labels)
+    def _shapes_of(
+        self, block: _Block, kinds: Ints, has_time: Bools, said: Read, odd: Bools
+    ) -> tuple[Ints, dict[int, _PlainNode]]:
+        """Return the shape of each node; and the odd ones, to which those are added in which an attribute repeats."""
+        size = len(kinds)
+        has_counts = (said.numbers["num_ops"] > 0) | (said.numbers["tensor_size"] > 0)
+        heads = kinds + _HAS_TIME * has_time + _HAS_COUNTS * has_counts
+        owner = np.concatenate([np.arange(size), said.owner]).astype(np.uint16)  # by which sorting is quick
+        symbols = np.concatenate([heads, said.symbol])[np.argsort(owner, kind="stable")]
+        counts = np.bincount(owner, minlength=size) * symbols.itemsize
+        sound = np.flatnonzero(~odd)
+        shapes = np.full(size, NONE)
+        begins = np.cumsum(counts) - counts
+        shapes[sound] = self._shapes.numbers(padded(symbols.tobytes()), begins[sound], counts[sound])
+        new, first = np.unique(shapes, return_index=True)
+        firsts = dict(zip(first.tolist(), new.tolist(), strict=True))
+        known = len(self._known_shapes)
+        for number, text in enumerate(self._shapes.known[known:], start=known):
+            names = self._parts.names(np.frombuffer(text, np.int64)[1:].tolist())
+            self._known_shapes.append(None)
+            if len(set(names)) < len(names):
+                self._repeating.append(number)
+        if self._repeating:
+            odd |= np.isin(shapes, self._repeating)
+        plain: dict[int, _PlainNode] = {}
+        odd_ones = set(np.flatnonzero(odd).tolist())
+        for at in sorted(odd_ones | {at for at, number in firsts.items() if number >= known}):
+            node = block.node(at)
+            if at in odd_ones:
+                labels = self._parts.label_values(node)
+                plain[at] = _PlainNode(node, read_row(node, dtype=self._dtype), labels)
+            else:
+                number = firsts[at]
+                self._known_shapes[number] = self._shape(node, self._shapes.known[number])
+        return shapes, plain
 
-    def _code(self, part: bytes, first: tuple[int, bytes]) -> int:
-        """Give a field that was not met before its code."""
-        node = Node(part)
-        name = next(iter(node.attributes), "")
-        if name in self.labels:
-            node.id, node.name = first[0], first[1].decode()
-            self._codes[part] = _LABEL - len(self._values)
-            self._values.append((name, self.labels[name](node)))
-        elif node.attributes and name not in self.reads:
-            self._codes[part] = _UNREAD
-        else:
-            self._codes[part] = len(self._parts)
-            self._parts.append(part)
-        return self._codes[part]
+    def _shape(self, node: Node, symbols: bytes) -> _Shape:
+        row = read_row(node, dtype=self._dtype)
+        plain = self._parts.plain_names(np.frombuffer(symbols, np.int64)[1:].tolist())
+        numbers = NUMBERS[NodeType(node.type)]
+        sources = {column: name for column, name in numbers.items() if name in plain}
+        if vocabulary.DURATION in plain and numbers:
+            sources["duration_s"] = vocabulary.DURATION
+        elif "flops" in numbers and node.duration_micros and not states(node, vocabulary.DURATION):
+            sources["duration_s"] = _MICROS
+        return _Shape(row, sources, self._kernel_text(node, row), self._group_text(row))
+
+    def _kernel_text(self, node: Node, row: Row) -> int:
+        if row.kernel is None:
+            return NONE
+        return self._kernel_texts.setdefault(kernel_text_of(node), len(self._kernel_texts))
+
+    def _group_text(self, row: Row) -> int:
+        return self._group_texts.setdefault(row.group, len(self._group_texts))
+
+    def _columns(self, shapes: Ints, numbers: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the columns of rows, and what numbers of kernels and groups are made of; of odd nodes anything."""
+        present, of_node = np.unique(shapes, return_inverse=True)
+        found = [(self._known_shapes[number] if number != NONE else None) or _ODD for number in present.tolist()]
+        columns: dict[str, Any] = {}
+        for column in _COLUMNS:
+            dtype: Any = _DTYPES.get(column, np.int64)
+            values = np.array([getattr(shape.row, column) for shape in found], dtype)[of_node]
+            sources = [shape.sources.get(column, "") for shape in found]
+            for source in sorted(set(sources) - {""}):
+                those = np.array([each == source for each in sources])[of_node]
+                numeric = numbers[source][those]
+                if column == "duration_s":
+                    numeric = numeric / 1e6 if source == _MICROS else numeric.view(np.float64)
+                values[those] = numeric
+            columns[column] = values
+        for column in ("kernel", "group"):
+            columns[column] = np.array([getattr(shape, column) for shape in found], np.int64)[of_node]
+        return columns
+
+    def _put(self, columns: Mapping[str, Any], at: int, plain: _PlainNode) -> None:
+        """Write an odd node into columns."""
+        for column in _COLUMNS:
+            columns[column][at] = getattr(plain.row, column)
+        columns["kernel"][at] = self._kernel_text(plain.node, plain.row)
+        columns["group"][at] = self._group_text(plain.row)
+        for column, value in plain.labels.items():
+            columns[column][at] = value
+
+    def _kernels_of(self, columns: Mapping[str, Any]) -> Ints:
+        """Return the number of the kernel of each node, which its text, FLOPs and bytes tell."""
+        those = np.flatnonzero(columns["kernel"] != NONE)
+        counted = columns["kind"][those] == NodeKind.COMPUTE  # communication that was recorded has no counts
+        counts = [np.where(counted, columns[name][those], 0) for name in ("flops", "bytes")]
+        found = self._kernels.of_rows(np.stack([columns["kernel"][those], *counts], axis=1))
+        texts = list(self._kernel_texts)
+        for key in self._kernels.known[len(self._number_of_kernel) :]:
+            text, flops, size_bytes = np.frombuffer(key, np.int64).tolist()
+            kernel = kernel_of(texts[text], dtype=self._dtype, flops=flops, size_bytes=size_bytes)
+            if self._kernel_numbers.setdefault(kernel, len(self.kernels)) == len(self.kernels):
+                self.kernels.append(kernel)
+            self._number_of_kernel.append(self._kernel_numbers[kernel])
+        numbers = np.full(len(columns["kernel"]), NONE)
+        numbers[those] = np.array(self._number_of_kernel)[found]
+        return numbers
+
+    def _groups_of(self, columns: Mapping[str, Any]) -> Ints:
+        """Return the number of the group of each node, which its key and our own attribute tell."""
+        those = np.flatnonzero((columns["group"] > 0) | (columns["family"] != NONE))
+        found = self._groups.of_rows(np.stack([columns["group"][those], columns["family"][those]], axis=1))
+        texts = list(self._group_texts)
+        for key in self._groups.known[len(self.groups) :]:
+            text, family = np.frombuffer(key, np.int64).tolist()
+            self.groups.append((texts[text], family))
+        numbers = np.full(len(columns["group"]), NONE)
+        numbers[those] = found
+        return numbers
+
+    def _declared(self, block: _Block, names: Ints, is_metadata: Bools) -> dict[str, list[int]]:
+        """Return the groups that metadata nodes list, key to ranks."""
+        declared: dict[str, list[int]] = {}
+        for at in np.flatnonzero(is_metadata).tolist():
+            if self.names[names[at]] == PROCESS_GROUPS_NODE:
+                declared.update(declared_groups(block.node(at)))
+        return declared
+
+
+_ODD = _Shape(Row(), {}, NONE, 0)
+"""Stands for the shape of odd nodes."""
+
+
+def _joined(blocks: Sequence[Nodes]) -> Nodes:
+    """Join blocks of nodes."""
+    firsts = np.cumsum([0, *(len(block.ids) for block in blocks[:-1])]).tolist()
+    return Nodes(
+        np.concatenate([block.ids for block in blocks]),
+        np.concatenate([block.names for block in blocks]),
+        {name: np.concatenate([block.columns[name] for block in blocks]) for name in blocks[0].columns},
+        np.concatenate([block.users + first for block, first in zip(blocks, firsts, strict=True)]),
+        np.concatenate([block.needs for block in blocks]),
+        {key: ranks for block in blocks for key, ranks in block.declared.items()},
+    )
+
+
+def _replaced(nodes: Nodes, places: Ints, by: Nodes) -> Nodes:
+    """Put nodes into the places of others."""
+
+    def column(old: Any, new: Any) -> Any:
+        if not len(places) or (old[places] == new).all():
+            return old
+        mixed = old.copy()
+        mixed[places] = new
+        return mixed
+
+    kept = ~np.isin(nodes.users, places)
+    return Nodes(
+        column(nodes.ids, by.ids),
+        column(nodes.names, by.names),
+        {name: column(values, by.columns[name]) for name, values in nodes.columns.items()},
+        np.concatenate([nodes.users[kept], places[by.users]]),
+        np.concatenate([nodes.needs[kept], by.needs]),
+        by.declared,
+    )
+
+
+def _last(fields: Fields, size: int) -> Bits:
+    """Return the value of a field of each node, which is the last where it repeats, and zero where it is not."""
+    values = np.zeros(size, np.uint64)
+    values[fields.owner] = fields.value
+    return values

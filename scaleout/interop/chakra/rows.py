@@ -66,7 +66,7 @@ def held(value: int, name: str, where: str) -> int:
     return value
 
 
-def _integer(name: str, node: Node, default: int | None = NONE) -> int:
+def _integer(name: str, node: Node, default: int = NONE) -> int:
     return held(get(node, name, int, default=default), name, str(node))
 
 
@@ -90,23 +90,41 @@ class Label(NamedTuple):
     column: str
     neutral: Any
     read: Callable[[Node], Any]
+    lowest: int | None = None  # if it is a plain number, which a lower one stands for
 
 
 LABELS: Mapping[str, Label] = {
-    vocabulary.MICROBATCH: Label("microbatch", NONE, partial(_integer, vocabulary.MICROBATCH)),
-    vocabulary.STAGE: Label("stage", NONE, partial(_integer, vocabulary.STAGE)),
+    vocabulary.MICROBATCH: Label("microbatch", NONE, partial(_integer, vocabulary.MICROBATCH), -_INT64_END),
+    vocabulary.STAGE: Label("stage", NONE, partial(_integer, vocabulary.STAGE), -_INT64_END),
     vocabulary.ROLE: Label("role", 0, _role),
-    vocabulary.LAYER: Label("layer", NONE, partial(_integer, vocabulary.LAYER)),
-    vocabulary.STREAM: Label("stream", 0, _stream),
+    vocabulary.LAYER: Label("layer", NONE, partial(_integer, vocabulary.LAYER), -_INT64_END),
+    vocabulary.STREAM: Label("stream", 0, _stream, 0),
     vocabulary.PHASE: Label("phase", "", _phase),
 }
-"""First the one that differs most between nodes."""
+
+_OF_COMPUTE = {"flops": "num_ops", "bytes": "tensor_size", "priority": vocabulary.PRIORITY}
+_OF_COLLECTIVE = {"bytes": "comm_size", "priority": "comm_priority", "family": vocabulary.GROUP}
+_OF_MESSAGE = {"tag": "comm_tag", **_OF_COLLECTIVE}
+NUMBERS: Mapping[NodeType, Mapping[str, str]] = {
+    NodeType.INVALID_NODE: {},
+    NodeType.METADATA_NODE: {},
+    NodeType.MEM_LOAD_NODE: _OF_COMPUTE,
+    NodeType.MEM_STORE_NODE: _OF_COMPUTE,
+    NodeType.COMP_NODE: _OF_COMPUTE,
+    NodeType.COMM_SEND_NODE: {"peer": "comm_dst", "own_side": "comm_src", **_OF_MESSAGE},
+    NodeType.COMM_RECV_NODE: {"peer": "comm_src", "own_side": "comm_dst", **_OF_MESSAGE},
+    NodeType.COMM_COLL_NODE: _OF_COLLECTIVE,
+}
+"""Columns of a row that are plain numbers, and the attribute that each is, for every type of node."""
+COUNTS = ("num_ops", "tensor_size", "comm_size")
+"""Attributes that are at least zero."""
+_OPTIONAL = {"num_ops": 0, "tensor_size": 0, vocabulary.PRIORITY: 0, "comm_priority": 0, vocabulary.GROUP: NONE}
+"""What an attribute is where it is absent."""
 
 READ = frozenset(
     {
-        *("is_cpu_op", "num_ops", "tensor_size", "involved_dim", "pg_name", "comm_type", "comm_size"),
-        *("comm_src", "comm_dst", "comm_tag", "comm_priority", vocabulary.DURATION, vocabulary.TIME_SOURCE),
-        *(vocabulary.KERNEL, vocabulary.PRIORITY, vocabulary.GROUP),
+        *("is_cpu_op", "involved_dim", "pg_name", "comm_type", vocabulary.DURATION, vocabulary.TIME_SOURCE),
+        *(vocabulary.KERNEL, *(attribute for numbers in NUMBERS.values() for attribute in numbers.values())),
     }
 )
 """Attributes that `read_row` reads."""
@@ -122,42 +140,42 @@ def read_row(node: Node, *, dtype: str) -> Row:
     GraphError
         If a kernel has no time and no FLOPs, or a number is larger than a graph holds.
     """
-    if node.type == NodeType.COMM_COLL_NODE:
-        return _collective(node)
-    if node.type == NodeType.COMM_SEND_NODE:
-        return _message(node, NodeKind.SEND, own="comm_src", peer="comm_dst")
-    if node.type == NodeType.COMM_RECV_NODE:
-        return _message(node, NodeKind.RECV, own="comm_dst", peer="comm_src")
     if node.type in (NodeType.METADATA_NODE, NodeType.INVALID_NODE):  # ASTRA-sim passes over both too
         is_metadata = node.type == NodeType.METADATA_NODE
         return Row(duration_s=0.0, time_source=TimeSource.GIVEN, is_metadata=is_metadata)
-    return _compute(node, dtype=dtype)
+    if node.type in (NodeType.MEM_LOAD_NODE, NodeType.MEM_STORE_NODE, NodeType.COMP_NODE):
+        return _compute(node, dtype=dtype)
+    if node.type == NodeType.COMM_COLL_NODE:
+        return _collective(node)
+    kind = NodeKind.SEND if node.type == NodeType.COMM_SEND_NODE else NodeKind.RECV
+    return Row(kind=kind, **_numbers(node), **_recorded(node))
 
 
-def _states(node: Node, name: str) -> bool:
+def states(node: Node, name: str) -> bool:
+    """Whether a node has an attribute with a value."""
     return node.attributes.get(name, (None, None))[0] is not None
 
 
-def _count(node: Node, name: str) -> int:
-    """Read a size or a count of FLOPs, which a column of int64 must hold."""
-    value = get(node, name, int)
-    if not 0 <= value < _INT64_END:
-        raise TraceError(f"{node}: {name} is {value}; write a number from 0 to 2**63 - 1")
-    return value
+def _numbers(node: Node) -> dict[str, Any]:
+    """Read the columns that are plain numbers."""
+    columns: dict[str, Any] = {}
+    for column, attribute in NUMBERS[NodeType(node.type)].items():
+        own_side = NONE if column == "own_side" else None
+        value = get(node, attribute, int, default=_OPTIONAL.get(attribute, own_side))
+        if attribute in COUNTS and not 0 <= value < _INT64_END:
+            raise TraceError(f"{node}: {attribute} is {value}; write a number from 0 to 2**63 - 1")
+        columns[column] = held(value, attribute, str(node))
+    return columns
 
 
 def _compute(node: Node, *, dtype: str) -> Row:
-    row = Row(
-        flops=_count(node, "num_ops") if _states(node, "num_ops") else 0,
-        bytes=_count(node, "tensor_size") if _states(node, "tensor_size") else 0,
-        priority=_integer(vocabulary.PRIORITY, node, 0),
-    )
-    if _states(node, vocabulary.DURATION):
+    row = Row(**_numbers(node))
+    if states(node, vocabulary.DURATION):
         return _timed_by_us(node, row)
-    kernel = custom(dtype=dtype, flops=row.flops, bytes=row.bytes) if row.flops or row.bytes else None
+    kernel = kernel_of("", dtype=dtype, flops=row.flops, size_bytes=row.bytes) if row.flops or row.bytes else None
     if kernel is not None and not node.duration_micros:
         return row._replace(kernel=kernel)
-    states_work = node.duration_micros or _states(node, "num_ops") or _states(node, "tensor_size")
+    states_work = node.duration_micros or states(node, "num_ops") or states(node, "tensor_size")
     if states_work or get(node, "is_cpu_op", bool, default=False):
         return row._replace(kernel=kernel, duration_s=node.duration_micros / 1e6, time_source=TimeSource.GIVEN)
     raise GraphError(f"{node} is a kernel with no time and no FLOPs; give it a duration, or num_ops and tensor_size")
@@ -165,7 +183,7 @@ def _compute(node: Node, *, dtype: str) -> Row:
 
 def _recorded(node: Node) -> dict[str, Any]:
     """Return the time of communication, and where it comes from, where our own attributes tell."""
-    if not _states(node, vocabulary.DURATION):
+    if not states(node, vocabulary.DURATION):
         return {}
     row = _timed_by_us(node, Row())
     if row.time_source not in (TimeSource.RECORDED, TimeSource.SCALED):
@@ -180,7 +198,7 @@ def _timed_by_us(node: Node, row: Row) -> Row:
     text = get(node, vocabulary.KERNEL, str, default="")
     try:
         return row._replace(
-            kernel=vocabulary.parse_kernel(text, flops=row.flops, size_bytes=row.bytes) if text else None,
+            kernel=kernel_of(text, dtype="", flops=row.flops, size_bytes=row.bytes) if text else None,
             duration_s=duration_s,
             time_source=vocabulary.parse_time_source(get(node, vocabulary.TIME_SOURCE, str)),
         )
@@ -204,23 +222,20 @@ def _collective(node: Node) -> Row:
         )
     return Row(
         kind=NodeKind.COLLECTIVE,
-        bytes=_count(node, "comm_size"),
         collective=_COLLECTIVE_OF[value],
-        priority=_integer("comm_priority", node, 0),
-        family=_integer(vocabulary.GROUP, node),
         group=get(node, "pg_name", str, default="") or WORLD,
+        **_numbers(node),
         **_recorded(node),
     )
 
 
-def _message(node: Node, kind: NodeKind, *, own: str, peer: str) -> Row:
-    return Row(
-        kind=kind,
-        peer=_integer(peer, node, None),
-        own_side=_integer(own, node),
-        tag=_integer("comm_tag", node, None),
-        bytes=_count(node, "comm_size"),
-        priority=_integer("comm_priority", node, 0),
-        family=_integer(vocabulary.GROUP, node),
-        **_recorded(node),
-    )
+def kernel_text_of(node: Node) -> str:
+    """Return our own attribute of the kernel of a node that has one; empty if only its FLOPs and bytes are known."""
+    return get(node, vocabulary.KERNEL, str, default="") if states(node, vocabulary.DURATION) else ""
+
+
+def kernel_of(text: str, *, dtype: str, flops: int, size_bytes: int) -> Kernel:
+    """Return the kernel of a node, given what `kernel_text_of` says of it."""
+    if text:
+        return vocabulary.parse_kernel(text, flops=flops, size_bytes=size_bytes)
+    return custom(dtype=dtype, flops=flops, bytes=size_bytes)

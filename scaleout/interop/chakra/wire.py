@@ -17,12 +17,12 @@ from typing import Any
 from scaleout.interop.chakra.framing import GIVE_TRACE, WRITE_AGAIN, Content, frames, read_content
 from scaleout.interop.chakra.tables import KINDS, NodeType
 
-_VARINT, _EIGHT_BYTES, _SIZED, _FOUR_BYTES = 0, 1, 2, 5
-_WIDTHS = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}
-_LAST_TYPE = max(NodeType)
+VARINT, EIGHT_BYTES, SIZED, FOUR_BYTES = 0, 1, 2, 5
+_WIDTHS = {EIGHT_BYTES: 8, FOUR_BYTES: 4}
+LAST_TYPE = max(NodeType)
 FAULTS = (ValueError, LookupError, struct.error)
 """What bytes that are no message raise."""
-_NODE = dict.fromkeys((1, 3, 6, 7), _VARINT) | dict.fromkeys((2, 4, 5, 8, 9, 10), _SIZED)
+_NODE = dict.fromkeys((1, 3, 6, 7), VARINT) | dict.fromkeys((2, 4, 5, 8, 9, 10), SIZED)
 """Field of a node to its wire type; repeated numbers are packed."""
 
 
@@ -43,29 +43,31 @@ def _fixed(form: str) -> Callable[[bytes], Any]:
 
 
 _SCALARS: dict[str, tuple[int, Callable[[Any], Any]]] = {
-    "double": (_EIGHT_BYTES, _fixed("<d")),
-    "float": (_FOUR_BYTES, _fixed("<f")),
-    "int32": (_VARINT, _signed(32)),
-    "int64": (_VARINT, _signed(64)),
-    "uint32": (_VARINT, _unsigned(32)),
-    "uint64": (_VARINT, _unsigned(64)),
-    "sint32": (_VARINT, _zigzag(32)),
-    "sint64": (_VARINT, _zigzag(64)),
-    "fixed32": (_FOUR_BYTES, _fixed("<I")),
-    "fixed64": (_EIGHT_BYTES, _fixed("<Q")),
-    "sfixed32": (_FOUR_BYTES, _fixed("<i")),
-    "sfixed64": (_EIGHT_BYTES, _fixed("<q")),
-    "bool": (_VARINT, bool),
-    "string": (_SIZED, lambda value: value.decode()),
-    "bytes": (_SIZED, bytes),
+    "double": (EIGHT_BYTES, _fixed("<d")),
+    "float": (FOUR_BYTES, _fixed("<f")),
+    "int32": (VARINT, _signed(32)),
+    "int64": (VARINT, _signed(64)),
+    "uint32": (VARINT, _unsigned(32)),
+    "uint64": (VARINT, _unsigned(64)),
+    "sint32": (VARINT, _zigzag(32)),
+    "sint64": (VARINT, _zigzag(64)),
+    "fixed32": (FOUR_BYTES, _fixed("<I")),
+    "fixed64": (EIGHT_BYTES, _fixed("<Q")),
+    "sfixed32": (FOUR_BYTES, _fixed("<i")),
+    "sfixed64": (EIGHT_BYTES, _fixed("<q")),
+    "bool": (VARINT, bool),
+    "string": (SIZED, lambda value: value.decode()),
+    "bytes": (SIZED, bytes),
 }
 """Scalar to its wire type, and what turns a field into a value."""
 
-_ATTRIBUTE = {1: ("name", _SIZED), 2: ("doc_string", _SIZED)} | {
-    number: (kind, _SIZED if kind.endswith("_list") else _SCALARS[kind.partition("_")[0]][0])
+_ATTRIBUTE = {1: ("name", SIZED), 2: ("doc_string", SIZED)} | {
+    number: (kind, SIZED if kind.endswith("_list") else _SCALARS[kind.partition("_")[0]][0])
     for number, kind in enumerate(KINDS, start=3)
 }
 """Field of an attribute to its name and wire type."""
+ATTRIBUTE_WIRES = {number: wire_type for number, (_, wire_type) in _ATTRIBUTE.items() if number > 2}
+"""Field of an attribute's value to its wire type."""
 
 
 class SchemaError(ValueError):
@@ -86,7 +88,7 @@ class Metadata:
         for number, wire_type, value in fields(frame):
             if number > 2:
                 self.has_later_fields = True
-            elif wire_type != _SIZED:
+            elif wire_type != SIZED:
                 raise SchemaError
             elif number == 1:
                 self.version = value.decode()
@@ -109,7 +111,7 @@ class Node:
         self.dependencies: list[int] = []
         self.attributes: Attributes = {}
         for number, wire_type, value in fields(frame):
-            if wire_type != _NODE.get(number, wire_type) and (number not in (4, 5) or wire_type != _VARINT):
+            if wire_type != _NODE.get(number, wire_type) and (number not in (4, 5) or wire_type != VARINT):
                 raise SchemaError("its fields are not of the types of a Chakra Node, as in a schema older than 0.0.4")
             if number == 10:
                 name, kind, found = attribute_of(value)
@@ -121,16 +123,16 @@ class Node:
             elif number == 3:
                 self.type = _signed(32)(value)
             elif number in (4, 5):
-                self.dependencies += [value] if wire_type == _VARINT else varints(value)
+                self.dependencies += [value] if wire_type == VARINT else varints(value)
             elif number == 7:
                 self.duration_micros = value
             elif number in (8, 9):
-                texts = {part: text.decode() for part, of, text in fields(value) if part <= 3 and of == _SIZED}
+                texts = {part: text.decode() for part, of, text in fields(value) if part <= 3 and of == SIZED}
                 self.inputs = texts.get(1, self.inputs) if number == 8 else self.inputs
         self.waits = self.id, tuple(sorted(set(self.dependencies)))
         """Its id, and the ids of the nodes that it depends on in ascending order."""
-        if not 0 <= self.type <= _LAST_TYPE:
-            raise SchemaError(f"its type is {self.type}, but types go from 0 to {_LAST_TYPE:d}")
+        if not 0 <= self.type <= LAST_TYPE:
+            raise SchemaError(f"its type is {self.type}, but types go from 0 to {LAST_TYPE:d}")
 
     def __str__(self) -> str:
         return f"node {self.id} ({self.name!r})"
@@ -165,7 +167,7 @@ def _listed(scalar: str, message: bytes) -> list[Any]:
     for number, wire_type, value in fields(message):
         if number == 1 and wire_type == expected:
             values.append(plain(value))
-        elif number == 1 and wire_type == _SIZED:
+        elif number == 1 and wire_type == SIZED:
             parts = [value[at : at + width] for at in range(0, len(value), width)] if width else varints(value)
             values += map(plain, parts)
     return values
@@ -187,11 +189,11 @@ def fields(message: bytes) -> Iterator[tuple[int, int, Any]]:
         if key < 8:
             raise ValueError
         wire_type = key & 7
-        if wire_type in (_VARINT, _SIZED):
+        if wire_type in (VARINT, SIZED):
             value, at = message[at], at + 1
             if value > 0x7F:
                 value, at = varint(message, at - 1)
-            if wire_type == _VARINT:
+            if wire_type == VARINT:
                 yield key >> 3, wire_type, value
                 continue
         else:
@@ -230,16 +232,6 @@ def encoded(value: int) -> bytes:
         value >>= 7
     found.append(value)
     return bytes(found)
-
-
-def written_plainly(frame: bytes) -> bytes:
-    """Return a node with its fields in ascending order, without those of a later schema."""
-    plain = b""
-    for number, wire_type, value in sorted(fields(frame), key=lambda field: field[0]):
-        if number in _NODE:
-            plain += bytes([number << 3 | wire_type])
-            plain += encoded(value) if wire_type == _VARINT else encoded(len(value)) + value
-    return plain
 
 
 def read(path: str | os.PathLike[str], known: dict[bytes, Node] | None = None) -> tuple[Metadata, list[Node]]:

@@ -33,7 +33,6 @@ from scaleout.program.graph import (
     GraphBuilder,
     NodeKind,
     NodeRole,
-    compress,
     lowest_first,
     users_in,
 )
@@ -392,8 +391,8 @@ def _in_order(timeline: Timeline) -> list[int]:
     for moment in moments:
         call = recording.works[moment.work].call if moment.work != NONE else NONE
         keys.append(recording.calls[call].start_us if call != NONE else moment.start_us)
-    users = users_in(*compress([moment.follows for moment in moments]))
-    return lowest_first([len(moment.follows) for moment in moments], users, keys)
+    follows = [moment.follows for moment in moments]
+    return lowest_first(list(map(len, follows)), users_in(follows).__getitem__, keys.__getitem__)
 
 
 def _work(builder: GraphBuilder, call: Kernel | None) -> dict[str, Any]:

@@ -134,7 +134,7 @@ class _Unpacked:
 def _bytes_of(path: Path) -> bytes:
     if not path.name.lower().endswith(".gz"):
         with path.open("rb") as plain:
-            return plain.read(MOST_BYTES + 1)
+            return plain.read(min(MOST_BYTES, path.stat().st_size) + 1)  # taken before it is read
     with gzip.open(path) as zipped:
         file = cast("BinaryIO", zipped)
         return _Unpacked(path, file).whole(file)

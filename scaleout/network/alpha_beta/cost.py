@@ -323,3 +323,9 @@ def _at_size(profile: _Profile, size_bytes: float, given: int | None) -> Collect
         for c in ((math.floor(chunks), math.ceil(chunks)) if given is None else (given,))
     )
     return CollectiveCost(latency_s, link_s, num_chunks=num_chunks)
+
+
+def forget() -> None:
+    """Forget all costs: an algorithm has been defined anew."""
+    for kept in (_collective_cost, _candidates, _profile):
+        kept.cache_clear()

@@ -202,11 +202,14 @@ def _over_links(round_: Round, placement: Placement) -> Load:
     else:
         each = replace(round_, fraction=1.0, repeat=1)
         latency_s, mine = _of_group(links, placement, each)
-        carried = _of_siblings(links, replace(placement, ranks=()), groups, each) * round_.fraction
+        used, used_bytes = _of_siblings(links, replace(placement, ranks=()), groups, each)
+        carried = np.zeros(len(links))
+        carried[used] = used_bytes * round_.fraction
     busy = np.zeros(len(links))
     busy[mine] = carried[mine] / links.bytes_per_s(mine)
-    of_link = np.repeat([port.dimension for port in links.ports], placement.topology.num_ranks)
-    by_extent = {extent: busy[of_link == number] for extent, number in enumerate(_differ(placement))}
+    of_port = busy.reshape(len(links.ports), -1)
+    dimensions = np.array([port.dimension for port in links.ports])
+    by_extent = {extent: of_port[dimensions == number].ravel() for extent, number in enumerate(_differ(placement))}
     return Load(latency_s, {extent: seconds for extent, seconds in by_extent.items() if seconds.any()})
 
 
@@ -252,12 +255,15 @@ def _of_group(links: Links, placement: Placement, round_: Round) -> tuple[float,
 
 
 @lru_cache(maxsize=256)
-def _of_siblings(links: Links, placement: Placement, groups: tuple[tuple[int, ...], ...], round_: Round) -> Floats:
-    """(L,) bytes on each link of a round of all groups, for each byte of the collective."""
+def _of_siblings(
+    links: Links, placement: Placement, groups: tuple[tuple[int, ...], ...], round_: Round
+) -> tuple[Ints, Floats]:
+    """Links that a round of all groups uses, and the bytes on each for each byte of the collective."""
     carried = np.zeros(len(links))
     for routes, weights in _routes(links, placement, groups, round_):
         carried += np.bincount(routes.links, routes.shares * weights[routes.messages], minlength=len(links))
-    return carried
+    used = np.flatnonzero(carried)
+    return used, carried[used]
 
 
 @lru_cache(maxsize=64)

@@ -7,6 +7,8 @@ of the first, rank 0, gives the root of the second its half.
 Source: Sanders, Speck and Traeff, Parallel Computing 35(12), 2009; the shape of the trees is that of NCCL 2.4.
 """
 
+from functools import lru_cache
+
 from scaleout.network.collectives.algorithm import Algorithm
 from scaleout.network.collectives.rounds import Edges, Round, Schedule
 
@@ -39,6 +41,7 @@ def _mirrored(rank: int, num_ranks: int) -> int:
     return num_ranks - 1 - rank if num_ranks % 2 == 0 else (rank + 1) % num_ranks
 
 
+@lru_cache(maxsize=8)
 def _down(num_ranks: int) -> tuple[Edges, ...]:
     """Messages from each level of both trees to the next, the roots' first."""
     levels = []

@@ -163,3 +163,8 @@ def decide(times_s: Mapping[int, Mapping[str, float]], taken: Mapping[int, str])
         ratio = others.get(runner_up, time_s) / time_s if time_s else 1.0
         decisions.append(Decision(size_bytes, chosen, time_s, runner_up, ratio, changed))
     return tuple(decisions)
+
+
+def forget() -> None:
+    """Forget all demands: an algorithm has been defined anew."""
+    _demand.cache_clear()

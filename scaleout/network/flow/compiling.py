@@ -94,8 +94,10 @@ def compiled(function: _Function) -> _Function:
     return cast(_Function, found)
 
 
-def is_ready(function: Callable[..., Any], arguments: tuple[Any, ...], *, what: str, worth_it: bool) -> bool:
-    """Whether a function can be called, compiled here if need be, and the user told why that takes longer.
+def is_ready(
+    function: Callable[..., Any], arguments: tuple[Any, ...], *, what: str, worth_it: bool, compiles: bool = True
+) -> bool:
+    """Whether a function can be called, compiled here if need be (`compiles`), and the user told why that takes longer.
 
     Processes of a pool do not compile, nor does one while another does; without a folder to keep the code it has to be
     `worth_it` for this process alone.
@@ -106,7 +108,7 @@ def is_ready(function: Callable[..., Any], arguments: tuple[Any, ...], *, what: 
     machine = dispatcher.targetctx.codegen().magic_tuple()
     if signature in dispatcher.overloads or (kept is not None and kept.has(signature, machine)):
         return True
-    if parent_process() is not None or (kept is None and not worth_it):
+    if not compiles or parent_process() is not None or (kept is None and not worth_it):
         return False
     with _alone(None if kept is None else Path(kept.cache_path)) as alone:
         if alone:

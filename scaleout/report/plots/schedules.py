@@ -10,11 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
-
-mpl.use("agg")
-
 import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
+from matplotlib.axes import Axes as Axes  # noqa: PLC0414 - also for annotations elsewhere
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.text import Text
@@ -23,6 +20,8 @@ from scaleout.config.writing import write_bytes
 from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE, time_scale
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from scaleout.simulation.result import Timeline
     from scaleout.study.comparison import Comparison
 
@@ -34,6 +33,9 @@ STYLE: dict[Any, Any] = {
     "figure.dpi": 150,
     "svg.hashsalt": "scaleout",
 }
+
+_MOST_OPERATIONS = 20
+"""Bars of operations."""
 
 
 def draw_comparison(comparison: "Comparison", path: Path) -> None:
@@ -72,6 +74,33 @@ def save(figure: Figure, path: Path) -> None:
     figure.savefig(drawn, format=path.suffix[1:] or None, metadata=metadata)
     plt.close(figure)
     write_bytes(path, drawn.getvalue())
+
+
+@contextmanager
+def on_axes(axes: Axes | None, **options: Any) -> Iterator[Axes]:
+    """Yield axes to draw on in the style of all pictures: those given, or new ones; `options` are of `plt.subplots`."""
+    with mpl.rc_context(STYLE):
+        yield axes if axes is not None else plt.subplots(layout="constrained", **options)[1]
+
+
+def plot_bars(comparison: "Comparison", axes: Axes | None = None) -> Axes:
+    """Draw stacked bars of each schedule's time, and return the axes."""
+    with on_axes(axes, figsize=(7, 1.6 + 0.5 * len(comparison.outcomes))) as drawn_on:
+        scale, unit = time_scale(max(outcome.makespan_s for outcome in comparison.outcomes))
+        _bars(drawn_on, comparison, scale, unit)
+    return drawn_on
+
+
+def plot_operations(nodes: "pd.DataFrame", axes: Axes | None = None) -> Axes:
+    """Draw the whole time of each operation of a table of graph nodes, the longest on top, and return the axes."""
+    times = nodes.groupby("operation")["duration_s"].sum().sort_values().tail(_MOST_OPERATIONS)
+    kinds = nodes.groupby("operation")["kind"].first()
+    colours = [COMPUTE if kinds[name] == "compute" else COMMUNICATION for name in times.index]
+    scale, unit = time_scale(float(times.max()) if len(times) else 0.0)
+    with on_axes(axes, figsize=(7, 1 + 0.25 * len(times))) as drawn_on:
+        drawn_on.barh(times.index, times * scale, color=colours)
+        drawn_on.set_xlabel(f"time of all calls [{unit}]")
+    return drawn_on
 
 
 def _bars(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> None:

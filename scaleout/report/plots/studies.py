@@ -2,18 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from scaleout.config.units import format_bytes, format_seconds
 from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE, PUBLISHED, SERIES, time_scale
-from scaleout.report.plots.schedules import drawn
+from scaleout.report.plots.schedules import drawn, on_axes
 from scaleout.study.backends import BackendComparison
 from scaleout.study.buckets import Bucketed, best
 from scaleout.study.search.best import SLACK
 from scaleout.study.search.request import SearchRequest
 from scaleout.study.search.search import Answer
+from scaleout.study.sweep.columns import column_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _MARKERS = "^osDvPX"
 _PANELS = 3
@@ -89,6 +94,48 @@ def _colour(number: int) -> str:
     return SERIES[(1, 2, 0, 3, 4, 5, 6)[number % len(SERIES)]]
 
 
+def plot_bandwidths(rows: "pd.DataFrame", axes: Axes | None = None) -> Axes:
+    """Draw the bus bandwidth of each algorithm over the sizes of a collective, and return the axes."""
+    with on_axes(axes, figsize=(7, 4)) as drawn_on:
+        for number, (name, of) in enumerate(rows.sort_values("bytes").groupby("algorithm", sort=False)):
+            marker, colour = "osD^vPX"[number % 7], SERIES[number % len(SERIES)]
+            rates = of["bus_bandwidth_bytes_per_s"] / 1e9
+            drawn_on.plot(of["bytes"], rates, label=str(name), marker=marker, markersize=3.5, color=colour)
+        drawn_on.set_xscale("log", base=2)
+        drawn_on.set(xlabel="full buffer of a rank [B]", ylabel="bus bandwidth [GB/s]")
+        drawn_on.legend(frameon=False, fontsize=7)
+    return drawn_on
+
+
+def plot_cases(
+    cases: "pd.DataFrame", columns: tuple[str, str, str], numbers: Mapping[Any, float] | None, axes: Axes | None = None
+) -> Axes:
+    """Draw a result of a study over an input, and return the axes.
+
+    `columns` are the input along x, the result, and an input that has a line of its own for each value, or ``""``;
+    `numbers` are those of an input whose values are texts, such as ``"2x"``: factors, B/s or seconds.
+    """
+    x, y, colour = columns
+    ran = cases[cases["status"] == "ok"]
+    along = {str(text): number for text, number in (numbers or {}).items()}
+    with on_axes(axes, figsize=(7, 4)) as drawn_on:
+        for number, (name, of) in enumerate(ran.groupby(colour, sort=False) if colour else [("", ran)]):
+            at = [along.get(str(value), value) for value in of[x]]
+            marker, line = "osD^vPX"[number % 7], SERIES[number % len(SERIES)]
+            style = "-" if all(isinstance(value, int | float) for value in at) else ""
+            drawn_on.plot(at, of[y], label=str(name), marker=marker, linestyle=style, markersize=4, color=line)
+        drawn_on.set(xlabel=_labelled(x), ylabel=_labelled(y))
+        drawn_on.set_ylim(0, None)
+        if colour:
+            drawn_on.legend(frameon=False, fontsize=7, title=column_of(colour).label)
+    return drawn_on
+
+
+def _labelled(name: str) -> str:
+    found = column_of(name)
+    return f"{found.label} [{found.unit}]" if found.unit else found.label
+
+
 def draw_buckets(rows: Sequence[Bucketed], path: Path, *, title: str) -> None:
     """Draw the step and its exposed communication over the size of a bucket, a line a way to reduce."""
     with drawn(path, 1, 2, title=title, figsize=(9.6, 3.4), sharex=True) as (_, grid):
@@ -119,32 +166,38 @@ def _axes(axes: Axes, sizes: Sequence[int], what: str) -> None:
 
 
 def draw_plans(request: SearchRequest, answer: Answer, path: Path) -> None:
-    """Draw step time against memory of all evaluated plans; those that no other beats in both are joined and named."""
-    scale, unit = time_scale(answer.fastest[0].estimate.step_s)
-    last_s = SLACK * answer.fastest[0].estimate.step_s
-    near = [found.estimate for found in answer.evaluated if found.estimate.step_s <= last_s]
+    """Draw step time against memory of all evaluated plans; those that no other beats in both are named beside it."""
     with drawn(path, figsize=(9, 4.6)) as (_, grid):
-        axes = grid[0, 0]
-        axes.scatter(
-            [each.peak_bytes / 1e9 for each in near], [each.step_s * scale for each in near],
-            s=12, color=IDLE, label="evaluated",
-        )  # fmt: skip
-        memory = [found.estimate.peak_bytes / 1e9 for found in answer.front]
-        times = [found.estimate.step_s * scale for found in answer.front]
-        axes.step(memory, times, where="pre", color=COMPUTE, linewidth=1)
-        axes.scatter(memory, times, s=24, color=COMPUTE, zorder=3, label="least memory for its time")
-        for number, (x, y) in enumerate(zip(memory, times, strict=True), start=1):
-            axes.annotate(str(number), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
-        limit = request.memory_bytes / 1e9
-        axes.axvline(limit, color=COMMUNICATION, linestyle="--", linewidth=1, label=f"limit {limit:.4g} GB")
-        axes.set_xlim(0, None)
-        axes.set_xlabel("memory of the fullest rank [GB]")
-        axes.set_ylabel(f"time of a step [{unit}]")
-        axes.set_title(f"{request.base.name} on {request.topology.name}, global batch {request.batch}")
-        axes.legend(loc="lower left", frameon=False, fontsize=7)
+        axes = plot_plans(request, answer, grid[0, 0])
         several = len({found.schedule for found in answer.evaluated}) > 1
         legend = "\n".join(
             f"{number}  {found.plan}" + (f", {found.schedule}" if several else "")
             for number, found in enumerate(answer.front, start=1)
         )
         axes.text(1.02, 1.0, legend, transform=axes.transAxes, va="top", fontsize=6.5)
+
+
+def plot_plans(request: SearchRequest, answer: Answer, axes: Axes | None = None) -> Axes:
+    """Draw step time against memory of all evaluated plans; those that no other beats in both are joined."""
+    scale, unit = time_scale(answer.fastest[0].estimate.step_s)
+    last_s = SLACK * answer.fastest[0].estimate.step_s
+    near = [found.estimate for found in answer.evaluated if found.estimate.step_s <= last_s]
+    with on_axes(axes, figsize=(7, 4)) as drawn_on:
+        drawn_on.scatter(
+            [each.peak_bytes / 1e9 for each in near], [each.step_s * scale for each in near],
+            s=12, color=IDLE, label="evaluated",
+        )  # fmt: skip
+        memory = [found.estimate.peak_bytes / 1e9 for found in answer.front]
+        times = [found.estimate.step_s * scale for found in answer.front]
+        drawn_on.step(memory, times, where="pre", color=COMPUTE, linewidth=1)
+        drawn_on.scatter(memory, times, s=24, color=COMPUTE, zorder=3, label="least memory for its time")
+        for number, (x, y) in enumerate(zip(memory, times, strict=True), start=1):
+            drawn_on.annotate(str(number), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
+        limit = request.memory_bytes / 1e9
+        drawn_on.axvline(limit, color=COMMUNICATION, linestyle="--", linewidth=1, label=f"limit {limit:.4g} GB")
+        drawn_on.set_xlim(0, None)
+        drawn_on.set_xlabel("memory of the fullest rank [GB]")
+        drawn_on.set_ylabel(f"time of a step [{unit}]")
+        drawn_on.set_title(f"{request.base.name} on {request.topology.name}, global batch {request.batch}")
+        drawn_on.legend(loc="lower left", frameon=False, fontsize=7)
+    return drawn_on

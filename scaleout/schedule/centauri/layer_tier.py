@@ -109,10 +109,10 @@ def _seconds(graph: ExecutionGraph, program_costs: ProgramCosts) -> Floats:
 def gathers_first(program: Program) -> Program:
     """Gather parameters as soon as possible, ahead of the reductions in front of them."""
 
-    def keys_of(graph: ExecutionGraph) -> list[Key] | None:
+    def keys_of(graph: ExecutionGraph) -> dict[int, Key]:
         gathers = np.flatnonzero(gathers_parameters(graph)).tolist()
-        moved = [node for node in gathers if _waits_behind_reductions(graph, node) and graph.users[node]]
-        return early(graph, moved, tail=lambda old, node: False) if moved else None
+        moved = [node for node in gathers if _waits_behind_reductions(graph, node) and graph.users_of(node)]
+        return early(graph, moved, tail=lambda old, node: False)
 
     return reorder(program, keys_of)
 

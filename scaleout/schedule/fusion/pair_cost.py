@@ -110,7 +110,7 @@ def _slower(call: Kernel, machine: Machine, ranks: int, stores: bool) -> float:
     groups = device.work_groups
     if "pooling" not in call.sizes:
         return 1.0 if call.op == "gemv" else groups.gemm_slowdown * groups.fused_gemm_slowdown
-    bag = Pooling(call.sizes["pooling"], call.sizes["dim"], call.dtype)
+    bag = Pooling(call.sizes["pooling"], call.sizes["dim"], call.dtype, written=1.0)  # over all tables
     most = most_work_groups(device)
     slots = int(groups.fused_occupancy * most)
     fused = replace(bag, other_s=groups.book_keeping_s, written=1 / ranks if stores else 1.0)

@@ -187,7 +187,7 @@ def fuse(program: Program, machine: Machine | None = None, *, slices: int = 32, 
 
 def fused(program: Program, found: Candidates) -> Program:
     """Replace candidates by their slices, but for those that other members of their groups do not cut alike."""
-    pairs = agreed(program.graphs, [[pair for pair, _ in mine] for mine in found])
+    pairs = agreed(program, [[pair for pair, _ in mine] for mine in found])
     return replace(program, graphs=tuple(map(_rewrite, program.graphs, pairs, map(dict, found))))
 
 
@@ -198,7 +198,7 @@ def _in_turn(program: Program, with_costs: Candidates) -> Program:
         {shards: cost for pair, cost in mine if (shards := in_shards(pair, graph, group_sizes)) is not None}
         for graph, mine in zip(program.graphs, with_costs, strict=True)
     ]
-    found = agreed(program.graphs, [list(mine) for mine in cut], uncut=0)
+    found = agreed(program, [list(mine) for mine in cut], uncut=0)
     tag = 1 + max((int(graph.tag.max()) for graph in program.graphs if len(graph)), default=0)  # free from here on
     graphs: list[ExecutionGraph] = []
     role_of_rank = np.zeros(program.num_ranks, np.int64)

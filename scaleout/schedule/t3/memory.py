@@ -30,6 +30,7 @@ class Policy:
 
     name: str
     alternates: bool = False  # accesses of both sides take turns, one by one, while both wait; else the GEMM goes first
+    first_ready: bool = False  # whether turns are taken into a queue that serves what finds its row open first
     fills_gaps: bool = True  # whether communication is served before the GEMM has ended
     threshold: int | None = None  # entries of a queue that communication may fill; all of them by default
 
@@ -41,7 +42,7 @@ class Policy:
         `gemm_cost` and `other_cost` are the time of each side's accesses over that of a read.
         """
         if self.alternates:
-            both = (gemm_cost + other_cost) * constants.turn_cost
+            both = (gemm_cost + other_cost) * (1.0 if self.first_ready else constants.turn_cost)
             return gemm_cost / both, other_cost / both
         if not self.fills_gaps:
             return 1.0, 0.0
@@ -58,11 +59,15 @@ class Policy:
 
 
 ROUND_ROBIN = Policy("round-robin", alternates=True)
+FIRST_READY = Policy("first-ready", alternates=True, first_ready=True)
 DEDICATED = Policy("dedicated", fills_gaps=False)
 COMPUTE_FIRST = Policy("compute-first")
-POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in (ROUND_ROBIN, DEDICATED, COMPUTE_FIRST)}
-"""Round-robin falls back to whoever waits; dedicated holds communication back until the GEMM has ended;
-compute-first fills gaps, with a threshold that the GEMM's memory intensity chooses."""
+POLICIES: Mapping[str, Policy] = {
+    policy.name: policy for policy in (ROUND_ROBIN, FIRST_READY, DEDICATED, COMPUTE_FIRST)
+}
+"""Round-robin falls back to whoever waits, each turn opening another row; first-ready takes the same turns into queues
+that serve open rows first; dedicated holds communication back until the GEMM has ended; compute-first fills gaps, with
+a threshold that the GEMM's memory intensity chooses."""
 
 
 def policy_named(name: str) -> Policy:

@@ -59,7 +59,7 @@ def track(
         )
     rings = _Rings(program, machine)
     rewrite = partial(_rewrite, rings=rings, policy=policy)
-    graphs = (rewrite(graph, pairs) for graph, pairs in zip(program.graphs, agreed(program.graphs, found), strict=True))
+    graphs = (rewrite(graph, pairs) for graph, pairs in zip(program.graphs, agreed(program, found), strict=True))
     return replace(program, graphs=tuple(graphs))
 
 

@@ -286,7 +286,9 @@ class TrackSettings(Config):
         "left operand, before the GEMM",
     )
     following: CountOrZero = Field(default=0, description="arrays added to the all-reduced output, as a residual's is")
-    policy: str | None = Field(default=None, description="of the memory: round-robin, compute-first or dedicated")
+    policy: str | None = Field(
+        default=None, description="of the memory: round-robin, first-ready, compute-first or dedicated"
+    )
     trigger: Size = Field(default=TRIGGER_BYTES, description="what copy engines send as one, at most")
     tracker_entries: Count | None = Field(default=None, description="wavefronts followed; the device's if unset")
     split_units: Count = Field(default=8, description="compute units for the collective under `split`")

@@ -265,9 +265,17 @@ def _add_kinds(d: devices.Devices, contention: Contention, kinds_of: Sequence[tu
 
 
 def run(
-    tasks: Tasks, sharing: Sharing, contention: Contention | None, network: LinkNetwork | None = None
+    tasks: Tasks,
+    sharing: Sharing,
+    contention: Contention | None,
+    network: LinkNetwork | None = None,
+    *,
+    compiles: bool = True,
 ) -> Times | None:
-    """Run until nothing moves any more, with the bits of `engine.run`; None if it cannot."""
+    """Run until nothing moves any more, with the bits of `engine.run`; None if it cannot.
+
+    Without code of an earlier run this one `compiles`, or it cannot.
+    """
     if len(np.unique(sharing.channels)) > 4:  # so many are counted in 64 bits
         return None
     work, num_ports = _work_of(tasks)
@@ -278,7 +286,8 @@ def run(
             _add_kinds(shared, contention, kinds_of)
         on = None if network is None else _Links(network, len(tasks.instance_size))
         arguments = work, state, shared, None if on is None else on.columns, _STEPS
-        if not is_ready(run_for, arguments, what="the event core", worth_it=len(tasks) >= _LONG):
+        worth_it = len(tasks) >= _LONG
+        if not is_ready(run_for, arguments, what="the event core", worth_it=worth_it, compiles=compiles):
             return None
         begin_all(work, state)
         while True:

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
+from math import fsum
 from typing import Any
 
 from pydantic import create_model
@@ -15,7 +17,8 @@ from scaleout.errors import ConfigError
 from scaleout.schedule import passes_of
 from scaleout.simulation.contention import undisturbed
 from scaleout.simulation.options import SimulationOptions
-from scaleout.study.search.evaluate import BASELINE, check_block_keys
+from scaleout.study.search.evaluate import BASELINE, check_block_keys, peak_bytes_of
+from scaleout.study.search.lower_bound import lower_bounds_of
 from scaleout.study.search.space import Plan, workload_of
 from scaleout.workloads.config import LayeredModel, layered, load_workload
 from scaleout.workloads.pipeline import PIPELINES
@@ -66,9 +69,29 @@ class SearchRequest:
         """Ranks of the job."""
         return self.topology.num_ranks
 
+    @property
+    def figures(self) -> "Figures":
+        """What this process knows of the plans."""
+        return _figures_of(self.base, self.topology, self.device, self.batch)
+
     def workload(self, plan: Plan) -> LayeredModel:
         """Return the workload of a plan."""
         return workload_of(plan, self.base, self.batch)
+
+
+class Figures:
+    """What several steps of a search ask of a plan, each counted once in a process.
+
+    `passes_s` is a lower bound under `baseline`, `peak_bytes` what the fullest rank holds.
+    """
+
+    def __init__(self, base: LayeredModel, topology: Topology, device: Device, batch: int) -> None:
+        self.lower_bounds = lower_bounds_of(topology, device)
+        self.passes_s = cache(lambda plan: self.lower_bounds.passes_s(workload_of(plan, base, batch)))
+        self.peak_bytes = cache(lambda plan: fsum(peak_bytes_of(workload_of(plan, base, batch)).values()))
+
+
+_figures_of = lru_cache(maxsize=1)(Figures)
 
 
 def request_of(

@@ -17,9 +17,8 @@ from scaleout.schedule import in_order
 from scaleout.simulation.contention import contention_of
 from scaleout.study.job import Job, Outcome, run
 from scaleout.study.search.best import ROUNDING, Best, Choice, EvaluatedPlan, fastest_first
-from scaleout.study.search.evaluate import Estimate, peak_bytes_of
+from scaleout.study.search.evaluate import Estimate
 from scaleout.study.search.execution import Execution, done
-from scaleout.study.search.lower_bound import lower_bounds_of
 from scaleout.study.search.request import SearchRequest
 from scaleout.study.search.space import Family, Plan
 
@@ -108,9 +107,9 @@ class Simulated:
 
 def candidates_of(request: SearchRequest, some: Sequence[Family], *, last_s: float) -> list[tuple[float, float, Plan]]:
     """Return which plans of families fit and may take less than the last of the fastest, as fields of `Candidate`."""
-    lower_bounds, ordered = lower_bounds_of(request.topology, request.device), all(map(in_order, request.schedules))
+    figures, ordered = request.figures, all(map(in_order, request.schedules))
+    lower_bounds = figures.lower_bounds
     kernels_s = cache(lambda plan: lower_bounds.kernels_s(request.workload(plan), ordered=ordered))
-    passes_s = cache(lambda plan: lower_bounds.passes_s(request.workload(plan)))
     links_s: dict[tuple[Plan, int], float] = {}
     found = []
     for plan, lighter in ((plan, family.lighter(plan)) for family in some for plan in family.plans):
@@ -123,8 +122,8 @@ def candidates_of(request: SearchRequest, some: Sequence[Family], *, last_s: flo
         if key not in links_s:
             links_s[key] = lower_bounds.links_s(workload)
         bound_s = max(kernels_s(lighter[1]), links_s[key])
-        if bound_s * ROUNDING <= last_s and fsum(peak_bytes_of(workload).values()) <= request.memory_bytes:
-            found.append((max(bound_s, passes_s(lighter[1])), bound_s, plan))
+        if bound_s * ROUNDING <= last_s and figures.peak_bytes(plan) <= request.memory_bytes:
+            found.append((max(bound_s, figures.passes_s(lighter[1])), bound_s, plan))
     return found
 
 

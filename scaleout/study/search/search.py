@@ -10,14 +10,13 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from math import fsum
+from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
 from scaleout.study.search.best import ROUNDING, Best, Counts, EvaluatedPlan, fastest_first
 from scaleout.study.search.checkpoint import Memory
-from scaleout.study.search.evaluate import BASELINE, Estimate, evaluate, peak_bytes_of
+from scaleout.study.search.evaluate import BASELINE, Estimate, evaluate
 from scaleout.study.search.execution import Execution, batched, done, pools_of
 from scaleout.study.search.lower_bound import bound_of, lower_bounds_of, stage_bounds_of
 from scaleout.study.search.request import SearchRequest
@@ -236,11 +235,11 @@ def _open(
     request: SearchRequest, some: Sequence[tuple[int, Family]], known: Mapping[Plan, Estimate], best: Best
 ) -> _Opening:
     """Evaluate those plans of some families that may be wanted, the most promising first."""
-    lower_bounds = lower_bounds_of(request.topology, request.device)
-    passes_s = cache(lambda plan: lower_bounds.passes_s(request.workload(plan)))
+    figures = request.figures
+    passes_s, costs = figures.passes_s, figures.lower_bounds.costs
 
     def path_s(workload: LayeredModel) -> float:
-        return bound_of(workload, stage_bounds_of(stages_of(workload, lower_bounds.costs)))
+        return bound_of(workload, stage_bounds_of(stages_of(workload, costs)))
 
     best, bounded = replace(best), list[tuple[float, int, int, Plan]]()
     for index, family in some:
@@ -253,7 +252,7 @@ def _open(
         if bound_s * ROUNDING > best.limit():
             continue
         workload = request.workload(plan)
-        peak_bytes = fsum(peak_bytes_of(workload).values())
+        peak_bytes = figures.peak_bytes(plan)
         closer_s, wanted = -1.0, peak_bytes <= request.memory_bytes and best.wants(bound_s, peak_bytes)
         if wanted:
             closer_s = path_s(workload)

@@ -236,17 +236,19 @@ def check_names(grids: Sequence[Grid]) -> None:
     ConfigError
         Which name or key, and the nearest one.
     """
+    topology, device = cache(load_topology), cache(load_device)
+    workload, schedule = cache(load_workload), cache(passes_of)
     for grid in grids:
         values = grid.values
-        for kind, find in (("topology", load_topology), ("device", load_device)):
+        for kind, find in (("topology", topology), ("device", device)):
             for name in values.get(kind, ()):
                 if name is not None:
                     find(str(name))
         for name in values.get("schedule", ()):
-            passes_of(str(name))
+            schedule(str(name))
         for name in values["workload"]:
             _check_keys(
-                load_workload(str(name)),
+                workload(str(name)),
                 [column.removeprefix("set.") for column in values if column.startswith("set.")],
             )
         for column in values:

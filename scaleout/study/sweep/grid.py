@@ -65,28 +65,32 @@ NamedKeys = Annotated[Keyed, BeforeValidator(_named)]
 class Varied(Config):
     """Keys that a study file, each of its cases, and lists that go together have."""
 
-    label: Several = ()
-    workload: Several = ()
-    device: Several = ()
-    host: Several = ()
-    clocks: Several = ()
-    placement: Several = ()
-    topology: Several = ()
-    nodes: Several = ()
-    nic_down: Several = ()
-    break_: Several = Field(default=(), alias="break")
-    policy: Several = ()
-    injection: Several = ()
-    network: Several = ()
-    contention: Several = ()
-    schedule: Several = ()
-    set: NamedKeys = Field(default_factory=dict)
-    bandwidth: NamedKeys = Field(default_factory=dict)
-    latency: NamedKeys = Field(default_factory=dict)
-    taper: NamedKeys = Field(default_factory=dict)
-    degrade: NamedKeys = Field(default_factory=dict)
-    slow: NamedKeys = Field(default_factory=dict)
-    algorithm: NamedKeys = Field(default_factory=dict)
+    label: Several = Field(default=(), description="words for a case")
+    workload: Several = Field(default=(), description="name or file of the workload")
+    device: Several = Field(default=(), description="name or file of the device; the workload's if unset")
+    host: Several = Field(default=(), description="CPU launch overhead: none or eager")
+    clocks: Several = Field(default=(), description="GPU clocks: unthrottled, sustained or cold_start")
+    placement: Several = Field(
+        default=(), description="on which rank of the topology each rank of the job runs, such as linear"
+    )
+    topology: Several = Field(
+        default=(), description="name, file or expression of the topology; the workload's if unset"
+    )
+    nodes: Several = Field(default=(), description="size of the outermost dimension")
+    nic_down: Several = Field(default=(), description="rank whose network card is down")
+    break_: Several = Field(default=(), alias="break", description="link that is broken, such as 3-4")
+    policy: Several = Field(default=(), description="which back end serves all-reduces")
+    injection: Several = Field(default=(), description="total egress limit of a rank, such as 400 Gb/s")
+    network: Several = Field(default=(), description="network model: alpha_beta or link")
+    contention: Several = Field(default=(), description="whether kernels and collectives slow each other down")
+    schedule: Several = Field(default=(), description="how communication is overlapped, fused or partitioned")
+    set: NamedKeys = Field(default_factory=dict, description="key of the workload to its values")
+    bandwidth: NamedKeys = Field(default_factory=dict, description="dimension to its bandwidth, such as 2x or 400Gb/s")
+    latency: NamedKeys = Field(default_factory=dict, description="dimension to its latency, such as 0.5x or 700ns")
+    taper: NamedKeys = Field(default_factory=dict, description="dimension to its ratio, such as 2:1")
+    degrade: NamedKeys = Field(default_factory=dict, description="link to what is left of it, such as 0.5 or 10 GB/s")
+    slow: NamedKeys = Field(default_factory=dict, description="rank to how many times as long its kernels take")
+    algorithm: NamedKeys = Field(default_factory=dict, description="kind of collective to its algorithm, such as ring")
 
     @property
     def varied(self) -> dict[str, tuple[Value, ...]]:
@@ -122,7 +126,9 @@ def _as_list(given: Any) -> Any:
 class Block(Varied):
     """A grid, with the lists that go together in it."""
 
-    zip: Annotated[tuple[Zip, ...], BeforeValidator(_as_list)] = ()
+    zip: Annotated[tuple[Zip, ...], BeforeValidator(_as_list)] = Field(
+        default=(), description="lists of one length that go together, instead of each with each"
+    )
 
     @model_validator(mode="after")
     def _says_once(self) -> "Block":

@@ -35,20 +35,20 @@ _MOST_EXPRESSIONS = 100
 class View(Config):
     """A picture of the report: what is drawn over what."""
 
-    kind: Literal["line", "bar", "heat_map", "pareto", "tornado"]
-    x: str = ""
-    y: str = ""
-    colour: str = ""
-    facet: str = ""
-    title: str = ""
-    where: str = ""
+    kind: Literal["line", "bar", "heat_map", "pareto", "tornado"] = Field(description="kind of picture")
+    x: str = Field(default="", description="column along the horizontal axis")
+    y: str = Field(default="", description="column along the vertical axis")
+    colour: str = Field(default="", description="column by which it is coloured")
+    facet: str = Field(default="", description="column with a panel for each value")
+    title: str = Field(default="", description="words above it")
+    where: str = Field(default="", description="constraint on the cases that it shows")
 
 
 class Sample(Config):
     """So many cases of all, at random."""
 
-    count: Count
-    seed: CountOrZero = 0
+    count: Count = Field(description="cases")
+    seed: CountOrZero = Field(default=0, description="of the random choice")
 
 
 def _list_of(given: Any) -> Any:
@@ -58,16 +58,26 @@ def _list_of(given: Any) -> Any:
 class StudyFile(Block):
     """What a study's file holds."""
 
-    title: Text
-    description: str = ""
-    source: str = ""
-    cases: tuple[Block, ...] = ()
-    sample: Sample | None = None
-    where: Annotated[tuple[Text, ...], Field(max_length=_MOST_EXPRESSIONS), BeforeValidator(_list_of)] = ()
-    columns: dict[Text, Text] = Field(default_factory=dict, max_length=_MOST_EXPRESSIONS)
-    baseline: dict[Text, Any] = Field(default_factory=dict)
-    views: Annotated[tuple[View, ...], Field(max_length=_MOST_EXPRESSIONS)] = ()
-    timelines: Literal["best", "all", "none"] = "best"
+    title: Text = Field(description="what it asks, in a line")
+    description: str = Field(default="", description="what it is, in sentences")
+    source: str = Field(default="", description="where it is from")
+    cases: tuple[Block, ...] = Field(default=(), description="grids of their own, over the keys beside them")
+    sample: Sample | None = Field(default=None, description="so many cases of all, at random; all if unset")
+    where: Annotated[tuple[Text, ...], Field(max_length=_MOST_EXPRESSIONS), BeforeValidator(_list_of)] = Field(
+        default=(), description="constraints: a case is left out where one is false"
+    )
+    columns: dict[Text, Text] = Field(
+        default_factory=dict, max_length=_MOST_EXPRESSIONS, description="derived column to its expression"
+    )
+    baseline: dict[Text, Any] = Field(
+        default_factory=dict, description="column to its value in the cases to which the others are compared"
+    )
+    views: Annotated[tuple[View, ...], Field(max_length=_MOST_EXPRESSIONS)] = Field(
+        default=(), description="pictures of the report"
+    )
+    timelines: Literal["best", "all", "none"] = Field(
+        default="best", description="cases of which a timeline is written: the best of each workload, all or none"
+    )
 
 
 @dataclass(frozen=True, eq=False)

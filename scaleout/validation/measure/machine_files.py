@@ -25,7 +25,6 @@ from scaleout.cluster.topology.topology import load_topology
 from scaleout.config.checkpoint import Row
 from scaleout.config.documents import read_json
 from scaleout.config.library import find
-from scaleout.config.units import format_bytes, format_bytes_per_s, format_flops_per_s, format_seconds
 from scaleout.config.writing import write_json, write_text
 from scaleout.config.yaml_files import read_yaml
 from scaleout.errors import ConfigError
@@ -190,7 +189,7 @@ def device_file(
     if launches:
         values["host_launch"] = {name: _sourced(f"{us} us", f"{where}: host") for name, us in launches.items()}
         if known and known.launch_gap_s:
-            values["launch_gap"] = _sourced(format_seconds(known.launch_gap_s), known.sources["launch_gap"])
+            values["launch_gap"] = _sourced(f"{known.launch_gap_s * 1e9:.10g} ns", known.sources["launch_gap"])
     elif known and known.host_launch_s:
         values["host_launch"] = {
             name: _sourced(f"{seconds * 1e6:.2f} us", f"not measured here; as {known.name}")
@@ -205,15 +204,15 @@ def _sourced(value: Any, source: str) -> dict[str, Any]:
 
 def _known_rates(known: Device) -> dict[str, Any]:
     peaks = {
-        dtype: _sourced(format_flops_per_s(rate), known.sources[f"peak_flops.{dtype}"])
+        dtype: _sourced(f"{rate / 1e12:.10g} TFLOP/s", known.sources[f"peak_flops.{dtype}"])
         for dtype, rate in known.peak_flops_per_s.items()
     }
     rates = {
-        "memory_bandwidth": format_bytes_per_s(known.memory_bytes_per_s),
-        "memory": format_bytes(known.memory_bytes),
-        "l2": format_bytes(known.l2_bytes),
+        "memory_bandwidth": f"{known.memory_bytes_per_s / 1e9:.10g} GB/s",
+        "memory": f"{known.memory_bytes / 2**30:.10g} GiB",
+        "l2": f"{known.l2_bytes / 2**20:.10g} MiB",
         "sms": known.num_sms,
-        "link_bandwidth": format_bytes_per_s(known.link_bytes_per_s),
+        "link_bandwidth": f"{known.link_bytes_per_s / 1e9:.10g} GB/s",
     }
     return {"peak_flops": peaks, **{key: _sourced(value, known.sources[key]) for key, value in rates.items()}}
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from scaleout.analysis.goodput import expected_slowest
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import load_topology
@@ -205,13 +206,15 @@ def simulated(
     *,
     measured_us: float | None = None,
     schedule: str = "baseline",
+    slowest: bool = False,
     **options: Any,
 ) -> Case:
     """Return the case of a workload, a program or a workload's keys, on as many of the machine's ranks as it has.
 
     `measured_us` is the row's `step_us` by default. `options` are those of `SimulationOptions`; by default the host is
     eager and the GPU starts cold, as in measurements. What was measured did not take the shorter of two schedules, so
-    that `overlap` is `overlap:always`.
+    that `overlap` is `overlap:always`. With `slowest` the step waits for the slowest of its ranks, by the `jitter` that
+    the device's file states; see docs/models/cost-and-goodput.md.
     """
     schedule = "+".join("overlap:always" if part == "overlap" else part for part in schedule.split("+"))
     job = workload_of(work, row, machine) if isinstance(work, Mapping) else work
@@ -219,7 +222,9 @@ def simulated(
 
     def predict_s() -> float:
         part = machine.of(job.num_ranks)
-        return run(Job(job, part.device, part.topology, schedule, chosen)).makespan_s
+        outcome = run(Job(job, part.device, part.topology, schedule, chosen))
+        jitter = part.device.reliability.jitter if slowest and part.device.reliability else 0.0
+        return outcome.makespan_s + outcome.breakdown.compute_s * (expected_slowest(job.num_ranks, jitter) - 1)
 
     return Case((row.number("step_us") if measured_us is None else measured_us) * 1e-6, predict_s)
 

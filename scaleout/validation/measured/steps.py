@@ -273,6 +273,7 @@ def described(row: Row, machine: Machine) -> Case:
     `workload` is a name, a file, or an object with the keys of a workload's file; files lie beside that of the row, or
     where scaleout runs; `measured`, such as "812 ms", may replace `measured_us`; `changes`, `schedule` (baseline),
     `host` (none), `clocks` (unthrottled) and `network` (alpha_beta) may be left out. Errors are summed up by `group`.
+    A row with a `source` is a run on others' GPUs, whose step waits for the slowest of them.
     A job of a published run that cannot be expressed counts against coverage.
     """
     for key in row.values:
@@ -284,7 +285,8 @@ def described(row: Row, machine: Machine) -> Case:
         "network": str(row.values.get("network", "alpha_beta")),
         "clocks": row.word("clocks", (*CLOCKS, *RENAMED_CLOCKS)) if "clocks" in row.values else CLOCKS[0],
     }
-    return simulated(row, _workload(row), machine, measured_us=_measured_s(row) * 1e6, **options)
+    work, measured_us = _workload(row), _measured_s(row) * 1e6
+    return simulated(row, work, machine, measured_us=measured_us, slowest="source" in row.values, **options)
 
 
 def _measured_s(row: Row) -> float:

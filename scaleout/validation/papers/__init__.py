@@ -202,8 +202,8 @@ Made by `scaleout reproduce --vary --output figures`. How a number is answered c
 
 T3's ring of "150 GB/s bi-directional" is 75 GB/s each way: the V100 that it simulates has six NVLinks of 25 GB/s each
 way, of which a ring has three to each neighbour. It was first read so because more numbers are met: 150 each way would
-meet 11 fewer. Where the times of a whole iteration come from, the text leaves open; numbers of T3 that not all three
-readings meet, or miss, are chosen (docs/models/t3.md).
+meet 13 fewer. Where the times of a whole iteration come from, the text leaves open, and whether turns of round-robin at
+the memory open rows; numbers of T3 that not all readings meet, or miss, are chosen (docs/models/t3.md).
 
 A number published as x% is met within five points, or within a third of it where it is small; a zero meets none.
 *-30% / +30%* is the number simulated with 30% less and 30% more of the constant that moves it most, named in the last

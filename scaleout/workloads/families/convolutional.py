@@ -34,12 +34,16 @@ _EXPANSION = 4
 class Entry(Config):
     """One entry of `layers`; a pool without a window is over the whole image."""
 
-    kind: Literal["convolution", "pool", "bottleneck", "linear"]
-    channels: Count | None = None
-    window: Count | None = None
-    stride: Count = 1
+    kind: Literal["convolution", "pool", "bottleneck", "linear"] = Field(
+        description="convolution, pool, bottleneck (three convolutions and a shortcut), or linear"
+    )
+    channels: Count | None = Field(default=None, description="channels that it makes; a pool keeps those that enter it")
+    window: Count | None = Field(
+        default=None, description="pixels along a side of the window; of a pool the whole image if unset"
+    )
+    stride: Count = Field(default=1, description="pixels between windows")
     padding: CountOrZero | None = Field(default=None, description="half the window if unset")
-    blocks: LayerCount = 1
+    blocks: LayerCount = Field(default=1, description="how often it is repeated; the stride is the first one's")
 
     @model_validator(mode="after")
     def _is_complete(self) -> "Entry":
@@ -105,12 +109,12 @@ class Convolutional(WholeModel):
         "means nothing here; set data_parallel alone",
     )
 
-    dtype: Dtype = "fp32"
+    dtype: Dtype = Field(default="fp32", description="data type of parameters and activations")
     global_batch: Count | None = Field(default=None, description="samples of a step over all ranks (strong scaling)")
     batch_per_replica: Count | None = Field(default=None, description="samples of a step of a rank (weak scaling)")
     image: Count = Field(description="pixels along a side of an image")
-    image_channels: Count = 3
-    layers: tuple[Entry, ...]
+    image_channels: Count = Field(default=3, description="channels of an image")
+    layers: tuple[Entry, ...] = Field(description="layers from first to last")
     batch_norm: bool = Field(default=False, description="convolutions are normalised, and then have no bias")
     classifier_bias: bool = Field(default=True, description="whether the last linear layer has a bias")
     strided_window: Literal[1, 3] = Field(default=3, description="window that strides in a bottleneck")
@@ -122,7 +126,9 @@ class Convolutional(WholeModel):
     input_per_sample: Seconds = Field(
         default=0.0, description="time of a rank's input pipeline for a sample, beside the step where the host is free"
     )
-    optimizer: Literal["sgd", "none"] = "sgd"
+    optimizer: Literal["sgd", "none"] = Field(
+        default="sgd", description="what steps the parameters; none leaves it out"
+    )
 
     @model_validator(mode="after")
     def _divides(self) -> "Convolutional":
@@ -142,6 +148,11 @@ class Convolutional(WholeModel):
             raise ValueError(f"input_per_sample {self.input_per_sample} s is negative; give a time of zero or more")
         assert self.built
         return self
+
+    @property
+    def samples(self) -> int:
+        """Samples of a step, over all ranks."""
+        return self.local_batch * self.data_parallel
 
     @property
     def local_batch(self) -> int:

@@ -41,21 +41,23 @@ class Dlrm(WholeModel):
         "means nothing for a dlrm; set data_parallel alone",
     )
 
-    dtype: Dtype = "fp32"
+    dtype: Dtype = Field(default="fp32", description="data type of parameters and activations")
     global_batch: Count = Field(description="samples in a step, over all ranks")
     tables_per_rank: Count = Field(description="embedding tables that a rank holds, whole")
-    rows_per_table: Count
-    embedding_dim: Count
+    rows_per_table: Count = Field(description="rows of an embedding table")
+    embedding_dim: Count = Field(description="elements of a row")
     pooling: Count = Field(description="rows that a sample looks up in a table, summed")
-    dense_features: Count
-    mlp_width: Count
-    bottom_layers: LayerCount
-    top_layers: LayerCount
+    dense_features: Count = Field(description="dense inputs of a sample")
+    mlp_width: Count = Field(description="width of the MLPs' layers")
+    bottom_layers: LayerCount = Field(description="layers of the MLP that reads dense inputs")
+    top_layers: LayerCount = Field(description="layers of the MLP behind the interaction")
     interaction: Literal["dot", "cat", "sum"] = Field(
         description="dot: all pairwise products; cat: vectors side by side; sum: vectors added up"
     )
-    mode: Literal["training", "forward"] = "training"
-    optimizer: Literal["sgd", "none"] = "sgd"
+    mode: Literal["training", "forward"] = Field(default="training", description="training, or forward alone")
+    optimizer: Literal["sgd", "none"] = Field(
+        default="sgd", description="what steps the parameters; none leaves it out"
+    )
 
     @model_validator(mode="after")
     def _divides(self) -> "Dlrm":
@@ -65,6 +67,11 @@ class Dlrm(WholeModel):
                 f"use a multiple of {self.data_parallel}"
             )
         return self
+
+    @property
+    def samples(self) -> int:
+        """Samples of a step, over all ranks."""
+        return self.global_batch
 
     @property
     def local_batch(self) -> int:

@@ -28,19 +28,25 @@ class ModelFamily(Config):
 
     REFUSES: ClassVar[Mapping[str, str]] = {}
 
-    kind: str = Field(description="the family: a name in `scaleout.workloads.config.FAMILIES`")
-    name: str = ""
-    description: str
-    source: str
+    kind: str = Field(
+        description="the family: transformer, moe, state_space, diffusion_transformer, dlrm or convolutional"
+    )
+    name: str = Field(default="", description="the file's name if unset")
+    description: str = Field(description="what it is, in a line")
+    source: str = Field(description="where its numbers are from")
     topology: str = Field(description="a name or file; {ranks} in it stands for the number of ranks")
-    device: str
-    schedules: tuple[str, ...] = ()
-    dtype: Dtype = "bf16"
-    data_parallel: RankCount = 1
-    tensor_parallel: RankCount = 1
-    pipeline_parallel: RankCount = 1
-    context_parallel: RankCount = 1
-    expert_parallel: RankCount = 1
+    device: str = Field(description="name or file of the device that it runs on")
+    schedules: tuple[str, ...] = Field(
+        default=(), description="schedules that `run` compares; baseline, overlap and fused if unset"
+    )
+    dtype: Dtype = Field(default="bf16", description="data type of parameters and activations")
+    data_parallel: RankCount = Field(default=1, description="ranks that hold the same parameters and share a batch")
+    tensor_parallel: RankCount = Field(default=1, description="ranks that share each layer's matrices")
+    pipeline_parallel: RankCount = Field(default=1, description="ranks that share the layers, in stages")
+    context_parallel: RankCount = Field(default=1, description="ranks that share each sequence")
+    expert_parallel: RankCount = Field(
+        default=1, description="ranks, of the data-parallel ones, that share the experts"
+    )
     rank_order: tuple[str, ...] = Field(
         default=RANK_ORDER, description="axes from innermost (neighbouring ranks) to outermost; experts lie within data"
     )
@@ -112,6 +118,11 @@ class WholeModel(ModelFamily):
     @abstractmethod
     def parameters_per_rank(self) -> int:
         """Parameters that a rank holds: the least that its memory must."""
+
+    @property
+    @abstractmethod
+    def samples(self) -> int:
+        """Samples of a step, over all ranks."""
 
     @abstractmethod
     def program(self) -> Program:

@@ -46,8 +46,8 @@ class Moe(Transformer):
     has_experts: ClassVar[bool] = True
     REFUSES: ClassVar[Mapping[str, str]] = {"halves": "is written for dense layers; leave it out"}
 
-    experts: Count
-    top_k: Count
+    experts: Count = Field(description="routed experts of a layer")
+    top_k: Count = Field(description="routed experts that a token goes to")
     expert_ffn: Count | None = Field(default=None, description="width of an expert; ffn if unset")
     shared_experts: CountOrZero = Field(default=0, description="experts that every token goes to")
     capacity_factor: Positive | None = Field(

@@ -40,7 +40,7 @@ class Style:
     @property
     def gathers_fp8(self) -> bool:
         """Whether operands are cast before they are gathered, which one scale for the whole tensor allows."""
-        return self.linear_dtype == "fp8_tensorwise"
+        return self.linear_dtype in ("fp8_tensorwise", "fp8_delayed")
 
 
 PLAIN = Style()

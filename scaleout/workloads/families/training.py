@@ -58,12 +58,16 @@ class Training(WithFramework):
     """Keys that what a layer runs and holds does not depend on, but for the size of a micro-batch and, where parameters
     are sharded (`zero` 3), how."""
 
-    layers: LayerCount
+    layers: LayerCount = Field(description="layers of the model")
     hidden: Count = Field(description="width of what a layer hands to the next")
     sequence: Count = Field(description="tokens of a sequence; in decode, tokens already in the cache")
-    sequence_parallel: bool = False
+    sequence_parallel: bool = Field(
+        default=False, description="tensor-parallel ranks share the tokens of what tensor parallelism does not cut"
+    )
     batch_per_replica: Count = Field(description="sequences that a data-parallel replica handles in a step")
-    mode: Literal["training", "prefill", "decode"] = "training"
+    mode: Literal["training", "prefill", "decode"] = Field(
+        default="training", description="a training step, prefill of a prompt, or one token of decode"
+    )
 
     microbatch: Count | None = Field(default=None, description="sequences of a micro-batch; the whole batch if unset")
     pipeline_schedule: str = Field(default="1f1b", description="a name in `scaleout list pipelines`")
@@ -142,7 +146,9 @@ class Training(WithFramework):
         description="zero 2 or 3: gradients of a layer are put into one tensor, cast to gradient_dtype and scaled "
         "before they are reduced, as by PyTorch's first FSDP",
     )
-    optimizer: Literal["adamw", "none"] = "adamw"
+    optimizer: Literal["adamw", "none"] = Field(
+        default="adamw", description="what steps the parameters; none leaves it out"
+    )
     optimizer_kernels: Literal["fused", "unfused"] = Field(
         default="fused", description="one kernel for all of a parameter's update, or one for each operation"
     )

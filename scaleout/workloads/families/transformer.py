@@ -27,10 +27,10 @@ class Latent(Config):
     """
 
     query_rank: Count | None = Field(default=None, description="queries are projected at once if unset")
-    key_value_rank: Count
+    key_value_rank: Count = Field(description="width from which keys and values are made")
     plain_dim: Count = Field(description="width of a head's query and key without positions")
     rotary_dim: Count = Field(description="width of a head's query and key with positions; keys share it")
-    value_dim: Count
+    value_dim: Count = Field(description="width of a head's value")
     put_together: bool = Field(
         default=False,
         description="heads are copied together from their parts, as Megatron-LM does without fused rotary",
@@ -52,7 +52,7 @@ class Transformer(LayeredModel):
 
     RENAMED: ClassVar[Mapping[str, str]] = {**LayeredModel.RENAMED, "products": "linear_dtype"}
 
-    heads: Count
+    heads: Count = Field(description="heads of attention")
     kv_heads: Count | None = Field(default=None, description="heads of keys and values; as many as heads if unset")
     head_size: Count | None = Field(default=None, description="width of a head; hidden / heads if unset")
     latent: Latent | None = Field(default=None, description="multi-head latent attention instead of plain heads")
@@ -110,7 +110,7 @@ class Transformer(LayeredModel):
     compiled: bool = Field(default=False, description="element-wise kernels that follow each other are one")
     dropout: bool = Field(default=False, description="after attention's scores and each half of a layer, in training")
     vocabulary: CountOrZero = Field(default=0, description="tokens known; 0 leaves out embedding, head and loss")
-    tied_embedding: bool = False
+    tied_embedding: bool = Field(default=False, description="embedding and output projection share their parameters")
     loss: Literal["unfused", "fused", "in_place", "vocabulary_parallel"] = Field(
         default="unfused",
         description="cross entropy as the framework's several kernels, as one that reads once, as one that leaves the "
@@ -122,8 +122,9 @@ class Transformer(LayeredModel):
     )
     overlap_exchanges: bool = Field(
         default=False,
-        description="sequence_parallel: backward gathers a GEMM's input again beside the GEMM of its gradient, and "
-        "reduce-scatters that beside the GEMM of the weights' gradient",
+        description="sequence_parallel: backward gathers a GEMM's input again (keep_gathered false) beside the GEMM of "
+        "its gradient, and reduce-scatters that beside the GEMM of the weights' gradient; of plain layers whose "
+        "projections are one GEMM",
     )
     keep_gathered: bool = Field(
         default=True, description="sequence_parallel: keep gathered inputs for backward; false: gather them again"
@@ -138,16 +139,6 @@ class Transformer(LayeredModel):
         if self.heads % self.key_value_heads:
             raise ValueError(
                 f"heads {self.heads} does not divide by kv_heads {self.key_value_heads}; groups share a head"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _overlaps(self) -> "Transformer":
-        plain = self.latent is None and self.halves == "one_after_the_other" and not self.separate_projections
-        if self.overlap_exchanges and (self.keep_gathered or not plain):
-            raise ValueError(
-                "overlap_exchanges is of one GEMM whose input is gathered again; set keep_gathered to false, and leave "
-                "out latent, halves and separate_projections"
             )
         return self
 
@@ -180,7 +171,9 @@ class Transformer(LayeredModel):
     @property
     def gathers_beside(self) -> bool:
         """Whether GEMMs write the exchanges of their own backward."""
-        return self.overlap_exchanges and self.sequence_parallel and self.tensor_parallel > 1
+        one_gemm = self.latent is None and self.halves == "one_after_the_other" and not self.separate_projections
+        gathers = self.overlap_exchanges and self.sequence_parallel and self.tensor_parallel > 1
+        return gathers and one_gemm and not self.keep_gathered
 
     def refusal(self, cut: Degrees) -> str | None:
         """Say why the model cannot be cut by some degrees, or None if it can."""
@@ -220,10 +213,16 @@ class Transformer(LayeredModel):
     @property
     def style(self) -> Style:
         """How layers become kernels."""
+        # Megatron-Core's TransformerEngine, which adds up gradients itself, casts weights in a step's first micro-batch
+        # only (arguments is_first_microbatch of its modules), which is left out.
+        once = self.linear_dtype == "fp8_delayed" and self.fused_accumulation
         return Style(
-            self.linear_dtype, self.compiled, self.separate_projections, casts_weights=self.gather_dtype is None,
+            self.linear_dtype,
+            self.compiled,
+            self.separate_projections,
             packed=self.packed_projections and not self.compiled,
-        )  # fmt: skip
+            casts_weights=self.gather_dtype is None and not once,
+        )
 
     @property
     def sizes(self) -> Mapping[str, int]:

@@ -224,11 +224,11 @@ def exchange(tape: AutogradTape, x: int, kinds: Exchange, buffer: Buffer, *, nam
     """Communicate a buffer over its group, forward and backward."""
     size_bytes = buffer.size_bytes
 
-    def communicate(kind: str, node: int, suffix: str) -> int:
+    def communicate(kind: str, node: int, suffix: str, *, kept: bool = False) -> int:
         moved = size_bytes
         if kind == "all_gather" and buffer.shard and tape.style.gathers_fp8:
             moved //= tape.item_bytes
-            for op in CASTS[tape.style.linear_dtype]:
+            for op in () if kept else CASTS[tape.style.linear_dtype]:  # what was kept was cast then
                 node = tape.kernel(op, node, name=f"{name}_{op}{suffix}", role=NodeRole.EXCHANGE, elements=buffer.shard)
         return tape.graph.collective(
             kind, moved, group=buffer.group, after=(node,), name=f"{name}_{kind}{suffix}", priority=URGENT,
@@ -237,7 +237,7 @@ def exchange(tape: AutogradTape, x: int, kinds: Exchange, buffer: Buffer, *, nam
 
     def backward(dy: int) -> int:
         for kind in kinds.backward:
-            dy = communicate(kind, dy, "_gradient")
+            dy = communicate(kind, dy, "_gradient", kept=kinds.forward == kind)
         return dy
 
     made_bytes = {"reduce_scatter": size_bytes / buffer.degree, "all_reduce": 0.0}.get(

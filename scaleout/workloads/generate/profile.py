@@ -20,6 +20,10 @@ NO_LAYERS = (EMBEDDING, HEAD, RECEIVES, SENDS)
 """The parts that are no layers. Layers are named by `layer_kind`."""
 
 
+_READ_BY_LAYERS_ALONE = ("recompute", "stop_recompute_early")
+"""Keys that embedding, head and what is sent do not depend on."""
+
+
 @dataclass(frozen=True)
 class MadeGradient:
     """Gradient of some parameters, which waits in a bucket; `ends` if no kernel of the part runs after its own."""
@@ -54,7 +58,15 @@ class _Part:
 def profiles_of(workload: LayeredModel, *, backward: bool) -> Callable[[str], "StageProfile"]:
     """Return what profiles a part of a workload by its kind, with what backward does and keeps if wanted."""
     key, tied = part_key(workload)
-    return lambda kind: _profile(_Part(key, kind, tied and kind in (EMBEDDING, HEAD), backward, workload))
+    others = profile_key(workload, layers=False)
+
+    def profile_of(kind: str) -> StageProfile:
+        is_layer = kind not in NO_LAYERS
+        return _profile(
+            _Part(key if is_layer else others, kind, tied and kind in (EMBEDDING, HEAD), backward, workload)
+        )
+
+    return profile_of
 
 
 def part_key(workload: LayeredModel) -> tuple[tuple[object, ...], bool]:
@@ -62,10 +74,10 @@ def part_key(workload: LayeredModel) -> tuple[tuple[object, ...], bool]:
     return profile_key(workload), workload.tied_parameters > 0 and workload.num_stages == 1
 
 
-def profile_key(workload: LayeredModel) -> tuple[object, ...]:
-    """Return all that a profile depends on, but for its kind."""
+def profile_key(workload: LayeredModel, *, layers: bool = True) -> tuple[object, ...]:
+    """Return all that a profile depends on, but for its kind; one of `NO_LAYERS` if it is of no `layers`."""
     values = workload.__dict__
-    keys = [values[name] for name in _read_by_layers(type(workload))]
+    keys = [values[name] for name in _read_by_layers(type(workload)) if layers or name not in _READ_BY_LAYERS_ALONE]
     if workload.zero == 3:
         ranks, shards = workload.data_parallel * workload.context_parallel, workload.shard_ranks
         shared = ranks if shards else ranks > 1, ranks > workload.expert_parallel

@@ -274,7 +274,7 @@ def _block(graph: ExecutionGraph, cuts: Cuts, span: tuple[int, int], machine: Ma
         before += [(chunks[-1], place) for place in places.tolist()]
         if chunk in (NONE, count - 1):
             done[node - begin] = chunks[-1]
-            if is_cut and graph.kind[node] == _COLLECTIVE and not all(user in own for user in graph.users[node]):
+            if is_cut and graph.kind[node] == _COLLECTIVE and not all(user in own for user in graph.users_of(node)):
                 done[node - begin] = add(node, "_done", chunks, JOIN)
     return Block(
         np.array(nodes), np.array(within, np.int64).reshape(-1, 2).T, np.array(before, np.int64).reshape(-1, 2).T, done,

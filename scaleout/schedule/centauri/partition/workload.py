@@ -9,7 +9,7 @@ Source: Chen et al., Centauri, Sec. 3.1.3, Table 3 and Fig. 12.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -81,9 +81,9 @@ Granularity = Callable[[ExecutionGraph, Chain], Sequence[float]]
 """What part of a collective each chunk is; they add up to one."""
 
 
-def find_chains(graph: ExecutionGraph) -> list[Chain]:
+def find_chains(graph: ExecutionGraph) -> Iterator[Chain]:
     """Find the collectives that can be cut, and the GEMMs next to them; a GEMM belongs to the first."""
-    found, taken, gathers = [], set[int](), gathers_parameters(graph)
+    taken, gathers = set[int](), gathers_parameters(graph)
     outputs, weights = _bytes(graph, "M", "N"), _bytes(graph, "N", "K")
     taker, maker = _only_taker(graph).tolist(), _only_maker(graph, outputs).tolist()
     of_parameters, held = gathers.tolist(), weights.tolist()
@@ -101,9 +101,8 @@ def find_chains(graph: ExecutionGraph) -> list[Chain]:
             chain = _makers(graph, node, outputs)
         nodes = () if chain is None else [piece.node for piece in chain.pieces]
         if chain is not None and taken.isdisjoint(nodes):
-            found.append(chain)
             taken.update(nodes)
-    return found
+            yield chain
 
 
 _GATHER = COLLECTIVES.index("all_gather")
@@ -148,7 +147,7 @@ def _makers(graph: ExecutionGraph, node: int, outputs: Ints) -> Chain | None:
     makers = needs[graph.kind[needs] != NodeKind.COLLECTIVE].tolist()
     gemms = [maker for maker in makers if outputs[maker]]
     scales = set(makers).difference(gemms)
-    taken = any(graph.users[maker] != (node,) for maker in gemms)  # by others than the reduction
+    taken = any(graph.users_of(maker) != (node,) for maker in gemms)  # by others than the reduction
     if taken or not gemms or not all(_is_norm(graph.operation(maker)) for maker in scales):
         return None
     shapes = [dict(graph.kernels[graph.kernel[maker]].shape) for maker in gemms]
@@ -170,7 +169,7 @@ def _takers(graph: ExecutionGraph, node: int, gathers: Sequence[bool], held: Seq
     total, used = int(graph.bytes[node]), 0
     reached, first = {node}, []
     gemms: list[tuple[int, int]] = []
-    waiting = list(graph.users[node])  # a heap
+    waiting = list(graph.users_of(node))  # a heap
     while waiting:
         user = heappop(waiting)
         if user in reached or graph.kind[user] != NodeKind.COMPUTE:
@@ -180,7 +179,7 @@ def _takers(graph: ExecutionGraph, node: int, gathers: Sequence[bool], held: Seq
         if other or used >= _COVERED * total:
             break
         reached.add(user)
-        for later in graph.users[user]:
+        for later in graph.users_of(user):
             heappush(waiting, later)
         weights = 0 if graph.role[user] & NodeRole.WEIGHT_GRADIENT else held[user]
         if used + weights > total:

@@ -1,0 +1,273 @@
+"""Collectives on a network, alone, by each algorithm: what `scaleout collective` prints, as an answer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from scaleout.api.answer import Answer
+from scaleout.api.inputs import changes_as_inputs
+from scaleout.api.networks import Network, changes_of, load_topology, name_of
+from scaleout.cluster.topology.backends import with_policy
+from scaleout.cluster.topology.placement import Placement, place, place_isolated
+from scaleout.cluster.topology.topology import Topology
+from scaleout.cluster.topology.what_if import NetworkChanges
+from scaleout.config.reading import nearest
+from scaleout.config.units import BYTES, BYTES_PER_S, parse
+from scaleout.errors import ConfigError
+from scaleout.network.alpha_beta import cost as closed_form
+from scaleout.network.collectives import algorithm_bandwidth, bus_bandwidth, candidates
+from scaleout.network.flow import collective as flows
+from scaleout.network.routes.links import links_of
+from scaleout.simulation.options import SimulationOptions
+from scaleout.study.provenance import Provenance, provenance
+
+if TYPE_CHECKING:
+    from scaleout.report.plots.schedules import Axes
+
+Costs = dict[str, dict[str, Any]]
+"""Algorithm to its cost: ``time_s``, ``num_chunks`` and what else the network model knows."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Request:
+    """A collective over a group of a topology, by one algorithm, or by all (auto)."""
+
+    kind: str
+    topology: Topology
+    members: list[int]
+    algorithm: str
+    injection_bytes_per_s: float | None
+    num_chunks: int | None
+
+    @property
+    def placement(self) -> Placement:
+        """The group with its siblings; the two ends of a message alone."""
+        return (place_isolated if self.kind == "send" else place)(self.topology, self.members)
+
+
+def _alpha_beta(request: _Request, size_bytes: int) -> Costs:
+    """Return costs under the alpha-beta model: of all algorithms that can, or of the one that was asked for."""
+    group, num_chunks = request.placement, request.num_chunks
+    if request.algorithm == "auto":
+        costs = closed_form.collective_costs(request.kind, size_bytes, group, num_chunks=num_chunks)
+        taken = closed_form.collective_cost(request.kind, size_bytes, group, num_chunks=num_chunks).algorithm
+    else:
+        cost = closed_form.collective_cost(request.kind, size_bytes, group, request.algorithm, num_chunks=num_chunks)
+        costs, taken = {request.algorithm: cost}, ""
+    return {
+        name: {
+            "time_s": cost.time_s,
+            "num_chunks": cost.num_chunks,
+            **({"protocol": cost.protocol} if cost.protocol else {}),
+            **({"auto": name == taken} if taken else {}),
+        }
+        for name, cost in costs.items()
+    }
+
+
+def _link(request: _Request, size_bytes: int) -> Costs:
+    """Return costs of messages that share every link."""
+    links = links_of(request.topology, injection_bytes_per_s=request.injection_bytes_per_s)
+    if request.algorithm == "auto":
+        costs = flows.collective_costs(request.kind, size_bytes, links, request.members, num_chunks=request.num_chunks)
+        taken = min(costs, key=lambda name: costs[name].time_s)
+    else:
+        cost = flows.collective_cost(
+            request.kind, size_bytes, links, request.members, request.algorithm, num_chunks=request.num_chunks
+        )
+        costs, taken = {request.algorithm: cost}, ""
+    return {
+        name: {
+            "time_s": cost.time_s,
+            "num_chunks": cost.num_chunks,
+            "busiest_links": [asdict(use) for use in cost.busiest_links],
+            "traffic": cost.traffic,
+            **({"auto": name == taken} if taken else {}),
+        }
+        for name, cost in costs.items()
+    }
+
+
+COST_MODELS = {"alpha_beta": _alpha_beta, "link": _link}
+"""Network model, as in `options.NETWORKS`, to the costs of a collective."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CollectiveAnswer(Answer):
+    """Times of a collective at each size; a row of the table is an algorithm at a size, the fastest first.
+
+    `by_size` has the rows of each size, in the order of the sizes.
+    """
+
+    kind: str
+    topology: Topology
+    num_ranks: int
+    network: str
+    costs: Mapping[int, Costs]
+    left_out: Sequence[str]  # algorithms with too many messages to route
+    asked: Mapping[str, Any]
+    command: str = "collective"
+
+    @property
+    def title(self) -> str:
+        """What was asked, and which model answered."""
+        return f"{self.kind} on {self.topology.name}, ranks {self.num_ranks}: {self.model.title}"
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """What was asked."""
+        return self.asked
+
+    @cached_property
+    def model(self) -> Provenance:
+        """Which model answered: a collective alone, whatever device it runs on."""
+        return provenance(self.topology, None, SimulationOptions(network=self.network))
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What answered."""
+        return (self.model.models,)
+
+    @cached_property
+    def by_size(self) -> list[list[dict[str, Any]]]:
+        """Rows of each size."""
+        return [self._rows(size, costs) for size, costs in self.costs.items()]
+
+    def _rows(self, size_bytes: int, costs: Costs) -> list[dict[str, Any]]:
+        rows = []
+        for name, cost_of in sorted(costs.items(), key=lambda item: float(item[1]["time_s"])):
+            time_s = cost_of["time_s"]
+            rows.append(
+                {
+                    "collective": self.kind,
+                    "algorithm": name,
+                    "network": self.network,
+                    "bytes": size_bytes,
+                    "time_s": time_s,
+                    "algorithm_bandwidth_bytes_per_s": algorithm_bandwidth(size_bytes, time_s),
+                    "bus_bandwidth_bytes_per_s": bus_bandwidth(
+                        self.kind, size_bytes, time_s=time_s, num_ranks=self.num_ranks
+                    ),
+                    **cost_of,
+                }
+            )
+        return rows
+
+    @property
+    def decisions(self) -> tuple[flows.Decision, ...]:
+        """What `auto` takes at each size, and where that changes."""
+        times = {
+            size: {name: cost_of["time_s"] for name, cost_of in costs.items()} for size, costs in self.costs.items()
+        }
+        taken = {  # of no bytes, where all cost nothing, the first
+            size: next((name for name, cost_of in costs.items() if cost_of.get("auto")), next(iter(costs)))
+            for size, costs in self.costs.items()
+        }
+        return flows.decide(times, taken)
+
+    def about(self) -> dict[str, Any]:
+        """Return what holds for all rows, as plain values."""
+        plain = {"topology": self.topology.name, "ranks": self.num_ranks, "model": self.model.summary()}
+        return {**plain, **({"left_out": list(self.left_out)} if self.left_out else {})}
+
+    def found(self) -> Mapping[str, Any]:
+        """Return the results as plain values: traffic as sums by dimension and direction."""
+        return {**self.about(), "results": [_plain(row) for rows in self.by_size for row in rows]}
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw the bus bandwidth of each algorithm over the sizes."""
+        from scaleout.report.plots.studies import plot_bandwidths  # noqa: PLC0415 - matplotlib takes half a second
+
+        return plot_bandwidths(self.to_frame(), ax)
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    if "traffic" not in row:
+        return row
+    return {**row, "traffic": row["traffic"].by_port() if row["traffic"] else []}
+
+
+def collective(
+    kind: str,
+    sizes: int | str | Sequence[int | str],
+    *,
+    topology: Network,
+    network_changes: Mapping[str, Any] | NetworkChanges | None = None,
+    ranks: Sequence[int] | None = None,
+    algorithm: str = "auto",
+    network: str = "alpha_beta",
+    injection: float | str | None = None,
+    num_chunks: int | None = None,
+    policy: str | None = None,
+) -> CollectiveAnswer:
+    """Return what a collective takes on a network, by each algorithm that can do it.
+
+    Parameters
+    ----------
+    kind : str
+        Such as ``all_reduce``.
+    sizes : int, str or sequence of these
+        The full buffer of one rank: bytes, or a text such as ``"64MiB"``.
+    topology, network_changes
+        As of `load_topology`.
+    ranks : sequence of int, optional
+        That take part; by default all. All groups that lie like this one communicate at the same time.
+    algorithm : str
+        One instead of all (``auto``).
+    network : str
+        ``alpha_beta``, or ``link`` for messages that share every link.
+    injection : float or str, optional
+        What a rank can send over all its links together, under ``link``.
+    num_chunks : int, optional
+        Of a pipelined algorithm; by default the fastest number.
+    policy : str, optional
+        Which of the topology's back ends serves all-reduces.
+
+    Raises
+    ------
+    ConfigError
+        If a name is unknown, a size cannot be read, or no algorithm can do it on such a group.
+
+    Examples
+    --------
+    >>> import scaleout
+    >>> answer = scaleout.collective("all_reduce", ["1MiB", "64MiB"], topology="dgx-h200-1")
+    >>> sorted(set(answer.to_frame().bytes))
+    [1048576, 67108864]
+    """
+    if network not in COST_MODELS:
+        raise ConfigError(f"unknown network model {network!r}; {nearest(network, COST_MODELS)}")
+    if injection is not None and network != "link":
+        raise ConfigError("--injection is a limit of the link model; add --network link or leave it out")
+    kind, given = kind.replace("-", "_"), changes_of(network_changes)
+    wanted = [size if isinstance(size, int) else round(parse(size, BYTES)) for size in _listed(sizes)]
+    if not wanted:
+        raise ConfigError("give the sizes of the collective, such as '64MiB'")
+    cluster = load_topology(topology, given)
+    cluster = cluster if policy is None else with_policy(cluster, policy)
+    members = list(range(cluster.num_ranks)) if ranks is None else list(ranks)
+    limit = parse(injection, BYTES_PER_S) if isinstance(injection, str) else injection
+    request = _Request(kind, cluster, members, algorithm, limit, num_chunks)
+    costs = {size: COST_MODELS[network](request, size) for size in wanted}
+    able = [found.name for found in candidates(kind, request.placement)] if algorithm == "auto" else []
+    if num_chunks is not None and all(row["num_chunks"] != num_chunks for row in costs[max(wanted)].values()):
+        raise ConfigError(f"--chunks {num_chunks}: nothing here cuts the buffer into chunks; leave it out")
+    asked = {
+        "collective": kind,
+        "bytes": wanted,
+        "topology": name_of(topology, cluster),
+        **changes_as_inputs(given),
+        "algorithm": algorithm,
+        "network": network,
+        **({} if ranks is None else {"group": members}),
+        **({} if limit is None else {"injection": limit}),
+        **({} if num_chunks is None else {"chunks": num_chunks}),
+        **({} if policy is None else {"policy": policy}),
+    }
+    left_out = [name for name in able if name not in costs[wanted[0]]]
+    return CollectiveAnswer(kind, cluster, len(members), network, costs, left_out, asked)
+
+
+def _listed(sizes: int | str | Sequence[int | str]) -> Sequence[int | str]:
+    return [sizes] if isinstance(sizes, int | str) else sizes

@@ -1,0 +1,149 @@
+"""Schedules and collective algorithms of one's own, by decorators: usable by name wherever ours are, in this process.
+
+They live in the tables that ours live in. Worker processes do not know them: sweep and search with ``workers=1``. That
+they keep what all schedules and algorithms keep is for `scaleout.testing` to say.
+"""
+
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from scaleout.cluster.topology.placement import Placement
+from scaleout.errors import ConfigError, shown
+from scaleout.network.alpha_beta import cost
+from scaleout.network.collectives import ALGORITHMS, Algorithm, check_kind
+from scaleout.network.collectives.algorithm import Scheduler, any_placement
+from scaleout.network.flow import collective
+from scaleout.schedule import SCHEDULES, Pass, Schedule
+
+P = TypeVar("P", bound=Pass)
+S = TypeVar("S", bound=Scheduler)
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+
+
+def define_schedule(
+    name: str,
+    *,
+    rewrites: bool = False,
+    decides: bool = False,
+    exclusive: bool = False,
+    substitutes: bool = False,
+    in_order: bool = False,
+) -> Callable[[P], P]:
+    """Return a decorator that makes a function a schedule of this name.
+
+    The function takes a timed `Program` and the machine that it will run on, or None, and returns a program with its
+    nodes on other streams or in other graphs; its first line of documentation is the summary. It can be joined to
+    others by ``+``. Defining a name of your own again replaces it.
+
+    Parameters
+    ----------
+    name : str
+        Of small letters, digits and ``-``.
+    rewrites : bool
+        Whether it changes what the graphs hold, rather than only their streams.
+    decides : bool
+        Whether it weighs costs, needs a machine and may return a `Planned` with what it decided.
+    exclusive : bool
+        Whether no other schedule that rewrites can be joined to it.
+    substitutes : bool
+        Whether it replaces collectives by others.
+    in_order : bool
+        Whether a rank still runs the actions of its pipeline one after another, on which a search relies.
+
+    Raises
+    ------
+    ConfigError
+        If it is no such name, or one of scaleout's.
+
+    Examples
+    --------
+    >>> import numpy, scaleout
+    >>> @scaleout.define_schedule("everything-at-once", in_order=True)
+    ... def everything_at_once(program, machine):
+    ...     '''Every collective on a stream of its own beside the kernels.'''
+    ...     return program.map_graphs(
+    ...         lambda graph: graph.with_columns(stream=numpy.where(graph.collective >= 0, 1, 0))
+    ...     )
+    >>> scaleout.run("dlrm-128", schedules=["baseline", "everything-at-once"])["everything-at-once"].speedup > 1
+    True
+    """
+    _check_free(name, name in SCHEDULES and isinstance(SCHEDULES[name].home, str), "schedule")
+
+    def define(function: P) -> P:
+        SCHEDULES[name] = Schedule(
+            _summary(function), function, rewrites=rewrites, decides=decides, exclusive=exclusive,
+            substitutes=substitutes, in_order=in_order,
+        )  # fmt: skip
+        return function
+
+    return define
+
+
+def define_algorithm(
+    name: str, kind: str, *, condition: Callable[[Placement], str | None] = any_placement
+) -> Callable[[S], S]:
+    """Return a decorator that makes a function a collective algorithm of this name, for one kind of collective.
+
+    The function takes the placement of a group and returns rounds of messages, a `Schedule` of
+    `scaleout.network.collectives.rounds`. Decorators of one name and several kinds make one algorithm; to define a kind
+    again replaces it. `auto` takes it where it is the fastest, and where a communication library serves the network,
+    only if the library names it.
+
+    Parameters
+    ----------
+    name : str
+        Of small letters, digits and ``_``.
+    kind : str
+        Such as ``all_gather``.
+    condition : function, optional
+        From a placement to the reason why the algorithm cannot serve it, or None if it can.
+
+    Raises
+    ------
+    ConfigError
+        If it is no such name or kind, or the name is one of scaleout's.
+
+    Examples
+    --------
+    >>> import scaleout
+    >>> from scaleout.network.collectives.rounds import Ring, Round, Schedule
+    >>> @scaleout.define_algorithm("one_way_ring", "all_gather")
+    ... def one_way_ring(placement):
+    ...     '''Each rank sends to the next, p - 1 times.'''
+    ...     p = placement.num_ranks
+    ...     return Schedule((Round(Ring(), 1 / p, repeat=p - 1),))
+    >>> answer = scaleout.collective("all_gather", "1MiB", topology="ring-128", algorithm="one_way_ring")
+    >>> len(answer.to_frame())
+    1
+    """
+    check_kind(kind)
+    before = ALGORITHMS.get(name)
+    _check_free(name, before is not None and not isinstance(before, _Own), "collective algorithm")
+
+    def define(function: S) -> S:
+        schedules: dict[str, Scheduler] = dict(before.schedules) if before is not None else {}
+        schedules[kind] = function
+        ALGORITHMS[name] = _Own(name, _summary(function), schedules, condition)
+        cost.forget()
+        collective.forget()
+        return function
+
+    return define
+
+
+class _Own(Algorithm):
+    """An algorithm that a user defined, and may define again."""
+
+
+def _check_free(name: str, taken: bool, what: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{shown(name)} is no name of a {what}; take small letters, digits and - or _")
+    if taken:
+        raise ConfigError(f"{what} {name!r} is one of scaleout's; take another name")
+
+
+def _summary(function: Callable[..., object]) -> str:
+    lines = (function.__doc__ or "").strip().splitlines()
+    return lines[0].rstrip(".") if lines else function.__name__

@@ -1,0 +1,148 @@
+"""Jobs and traces under several schedules: what `scaleout run` prints, as an answer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scaleout.api.answer import Answer
+from scaleout.api.inputs import inputs_of
+from scaleout.api.networks import Network, changes_of, load_topology, name_of
+from scaleout.cluster.device.spec import Device
+from scaleout.cluster.topology.what_if import NetworkChanges
+from scaleout.errors import ConfigError
+from scaleout.simulation.options import SimulationOptions
+from scaleout.study.comparison import Comparison, compare, options_of
+from scaleout.study.job import Outcome
+from scaleout.workloads.config import ModelFamily, load_workload
+
+if TYPE_CHECKING:
+    from scaleout.report.plots.schedules import Axes
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RunAnswer(Answer):
+    """A job under several schedules; a row of its table is a schedule.
+
+    `outcomes` has the schedules in the order in which they were given, each with its `result`, and ``answer["fused"]``
+    is one by name. `comparison` has all that is known.
+    """
+
+    comparison: Comparison
+    asked: Mapping[str, Any]
+    command: str = "run"
+
+    @property
+    def title(self) -> str:
+        """What ran, on what, and how long it takes."""
+        from scaleout.config.units import format_seconds  # noqa: PLC0415
+
+        found = self.comparison
+        times = ", ".join(f"{each.schedule} {format_seconds(each.makespan_s)}" for each in found.outcomes)
+        return f"{found.workload} on {found.topology}, ranks {found.ranks}, device {found.device}: {times}"
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """What was asked."""
+        return self.asked
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What answered."""
+        model = self.comparison.provenance
+        return () if model is None else (model.models,)
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """Each schedule's."""
+        return self.comparison.outcomes
+
+    def __getitem__(self, schedule: str) -> Outcome:
+        for each in self.outcomes:
+            if each.schedule == schedule:
+                return each
+        raise KeyError(schedule)
+
+    def found(self) -> Mapping[str, Any]:
+        """Return the results as plain values."""
+        return self.comparison.summary()
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw a bar for each schedule: compute, exposed communication and idle time."""
+        from scaleout.report.plots.schedules import plot_bars  # noqa: PLC0415 - matplotlib takes half a second
+
+        return plot_bars(self.comparison, ax)
+
+    def write(self, folder: str | Path) -> dict[str, str]:
+        """Write tables, a timeline for Perfetto and figures, as ``--output`` does; return files and what each holds."""
+        from scaleout.config.writing import check_writable, into  # noqa: PLC0415
+        from scaleout.report.files import write  # noqa: PLC0415
+
+        check_writable(Path(folder))
+        with into(Path(folder), recorded=True) as unfinished:
+            return write(self.comparison, unfinished, self.to_dict())
+
+
+def run(
+    workload: ModelFamily | str,
+    *,
+    topology: Network | None = None,
+    device: Device | str | None = None,
+    schedules: Sequence[str] = (),
+    changes: Mapping[str, Any] | None = None,
+    network_changes: Mapping[str, Any] | NetworkChanges | None = None,
+    options: SimulationOptions | None = None,
+    **attributes: Any,
+) -> RunAnswer:
+    """Simulate a step of a workload under several schedules; speed-ups are over the first.
+
+    Parameters
+    ----------
+    workload : str or ModelFamily
+        The name or file of a workload, or a loaded one.
+    topology, device : optional
+        A name, a file or what was loaded; a topology also as an expression or a graph of networkx. By default the
+        workload's.
+    schedules : sequence of str
+        To compare, parts of one joined by ``+``; by default the workload's.
+    changes : mapping, optional
+        Keys of the workload to set, where it is given by name, as ``--set``.
+    network_changes : mapping or NetworkChanges, optional
+        What is changed of the network, see `load_topology`.
+    options, **attributes : optional
+        `SimulationOptions`, or their attributes as keywords, such as ``network="link"``, which go first.
+
+    Raises
+    ------
+    ScaleoutError
+        If anything in the input is wrong; the message says what, where and what to do. What concerns some schedules
+        alone is in `RunAnswer.comparison.failures`.
+
+    Examples
+    --------
+    >>> import scaleout
+    >>> answer = scaleout.run("dlrm-128", schedules=["baseline", "fused"], changes={"global_batch": 4096})
+    >>> list(answer.to_frame().schedule)
+    ['baseline', 'fused']
+    >>> round(answer["fused"].speedup, 2)
+    1.57
+    """
+    how = options_of(options, **attributes)
+    job = load_workload(workload, changes) if isinstance(workload, str) else workload
+    if changes and not isinstance(workload, str):
+        raise ConfigError(f"changes are for a workload given by name; load {job.name} with them: load_workload")
+    named_topology = job.topology if topology is None else topology
+    named_device = job.device if device is None else device
+    given = changes_of(network_changes)
+    network = load_topology(named_topology, given)
+    found = compare(job, topology=network, device=named_device, schedules=schedules, options=how)
+    asked = inputs_of(
+        {"workload": workload, "topology": name_of(named_topology, network), "device": named_device},
+        settings=changes, changes=given, options=how, schedules=ran(found),
+    )  # fmt: skip
+    return RunAnswer(found, asked)
+
+
+def ran(found: Comparison) -> list[str]:
+    """Return the schedules of a comparison, those that failed last."""
+    return [each.schedule for each in found.outcomes] + [each.schedule for each in found.failures]

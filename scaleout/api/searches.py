@@ -1,0 +1,289 @@
+"""The fastest plans of parallelism of a training job: what `scaleout search` prints, as an answer."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scaleout.api.answer import Answer
+from scaleout.api.inputs import changes_as_inputs, inputs_of
+from scaleout.api.networks import Network, changes_of, load_topology, name_of
+from scaleout.cluster.device.spec import Device, load_device
+from scaleout.cluster.topology.what_if import NetworkChanges
+from scaleout.config.units import BYTES, parse
+from scaleout.errors import ConfigError, ScaleoutError
+from scaleout.interop.models.plans import write_plan
+from scaleout.simulation.options import SimulationOptions
+from scaleout.study.comparison import options_of
+from scaleout.study.job import Job
+from scaleout.study.provenance import Provenance, provenance_of
+from scaleout.study.search.best import Best, Choice, EvaluatedPlan
+from scaleout.study.search.checkpoint import Memory, PlanLog
+from scaleout.study.search.explanation import Explanation, explanation, why_none
+from scaleout.study.search.request import SearchRequest, request_of
+from scaleout.study.search.search import Answer as Found
+from scaleout.study.search.search import search as find
+from scaleout.study.sweep.cases import run_line
+from scaleout.workloads.config import LayeredModel, load_workload
+
+if TYPE_CHECKING:
+    from scaleout.report.plots.schedules import Axes
+
+_PLAIN = {"host": "none", "clocks": "unthrottled", "contention": True}
+"""Options of a search, and what a run takes for them where its command line says nothing."""
+
+
+class Export(NamedTuple):
+    """The fastest plan that a framework can run, as its configuration."""
+
+    format: str
+    plan: int  # its place among the fastest
+    text: str
+    notes: tuple[str, ...]
+    why: str  # faster ones are not written; empty if it is the fastest
+
+    def summary(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {"plan_number": self.plan, "text": self.text, "notes": list(self.notes), "faster_ones": self.why}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SearchAnswer(Answer):
+    """The fastest plans that fit the memory; a row of the table is a plan, with the command that runs it.
+
+    `plans` has all that is known, `explanation` what the fastest overlaps where schedules were asked for, and `exports`
+    the configurations of frameworks.
+    """
+
+    request: SearchRequest
+    plans: Found
+    explanation: Explanation | None
+    asked: Mapping[str, Any]
+    changes: Mapping[str, Any]
+    command: str = "search"
+    rows: str = "fastest"
+
+    @property
+    def title(self) -> str:
+        """What was searched, and the fastest plan."""
+        request, best = self.request, self.plans.fastest[0]
+        where = f"{request.base.name} on {request.topology.name}, ranks {request.num_ranks}"
+        return f"{where}, global batch {request.batch}: {best.plan}, under {best.schedule}"
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """What was asked."""
+        return self.asked
+
+    @cached_property
+    def model(self) -> Provenance:
+        """Which model answered."""
+        request = self.request
+        return provenance_of(Job(request.base, request.device, request.topology, options=request.options))
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What answered."""
+        return (self.model.models,)
+
+    @cached_property
+    def jobs(self) -> Mapping[Choice, dict[str, Any]]:
+        """Each plan to the inputs of its job, as a study has them: what differs from the workload's file."""
+        shipped = load_workload(str(self.asked["workload"]))
+        return {each.choice: self._job(each, shipped) for each in (*self.plans.fastest, *self.plans.front)}
+
+    def _job(self, found: EvaluatedPlan, shipped: Any) -> dict[str, Any]:
+        request, asked = self.request, self.asked
+        planned = request.workload(found.plan)
+        assert isinstance(shipped, LayeredModel)
+        wanted = {**found.plan._asdict(), "batch_per_replica": planned.batch_per_replica}
+        given = {key: value for key, value in asked.items() if key.startswith("set.")}
+        chosen = {f"set.{key}": value for key, value in wanted.items() if getattr(shipped, key) != value}
+        options = {key: value for key, plain in _PLAIN.items() if (value := getattr(request.options, key)) != plain}
+        return {
+            "workload": asked["workload"],
+            **given,
+            **chosen,
+            "topology": asked["topology"],
+            "device": asked["device"],
+            **self.changes,
+            **options,
+            "schedule": found.schedule,
+        }
+
+    def found(self) -> Mapping[str, Any]:
+        """Return the results as plain values."""
+        request, plans = self.request, self.plans
+        summary = {
+            "workload": request.base.name,
+            "topology": request.topology.name,
+            "device": request.device.name,
+            "ranks": request.num_ranks,
+            "model": self.model.summary(),
+            "global_batch": request.batch,
+            "memory_bytes": request.memory_bytes,
+            "counts": vars(plans.counts),
+            "fastest": [self._row(found) for found in plans.fastest],
+            "front": [self._row(found) for found in plans.front],
+        }
+        if self.explanation is not None and plans.simulated is not None:
+            counts = {key: value for key, value in vars(plans.simulated).items() if key != "found"}
+            summary["simulated"] = {"simulated": len(plans.simulated.found), **counts}
+            summary["explanation"] = self.explanation.summary()
+        return summary
+
+    def _row(self, found: EvaluatedPlan) -> dict[str, Any]:
+        inputs = self.jobs[found.choice]
+        return {
+            "plan": found.plan._asdict(),
+            "schedule": found.schedule,
+            **found.estimate.summary(),
+            "tokens_per_s_per_rank": found.estimate.tokens_per_s / self.request.num_ranks,
+            "headroom_bytes": self.request.memory_bytes - found.estimate.peak_bytes,
+            "inputs": inputs,
+            "run": run_line(inputs),
+        }
+
+    def export(self, format: str) -> Export:  # noqa: A002 - the field's word
+        """Return the fastest plan that a framework can run: ``torchtitan``, ``megatron`` or ``deepspeed``.
+
+        Raises
+        ------
+        ConfigError
+            If it can run none of those that were found; the message says why.
+        """
+        why = ""
+        for number, each in enumerate(self.plans.fastest, start=1):
+            try:
+                written = write_plan(format, self.request.workload(each.plan), schedule=each.schedule)
+            except ConfigError as error:
+                why = why or f"plan {number}: {error}"
+            else:
+                return Export(format, number, written.text, written.notes, why)
+        raise ConfigError(
+            f"--export {format}: none of the {len(self.plans.fastest)} fastest plans can be written; {why} (--set "
+            f"holds a key, --top finds more plans, and with --output the same search resumes)"
+        )
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw step time against memory of all plans that were evaluated."""
+        from scaleout.report.plots.studies import plot_plans  # noqa: PLC0415 - matplotlib takes half a second
+
+        return plot_plans(self.request, self.plans, ax)
+
+
+def search(
+    workload: str,
+    *,
+    topology: Network | None = None,
+    device: Device | str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    network_changes: Mapping[str, Any] | NetworkChanges | None = None,
+    schedules: Sequence[str] = (),
+    global_batch: int | None = None,
+    memory: float | str | None = None,
+    num_ranks: int | None = None,
+    simulations: int | None = None,
+    top: int = 10,
+    options: SimulationOptions | None = None,
+    directory: str | Path | None = None,
+    workers: int | None = None,
+    tell: Callable[[int, int, int, Best], None] | None = None,
+    **attributes: Any,
+) -> SearchAnswer:
+    """Find the fastest plans of parallelism that fit the memory.
+
+    Parameters
+    ----------
+    workload : str
+        The name or file of a model of layers in training.
+    topology, device, network_changes : optional
+        As of `run`.
+    changes : mapping, optional
+        Keys of the workload; those that a plan chooses are held fixed.
+    schedules : sequence of str
+        Schedules under which the most promising plans are simulated, besides the baseline.
+    global_batch, memory, num_ranks, simulations, top : optional
+        Sequences in a step, memory of a rank (bytes, or a text such as ``"80GB"``), ranks, which must be the
+        topology's, how many plans are simulated under each schedule, and how many are returned.
+    options : SimulationOptions, optional
+        Host, clocks and contention, also as keywords.
+    directory : str or Path, optional
+        Where plans are kept, so that the same search resumes.
+    workers : int, optional
+        Processes; by default one per core.
+    tell : function, optional
+        Called now and then with steps done, all steps, how many plans have been evaluated, and the best so far.
+
+    Raises
+    ------
+    ScaleoutError
+        If anything in the input is wrong, no plan fits, or a worker is killed.
+
+    Examples
+    --------
+    >>> import scaleout
+    >>> answer = scaleout.search("llama-3-8b", topology="dgx-h200-1", top=3, workers=1)
+    >>> answer.to_frame()[["plan.data_parallel", "makespan_s"]].shape
+    (3, 2)
+    """
+    for name, count in (
+        ("global_batch", global_batch),
+        ("simulations", simulations),
+        ("top", top),
+        ("workers", workers),
+    ):
+        if count is not None and count < 1:
+            raise ConfigError(f"search(): {name}: must be 1 or more, not {count}")
+    shipped = load_workload(workload)  # without settings: those that a plan chooses are no keys of the workload's
+    given = changes_of(network_changes)
+    network, named_device = topology or shipped.topology, device or shipped.device
+    request = request_of(
+        workload,
+        load_topology(network, given),
+        load_device(named_device) if isinstance(named_device, str) else named_device,
+        changes=changes,
+        memory_bytes=parse(memory, BYTES) if isinstance(memory, str) else memory,
+        batch=global_batch,
+        num_ranks=num_ranks,
+        simulations=simulations,
+        top=top,
+        schedules=schedules,
+        options=options_of(options, **attributes),
+    )
+    if simulations and not request.schedules:
+        raise ConfigError("--simulations is for schedules that are simulated; give --schedule as well, or leave it out")
+    kept: AbstractContextManager[Memory] = nullcontext(Memory())
+    if directory is not None:
+        kept = PlanLog(Path(directory), request)
+    with _workers_killed(), kept as known:
+        plans = find(request, memory=known, workers=workers, tell=tell or (lambda *_told: None))
+        if not plans.fastest:
+            raise ConfigError(why_none(request, plans))
+        why = (
+            explanation(request, plans, workers=workers or os.cpu_count() or 1, memory=known)
+            if request.schedules
+            else None
+        )
+    chosen = {name: getattr(request.options, name) for name in _PLAIN}
+    named = {"workload": workload, "topology": name_of(network, request.topology), "device": named_device}
+    asked = inputs_of(named, settings=changes, changes=given, schedules=("baseline", *request.schedules))
+    asked |= {**chosen, "global_batch": request.batch, "memory_bytes": request.memory_bytes, "top": request.top}
+    return SearchAnswer(request, plans, why, asked, changes_as_inputs(given))
+
+
+@contextmanager
+def _workers_killed() -> Iterator[None]:
+    """Say it in a message where the system kills a worker."""
+    from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415
+
+    try:
+        yield
+    except BrokenProcessPool:
+        raise ScaleoutError(
+            "a worker process was killed, most likely for want of memory; give fewer --workers, or run the same "
+            "command again: with --output it resumes"
+        ) from None

@@ -1,0 +1,101 @@
+"""Many jobs that differ in a few keys to one table: what `scaleout study` keeps, as an answer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from scaleout.api.answer import Shown
+from scaleout.study.sweep.engine import Execution, execute
+from scaleout.study.sweep.study import Study, load_study, study_of
+
+if TYPE_CHECKING:
+    from scaleout.report.plots.schedules import Axes
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SweepAnswer(Shown):
+    """The cases of a study: a row of the table is one, with its inputs, results and the command that runs it alone."""
+
+    study: Study
+    cases: pd.DataFrame
+
+    @property
+    def title(self) -> str:
+        """What varies, and how many cases ran."""
+        counts = self.cases["status"].value_counts()
+        return f"{self.study.title}: {len(self.cases):,} cases, {int(counts.get('ok', 0)):,} ok"
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What answered."""
+        return tuple(sorted(set(self.cases["model"][self.cases["status"] == "ok"])))
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return all cases, as `cases.parquet` has them."""
+        return self.cases
+
+    def plot(self, ax: "Axes | None" = None, *, x: str = "", y: str = "makespan_s", colour: str = "") -> "Axes":
+        """Draw a result over an input: a line where the input is numbers, else bars.
+
+        `x` and `colour` are columns that vary, by default the first two that do; `y` is a result.
+        """
+        from scaleout.report.plots.studies import plot_cases  # noqa: PLC0415 - matplotlib takes half a second
+
+        varied = [name for name, values in self.study.axes.items() if len(values) > 1] or ["case"]
+        x = x or varied[0]
+        colour = colour or next((name for name in varied if name != x), "")
+        return plot_cases(self.cases, (x, y, colour), self.study.numbers(x), ax)
+
+
+def sweep(
+    study: str | Mapping[str, Any] | None = None,
+    *,
+    directory: str | Path | None = None,
+    workers: int | None = None,
+    cluster: str = "",
+    approved: bool = False,
+    **keys: Any,
+) -> SweepAnswer:
+    """Run many jobs that differ in a few keys.
+
+    Parameters
+    ----------
+    study : str or mapping, optional
+        The name of a shipped study, a file, or the keys of a file.
+    directory : str or Path, optional
+        Where results are kept, so that they are not run again; without one they are in memory alone.
+    workers, cluster : optional
+        Processes, or workers of a Dask cluster: ``local``, ``slurm`` or a scheduler's address.
+    approved : bool
+        Whether a study of a million cases or more may run.
+    **keys
+        Keys of a study's file, instead of `study`: `workload`, `topology`, `device`, `schedule` and others are a value
+        or a list, `set`, `bandwidth`, `latency` and others map keys to a value or a list; lists make a grid.
+
+    Raises
+    ------
+    ScaleoutError
+        If the study is wrong, or what runs it is lost; a case that fails is a row.
+
+    Examples
+    --------
+    >>> import scaleout
+    >>> answer = scaleout.sweep(
+    ...     workload="dlrm-128", set={"global_batch": [1024, 4096]}, schedule=["baseline", "fused"], workers=1
+    ... )
+    >>> len(answer.to_frame())
+    4
+    """
+    if isinstance(study, str):
+        if keys:
+            raise TypeError(f"sweep() takes a study or keys of one, such as {next(iter(keys))}; give one of them")
+        asked = load_study(study)
+    else:
+        asked = study_of({"title": "sweep", **(study or {}), **keys}, name="sweep", where="sweep()")
+    how = Execution(workers=workers, cluster=cluster, approved=approved)
+    cases = execute(asked, None if directory is None else Path(directory), how)
+    assert cases is not None, "it is whole"
+    return SweepAnswer(asked, cases)

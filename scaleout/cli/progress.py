@@ -1,0 +1,46 @@
+"""One bar of progress for what takes longer than two seconds, with the time left, where standard error is a terminal.
+
+An interrupt ends the work with what is kept of it.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+
+Tell = Callable[[int, int, str], None]
+"""Called with how much is done, of how much, and words for it."""
+
+_AFTER_S = 2
+
+
+@contextmanager
+def progress(*, kept: str, quiet: bool = False) -> Iterator[Tell]:
+    """Hand out what work calls as it goes on; `kept` is said of an interrupt.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        With what is kept, on an interrupt.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    shown = Console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    hidden = quiet or not shown.is_terminal
+    begun = monotonic()
+    bars = Progress(*columns, console=shown, disable=hidden, transient=True, auto_refresh=False)
+    bar = bars.add_task("", total=None)
+
+    def tell(done: int, total: int, words: str) -> None:
+        bars.update(bar, completed=done, total=total, description=words)
+        if monotonic() - begun > _AFTER_S:
+            bars.start()
+            bars.refresh()
+
+    try:
+        yield tell
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(kept) from None
+    finally:
+        bars.stop()

@@ -1,0 +1,208 @@
+"""The vocabulary of documents: every name that `--json` prints, its type and meaning, and what each command prints.
+
+A name has one type and one meaning in all documents, so that a document's schema (JSON Schema 2020-12) follows from the
+names that stand in it. Times are seconds, sizes bytes, and the end of a name says so.
+"""
+
+import csv
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scaleout.config.reading import nearest
+from scaleout.errors import ConfigError
+from scaleout.report.documents import RENAMED, SCHEMA
+
+
+class Name(NamedTuple):
+    """What a name stands for.
+
+    The type is ``number``, ``integer``, ``text``, ``boolean``, the name of an object, or ``any``; ``list of`` or ``map
+    of`` such, a map being from names to it; ``rows`` are objects of each command's own. Behind it, ``?``: may be null.
+    """
+
+    type: str
+    meaning: str
+
+
+class Contents(NamedTuple):
+    """Names that stand in an object: always, and where there is something to say; `open` to names that files give."""
+
+    always: str
+    maybe: str = ""
+    open: bool = False
+
+
+@cache
+def vocabulary() -> Mapping[str, Name]:
+    """Return every name of every document, with its type and meaning."""
+    with (Path(__file__).parent / "vocabulary.csv").open(encoding="utf-8", newline="") as file:
+        return {row.pop("name"): Name(**row) for row in csv.DictReader(file)}
+
+
+_TIMES = "makespan_s compute_s communication_s exposed_communication_s idle_s kernel_time_sources speedup"
+_CHANGE = "name kind bytes group_size a_count b_count a_s b_s difference_s only_in"
+_OPERATOR = (
+    "baseline_s baseline_parts_s fused_aware_s fused_oblivious_s ideal_s kernel_split_s kernel_split_chunks saving "
+    "skew_aware skew_oblivious logical_work_groups work_groups slices sent_bytes"
+)
+_ACCURACY = "num_rows predicted mean_absolute_error median_absolute_error p90_absolute_error worst bias coverage"
+
+OBJECTS: Mapping[str, Contents] = {
+    "model": Contents("version network library contention host clocks inputs notes"),
+    "run row": Contents(
+        f"schedule {_TIMES} busy",
+        "recorded_share scaled_share modelled_share samples_per_s tokens_per_s tokens_per_s_per_rank mfu hfu bubble "
+        "exposed_by_axis_s energy decisions memory rank_ends busiest_links traffic strategy peak_memory_bytes fits",
+    ),
+    "energy": Contents("device_joules node_joules network_joules joules"),
+    "cost": Contents("dollars device_dollars network_dollars device_watts network_watts parts unpriced unpowered"),
+    "part": Contents("name count each_dollars each_watts source dollars watts"),
+    "memory": Contents("peak_memory_bytes memory_capacity_bytes fits pipeline_rank moment memory_by_kind_bytes advice"),
+    "advice": Contents("set ranks peak_memory_bytes fits"),
+    "ends": Contents("members phase_end_s"),
+    "link_use": Contents("link alike size_bytes utilisation"),
+    "port_traffic": Contents("dimension kind role links total_bytes mean_utilisation most_utilisation"),
+    "plan_row": Contents(
+        "plan schedule makespan_s compute_s exposed_by_axis_s bubble_s tokens_per_s mfu memory_by_kind_bytes host_s "
+        "bubble peak_memory_bytes bound_by tokens_per_s_per_rank headroom_bytes inputs run"
+    ),
+    "simulations": Contents("done choices bounded left lower_bound_s"),
+    "explanation": Contents("plan schedule overlap same_plan best_plan_under_baseline gain_over_best_under_baseline"),
+    "overlap": Contents("axis communication_s overlapped_s exposed_by_reason_s", "family"),
+    "compared_plan": Contents("plan schedule makespan_s gain"),
+    "export": Contents("plan_number text notes faster_ones"),
+    "collective row": Contents(
+        "bytes",
+        "collective algorithm network time_s algorithm_bandwidth_bytes_per_s bus_bandwidth_bytes_per_s num_chunks "
+        "protocol auto busiest_links traffic ranks backend time_by_backend_s",
+    ),
+    "bucket": Contents("algorithm bucket_bytes makespan_s communication_s exposed_communication_s"),
+    "choice": Contents("bytes algorithm time_s runner_up ratio changed"),
+    "busy_time": Contents("phase operation kind bytes group_size count busy_s"),
+    "buckets row": Contents("algorithm bucket_bytes makespan_s communication_s exposed_communication_s"),
+    "strategies row": Contents("strategy", f"schedule {_TIMES} peak_memory_bytes fits decisions reason busy"),
+    "operator_rank": Contents("order rank shards done_s last_sent_s sampled_slices"),
+    "slice": Contents("slice shard work_group issued_s arrival_s"),
+    "tracked": Contents("time_s gemm_s fused_s reduce_scatter_s all_gather_s following_s traffic_by_kind_bytes"),
+    "reproduce row": Contents(
+        "id paper figure metric unit published simulated tolerance met basis constant note", "at_minus_30 at_plus_30"
+    ),
+    "validate row": Contents("id error", "measured_us predicted_us measured_bytes predicted_bytes reason"),
+    "accuracy": Contents(_ACCURACY),
+    "change": Contents(_CHANGE),
+    "case_row": Contents(
+        "workload case varied makespan_s run",
+        "tokens_per_s tokens_per_s_per_rank samples_per_s samples_per_s_per_rank",
+    ),
+    "failed_for": Contents("message cases case"),
+    "recorded_step": Contents("step recorded_s"),
+    "group_calls": Contents("kind ranks bytes calls", "transfer_s waiting_s"),
+    "physical": Contents("physical_network algorithms networks transfers"),
+}
+"""Objects within documents; those called ``COMMAND row`` are a command's `results` or `rows`."""
+
+_ROWS_OF = {"astra": "run row"}
+"""Command to what its rows are, where they are those of another."""
+
+_HEAD = "schema version command inputs models"
+_JOB = "workload topology device ranks"
+
+DOCUMENTS: Mapping[str, Contents] = {
+    "run": Contents(f"{_JOB} results", "model samples cost memory recorded_s num_steps notes failures"),
+    "search": Contents(
+        f"{_JOB} model global_batch memory_capacity_bytes counts fastest front", "simulations explanation exports"
+    ),
+    "goodput": Contents(
+        f"{_JOB} schedule model tokens num_steps training_s training_joules makespan_s step_mean_s step_median_s "
+        "step_p95_s between_failures_s checkpoint_interval_s goodput checkpoint_share failure_share speed disturbance"
+    ),
+    "collective": Contents("topology", "ranks model results algorithms_left_out by_size collective network compared"),
+    "buckets": Contents("workload model best results"),
+    "strategies": Contents("workload topology device model results", "ranks"),
+    "operator": Contents(
+        "operator device topology ranks settings", f"{_OPERATOR} fused_aware_between_s timeline sweep model"
+    ),
+    "track": Contents("device topology ranks settings configurations", "model"),
+    "reproduce": Contents("rows", "model"),
+    "validate": Contents(f"rows {_ACCURACY} families", "model"),
+    "diff": Contents("a b makespan makespan_parts by_kind by_phase by_operation by_collective", "model"),
+    "study": Contents(
+        "study output", "title build cases ok failed left_out axes fastest_by fastest_cases failed_for files shard_of"
+    ),
+    "import pytorch": Contents(
+        "name device ranks recorded_ranks steps kernels kernels_kept kernels_linked operators_linked copies "
+        "collectives collectives_sized waits_linked waits_inferred by_group notes"
+    ),
+    "import model": Contents("keys notes parameters active_parameters flops_per_token ranks"),
+    "astra": Contents(
+        "ranks time_ns exposed_communication_ns per_rank_ns per_rank_exposed_communication_ns per_rank_compute_ns "
+        "per_rank_communication_ns backend",
+        "physical model workload topology device results samples cost memory notes",
+    ),
+    "trace": Contents("workload device topology ranks output num_files"),
+    "show": Contents("", open=True),
+}
+"""Command to what its document holds beside its head."""
+
+
+def schema(command: str) -> dict[str, Any]:
+    """Return the JSON Schema of what a command prints with ``--json``, such as ``run`` or ``import pytorch``.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such command, or it prints none.
+
+    Examples
+    --------
+    >>> schema("run")["properties"]["results"]["items"]["properties"]["makespan_s"]["type"]
+    'number'
+    """
+    if command not in DOCUMENTS:
+        raise ConfigError(f"no documents of {command!r}; {nearest(command, DOCUMENTS)}")
+    contents = DOCUMENTS[command]
+    whole = Contents(f"{_HEAD} {contents.always}", contents.maybe, contents.open)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"scaleout/{command.replace(' ', '-')}/{SCHEMA}",
+        "title": f"what `scaleout {command} --json` prints",
+        **_object(whole, command, ""),
+    }
+
+
+def _object(contents: Contents, command: str, within: str) -> dict[str, Any]:
+    """Return the schema of an object that stands under a name, or of the document."""
+    names = [*contents.always.split(), *contents.maybe.split()]
+    known = vocabulary()
+    found = {name: {**_type(known[name].type, command, name), "description": known[name].meaning} for name in names}
+    for old, name in _old_names(command, names, within):
+        found.setdefault(old, {**found[name], "description": f"the same as {name}", "deprecated": True})
+    required = sorted(contents.always.split())
+    return {"type": "object", "properties": found, "required": required, "additionalProperties": contents.open}
+
+
+def _old_names(command: str, names: list[str], within: str) -> Iterator[tuple[str, str]]:
+    """Yield old names that stand in an object beside those of today."""
+    for key, name in RENAMED.get(command, {}).items():
+        place, _, old = key.rpartition(".")
+        if name in names and place in ("", within):
+            yield old, name
+
+
+def _type(kind: str, command: str, name: str) -> dict[str, Any]:
+    """Return the schema of a type of the vocabulary, of the values of a name."""
+    if kind.startswith("list of "):
+        return {"type": "array", "items": _type(kind.removeprefix("list of "), command, name)}
+    if kind.startswith("map of "):
+        values = _type(kind.removeprefix("map of "), command, name)
+        return {"type": "object", "additionalProperties": values}
+    if kind.endswith("?"):
+        found = _type(kind[:-1], command, name)
+        return {**found, "type": [found["type"], "null"]}
+    if kind == "rows":
+        return {"type": "array", "items": _object(OBJECTS[_ROWS_OF.get(command, f"{command} row")], command, name)}
+    if kind in OBJECTS:
+        return _object(OBJECTS[kind], command, name)
+    return {"any": {}, "text": {"type": "string"}}.get(kind, {"type": kind})

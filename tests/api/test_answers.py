@@ -1,0 +1,174 @@
+"""Answers in Python: the document is what the command line prints, the table its rows, and the picture is drawn."""
+
+import json
+
+import matplotlib.pyplot as plt
+import networkx as nx
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import scaleout
+from scaleout.cli.verbs import scaleout as command_line
+from scaleout.cluster.topology.topology import Dimension, Topology
+from scaleout.config.documents import to_json
+from scaleout.errors import ConfigError
+
+
+def printed(*words):
+    """What a command prints as JSON."""
+    found = CliRunner().invoke(command_line, [*words, "--json"], catch_exceptions=False)
+    assert found.exit_code == 0, found.output
+    return json.loads(found.stdout)
+
+
+def plain(answer):
+    return json.loads(to_json(answer.to_dict()))
+
+
+jobs = st.fixed_dictionaries(
+    {
+        "degrees": st.sampled_from([(8, 1), (4, 2), (2, 4), (1, 8)]),
+        "layers": st.integers(1, 2),
+        "schedule": st.sampled_from(["baseline", "overlap", "fused"]),
+        "network": st.sampled_from(["alpha_beta", "link"]),
+        "topology": st.sampled_from(["dgx-h200-1", "switch(8,nvlink4)"]),
+        "slow": st.booleans(),
+    }
+)
+
+
+@given(job=jobs)
+@settings(max_examples=8, deadline=None)
+def test_a_run_in_python_is_that_of_the_command_line(job):
+    degrees, schedule, network, topology, slow = (
+        job[key] for key in ("degrees", "schedule", "network", "topology", "slow")
+    )
+    keys = {"data_parallel": degrees[0], "tensor_parallel": degrees[1], "layers": job["layers"]}
+    answer = scaleout.run(
+        "llama-small", topology=topology, schedules=[schedule], changes=keys, network=network,
+        network_changes={"slow": {"3": 1.5}} if slow else None,
+    )  # fmt: skip
+    words = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
+    words += ["--topology", topology, "--schedule", schedule, "--network", network, *(["--slow", "3=1.5"] * slow)]
+    assert plain(answer) == printed("run", "llama-small", *words)
+
+
+@given(kind=st.sampled_from(["all_reduce", "all_to_all", "broadcast"]), power=st.integers(0, 24), chunked=st.booleans())
+@settings(max_examples=8, deadline=None)
+def test_a_collective_in_python_is_that_of_the_command_line(kind, power, chunked):
+    answer = scaleout.collective(kind, 2**power, topology="dgx-h200-2", ranks=range(8) if chunked else None)
+    words = ["--bytes", f"{2**power}B", "--topology", "dgx-h200-2", *(["--group", "0-7"] * chunked)]
+    assert plain(answer) == printed("collective", kind, *words)
+
+
+def test_a_search_in_python_is_that_of_the_command_line():
+    keys = {"layers": 2, "zero": 3}
+    answer = scaleout.search("llama-small", topology="dgx-h200-1", changes=keys, top=2, workers=1)
+    words = ["--topology", "dgx-h200-1", "--set", "layers=2", "--set", "zero=3", "--top", "2", "--workers", "1"]
+    assert plain(answer) == printed("search", "llama-small", *words)
+    assert answer.export("torchtitan").plan == 1
+
+
+STUDY = {"workload": "llama-small", "topology": "dgx-h200-1", "schedule": ["baseline", "overlap"],
+         "set": {"layers": 1, "data_parallel": 8, "batch_per_replica": [1, 2]}}  # fmt: skip
+
+
+def test_a_sweep_is_the_study_of_the_same_keys():
+    answer = scaleout.sweep(**STUDY, workers=1)
+    assert answer.to_frame().equals(scaleout.run_study({"title": "sweep", **STUDY}, workers=1))
+    for case in answer.cases.itertuples():
+        _, verb, *words = case.run.split()
+        assert printed(verb, *words)["results"][0]["makespan_s"] == case.makespan_s
+    with pytest.raises(TypeError, match="takes a study or keys of one, such as workload"):
+        scaleout.sweep("topologies", workload="dlrm-128")
+
+
+@pytest.fixture(scope="module")
+def answers():
+    """One of each kind."""
+    keys = {"layers": 1, "data_parallel": 8, "device": "h200"}
+    return {
+        "run": scaleout.run("llama-small", topology="dgx-h200-1", schedules=["baseline", "overlap"], changes=keys),
+        "search": scaleout.search("llama-small", topology="dgx-h200-1", changes={"layers": 2}, top=2, workers=1),
+        "collective": scaleout.collective("all_reduce", ["1KiB", "1MiB"], topology="dgx-h200-1"),
+        "sweep": scaleout.sweep(**STUDY, workers=1),
+    }
+
+
+@pytest.mark.parametrize("kind", ["run", "search", "collective", "sweep"])
+def test_an_answer_shows_itself(kind, answers):
+    answer = answers[kind]
+    assert repr(answer).startswith(f"<{type(answer).__name__}: ")
+    assert len(repr(answer)) < 400
+    page = answer._repr_html_()
+    assert page.count("<tr") == len(answer.to_frame()) + 1
+    _, axes = plt.subplots()
+    assert answer.plot(axes) is axes
+    assert axes.has_data()
+    assert axes.get_xlabel()
+    own = answer.plot()
+    assert own is not axes
+    plt.close("all")
+
+
+def test_columns_are_the_names_of_the_document(answers):
+    frame = answers["run"].to_frame()
+    row = answers["run"].to_dict()["results"][1]
+    for name in ("schedule", "makespan_s", "mfu", "speedup"):
+        assert frame[name][1] == row[name]
+    assert frame["exposed_by_axis_s.data"][1] == row["exposed_by_axis_s"]["data"]
+    assert frame["joules"][1] == row["energy"]["joules"]
+    assert frame["peak_memory_bytes"][0] == answers["run"].to_dict()["memory"]["peak_memory_bytes"]
+    assert "step_s" not in frame, "old names are no columns"
+    sweep = answers["sweep"].to_frame()
+    shared = set(frame) & set(sweep)
+    assert {"makespan_s", "exposed_communication_s", "mfu", "peak_memory_bytes", "joules", "dollars"} <= shared
+
+
+def test_files_hold_the_document(tmp_path, answers):
+    files = answers["run"].write(tmp_path / "out")
+    assert {"summary.json", "nodes.parquet", "timeline.json", "breakdown.png"} <= files.keys()
+    assert json.loads((tmp_path / "out" / "summary.json").read_text()) == plain(answers["run"])
+
+
+def test_a_graph_of_networkx_is_a_topology():
+    ring = nx.cycle_graph(8, create_using=nx.Graph)
+    nx.set_edge_attributes(ring, "50 GB/s", "bandwidth")
+    nx.set_edge_attributes(ring, "1 us", "latency")
+    graph = scaleout.run("llama-small", topology=ring, schedules=["baseline"], changes={"data_parallel": 8})
+    assert graph.outcomes[0].makespan_s > 0
+    assert graph.inputs["topology"] == "graph"
+    times = {
+        name: scaleout.collective("all_gather", 2**20, topology=each, algorithm="ring").to_frame().time_s[0]
+        for name, each in (("graph", ring), ("kind", Topology("ring", (Dimension("ring", 8, 50e9, 1e-6),))))
+    }
+    assert times["graph"] == pytest.approx(times["kind"])
+    with pytest.raises(ConfigError, match="link 0-1 has no attribute 'bandwidth'"):
+        scaleout.load_topology(nx.path_graph(2))
+    with pytest.raises(ConfigError, match="the graph is directed"):
+        scaleout.load_topology(nx.DiGraph([(0, 1)]))
+
+
+def test_changes_of_the_network_are_those_of_the_command_line():
+    fast = scaleout.load_topology("dgx-h200-2", {"bandwidth": {"infiniband": "2x"}})
+    plain_ = scaleout.load_topology("dgx-h200-2")
+    assert fast.dimensions[1].bytes_per_s == 2 * plain_.dimensions[1].bytes_per_s
+    with pytest.raises(ConfigError, match="unknown change of the network 'bandwith'; did you mean 'bandwidth'"):
+        scaleout.load_topology("dgx-h200-2", {"bandwith": {"infiniband": "2x"}})
+
+
+def test_traces_are_read_and_run(tmp_path):
+    printed("trace", "llama-small", "--set", "layers=1", "--set", "data_parallel=8", "--output", str(tmp_path / "t"))
+    trace = scaleout.read_trace(tmp_path / "t")
+    answer = trace.run(topology="dgx-h200-1", schedules=["overlap"])
+    words = ["--topology", "dgx-h200-1", "--schedule", "overlap"]
+    assert plain(answer) == printed("run", "--trace", str(tmp_path / "t"), *words)
+    assert len(trace.to_frame()) == len(trace.program.graphs[0])
+    assert "traces of" in repr(trace)
+    assert trace._repr_html_()
+    trace.plot()
+    plt.close("all")
+    with pytest.raises(ConfigError, match="is no recording of `scaleout import`; change the job that it is of"):
+        trace.edit(batch="2x")

@@ -1,0 +1,123 @@
+"""Schedules and algorithms of one's own: usable by name, and refused by the contract where they break a law."""
+
+import numpy as np
+import pytest
+
+import scaleout
+from scaleout import testing
+from scaleout.errors import ConfigError
+from scaleout.network.collectives import ALGORITHMS
+from scaleout.network.collectives.rounds import Ring, Round, Schedule
+from scaleout.program.graph import NodeKind
+from scaleout.schedule import SCHEDULES
+
+
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch):
+    """Forget what a test defines."""
+    monkeypatch.setattr("scaleout.schedule.SCHEDULES", SCHEDULES)
+    schedules, algorithms = dict(SCHEDULES), dict(ALGORITHMS)
+    yield
+    for table, before in ((SCHEDULES, schedules), (ALGORITHMS, algorithms)):
+        table.clear()
+        table.update(before)
+
+
+def streams(program, machine):
+    """Collectives on a stream of their own."""
+    del machine
+    return program.map_graphs(
+        lambda graph: graph.with_columns(stream=np.where(graph.kind == NodeKind.COLLECTIVE, 1, 0))
+    )
+
+
+def ring(placement):
+    """Each rank sends to the next."""
+    p = placement.num_ranks
+    return Schedule((Round(Ring(), 1 / p, repeat=p - 1),))
+
+
+def test_a_schedule_of_ones_own_runs_by_name():
+    assert scaleout.define_schedule("mine", in_order=True)(streams) is streams
+    answer = scaleout.run("dlrm-128", schedules=["baseline", "mine"], changes={"global_batch": 512})
+    assert answer["mine"].makespan_s < answer["baseline"].makespan_s
+    assert SCHEDULES["mine"].summary == "Collectives on a stream of their own"
+    testing.check_schedule("mine")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda graph: graph.with_columns(flops=graph.flops * 2), "llama-small with layers 2.*does not conserve FLOPs"),
+        (lambda graph: graph.with_columns(bytes=graph.bytes * 2), "does not conserve the payload"),
+        (lambda graph: graph.with_columns(duration_s=graph.duration_s / 2), "rank 0: kernels take"),
+    ],
+)
+def test_the_contract_refuses_schedules_that_lose_work(spoil, message):
+    scaleout.define_schedule("wrong")(lambda program, machine: program.map_graphs(spoil))
+    with pytest.raises(AssertionError, match=message):
+        testing.check_schedule("wrong")
+
+
+def test_the_contract_refuses_chance():
+    chance = np.random.default_rng(0)
+
+    def moody(program, machine):
+        del machine
+        return program.map_graphs(lambda graph: graph.with_columns(priority=chance.integers(0, 2, len(graph))))
+
+    scaleout.define_schedule("moody")(moody)
+    with pytest.raises(AssertionError, match="other graphs the second time"):
+        testing.check_schedule("moody")
+
+
+def test_an_algorithm_of_ones_own_is_priced_and_checked():
+    scaleout.define_algorithm("mine", "all_gather")(ring)
+    found = scaleout.collective("all_gather", "1MiB", topology="ring-128", algorithm="mine").to_frame()
+    theirs = scaleout.collective("all_gather", "1MiB", topology="ring-128").to_frame().set_index("algorithm")
+    assert "mine" in theirs.index
+    assert found.time_s[0] == theirs.time_s["mine"]
+    testing.check_algorithm("mine")
+    over_links = scaleout.collective("all_gather", "1MiB", topology="ring-128", algorithm="mine", network="link")
+    assert over_links.to_frame().time_s[0] == pytest.approx(found.time_s[0], rel=1e-9)
+
+
+def test_an_algorithm_defined_anew_is_priced_anew():
+    def twice(placement):
+        """Send everything twice."""
+        return Schedule(ring(placement).rounds * 2)
+
+    times = []
+    for function in (ring, twice):
+        scaleout.define_algorithm("mine", "all_gather")(function)
+        times.append(
+            scaleout.collective("all_gather", "1MiB", topology="ring-128", algorithm="mine").to_frame().time_s[0]
+        )
+    assert times[1] == pytest.approx(2 * times[0])
+
+
+@pytest.mark.parametrize(
+    ("repeat", "share", "message"),
+    [(-2, 1.0, "data does not reach everyone"), (-1, 0.5, "sends .* buffers, and .* must be sent")],
+)
+def test_the_contract_refuses_algorithms_that_lose_data(repeat, share, message):
+    def lossy(placement):
+        p = placement.num_ranks
+        return Schedule((Round(Ring(), share / p, repeat=max(1, p + repeat)),))
+
+    scaleout.define_algorithm("lossy", "all_gather")(lossy)
+    with pytest.raises(AssertionError, match=message):
+        testing.check_algorithm("lossy")
+
+
+def test_names_of_ours_and_none_are_refused():
+    with pytest.raises(ConfigError, match="schedule 'overlap' is one of scaleout's; take another name"):
+        scaleout.define_schedule("overlap")
+    with pytest.raises(ConfigError, match="collective algorithm 'ring' is one of scaleout's"):
+        scaleout.define_algorithm("ring", "all_gather")
+    with pytest.raises(ConfigError, match="'My Pass' is no name of a schedule"):
+        scaleout.define_schedule("My Pass")
+    with pytest.raises(ConfigError, match="unknown collective 'all_gathr'; did you mean 'all_gather'"):
+        scaleout.define_algorithm("mine", "all_gathr")
+    with pytest.raises(ConfigError, match="unknown collective algorithm 'rng'; did you mean 'ring'"):
+        testing.check_algorithm("rng")

@@ -1,0 +1,106 @@
+"""What is printed is whole at every width: no number is broken, no column lost, no line wider than the terminal."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleout.cli.console import print_answer, print_facts, print_table
+from scaleout.cli.progress import progress
+
+WORDS = st.text("abcxyz_", min_size=1, max_size=12)
+TEXTS = st.lists(WORDS, min_size=1, max_size=6).map(" ".join)
+NUMBERS = st.floats(-1e9, 1e9).map("{:.6g} GiB/s".format) | st.integers(0, 10**12).map("{:,}".format)
+WIDTHS = st.integers(40, 200)
+
+
+@st.composite
+def tables(draw):
+    """Headings, rows, and how many columns name a row; every number is told from all others by its place."""
+    left = draw(st.integers(0, 3))
+    columns = draw(st.lists(TEXTS, min_size=left + 1, max_size=left + 12))
+    cells = [TEXTS] * left + [NUMBERS] * (len(columns) - left)
+    return columns, draw(st.lists(st.tuples(*cells), min_size=1, max_size=6)), left
+
+
+def printed(width, write):
+    """The lines that are printed at a width."""
+    with pytest.MonkeyPatch.context() as patch, pytest.MonkeyPatch.context() as stream:
+        import io
+        import sys
+
+        patch.setenv("COLUMNS", str(width))
+        out = io.StringIO()
+        stream.setattr(sys, "stdout", out)
+        write()
+    return out.getvalue().splitlines()
+
+
+@given(tables(), WIDTHS)
+def test_no_number_is_cut_and_no_column_is_lost(table, width):
+    columns, rows, left = table
+    lines = printed(width, lambda: print_table("title", columns, rows, left=left))
+    assert max(map(len, lines)) <= width
+    text = " " + " ".join(" ".join(lines).split()) + " "
+    for row in rows:
+        for number in row[left:]:
+            assert f" {number} " in text
+    for word in {word for text in (*columns, *(cell for row in rows for cell in row[:left])) for word in text.split()}:
+        assert word in text
+
+
+@given(tables(), WIDTHS)
+def test_numbers_stand_as_often_as_there_are(table, width):
+    """Each number is printed as often as it is there, and each row of a band begins with what names it."""
+    columns, rows, left = table
+    text = " ".join(" ".join(printed(width, lambda: print_table("", columns, rows, left=left))).split())
+    numbers = [number for row in rows for number in row[left:]]
+    for number in set(numbers):
+        assert len(re.findall(f"(?<= ){re.escape(number)}(?= )", f" {text} ")) >= numbers.count(number)
+
+
+@given(st.dictionaries(WORDS, TEXTS | NUMBERS, min_size=1, max_size=6), WIDTHS)
+def test_answers_and_facts_are_whole(facts, width):
+    for write in (lambda: print_answer("of what it is", facts), lambda: print_facts(facts)):
+        lines = printed(width, write)
+        assert max(map(len, lines)) <= width
+        text = " ".join(" ".join(lines).replace("│", " ").split())
+        for word in {word for each in facts.values() for word in each.split()}:
+            assert word in text
+
+
+def test_a_wide_table_goes_on_below_with_what_names_its_rows(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    columns = ("", "plan", "step", "tokens/s", "free memory", "MFU")
+    rows = [("1", "tp 8, pp 2", "1.5 s", "12,345", "3 GiB", "41.0%"), ("2", "tp 4", "2 s", "9,000", "1 GiB", "9.5%")]
+    print_table("plans", columns, rows, left=2)
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "plans",
+        "                                    free",
+        "   plan         step  tokens/s    memory",
+        "1  tp 8, pp 2  1.5 s    12,345     3 GiB",
+        "2  tp 4          2 s     9,000     1 GiB",
+        "",
+        "     MFU",
+        "1  41.0%",
+        "2   9.5%",
+        "",
+    ]
+
+
+def test_an_interrupt_says_what_is_kept():
+    def work():
+        with progress(kept="rows are kept") as tell:
+            tell(1, 2, "rows")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="rows are kept"):
+        work()
+
+
+def test_a_row_that_fits_nowhere_is_a_paragraph(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    print_table("", ("name", "size"), [("a" * 30, "123,456,789 bytes")])
+    assert "name: " + "a" * 30 + "\n  size: 123,456,789 bytes" in capsys.readouterr().out
