@@ -103,8 +103,8 @@ def goodput(
         write_json(folder / "goodput.json", summary)
         return {"goodput.json": "the numbers of the table"}
 
-    title = f"{workload.name} on {topology.name}, ranks {workload.num_ranks}, device {device.name}: {model.title}"
-    output.give(summary, partial(_print, title, found, disturbance, summary), write)
+    title = f"{workload.name} on {topology.name}, ranks {workload.num_ranks}, device {device.name}"
+    output.give(summary, partial(_print, title, model.title, found, disturbance, summary), write)
 
 
 def _disturbance(topology: "Topology", device: "Device", **asked: Any) -> "Disturbance":
@@ -132,17 +132,18 @@ def _disturbance(topology: "Topology", device: "Device", **asked: Any) -> "Distu
     )
 
 
-def _print(title: str, found: "Goodput", disturbance: "Disturbance", summary: dict[str, Any]) -> None:
+def _print(title: str, model: str, found: "Goodput", disturbance: "Disturbance", summary: dict[str, Any]) -> None:
     from scaleout.cli.console import console, print_answer, print_table
     from scaleout.config.units import format_joules, format_rate, format_seconds, format_share, format_tokens
 
-    energy, model = summary["energy_j"], summary["model"]
+    energy = summary["energy_j"]
     days = f"{format_rate(summary['training_s'] / 86400)} days for {format_tokens(summary['tokens'])} tokens"
     answer = {
         "training": days,
         "speed": f"{format_share(found.speed)} of the simulated speed",
         "step": f"{format_seconds(found.step_s)} simulated, {format_seconds(found.step_median_s)} in the median",
         **({} if energy is None else {"energy": format_joules(energy)}),
+        "model": model,
     }
     print_answer(title, answer)
     interval_s = found.interval_s
@@ -155,5 +156,5 @@ def _print(title: str, found: "Goodput", disturbance: "Disturbance", summary: di
         ["time lost to failures: computed again, restarts", format_share(found.failure_share)],
     ]
     print_table("where the time goes", ("", ""), rows)
-    for note in model["notes"]:
+    for note in summary["model"]["notes"]:
         console().print(f"note: {note}")

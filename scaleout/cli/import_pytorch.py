@@ -46,7 +46,7 @@ def pytorch(
         say_json(document("import pytorch", report.summary(), inputs=inputs))
         return
     from scaleout.cli.console import print_table
-    from scaleout.config.units import format_bytes, format_seconds
+    from scaleout.config.units import counted, format_bytes, format_seconds
 
     if report.by_group:
         print_table(
@@ -64,21 +64,21 @@ def pytorch(
             ],
         )
     print_table(
-        f"{report.name}: {report.ranks} ranks ({report.recorded_ranks} recorded) on {report.device}",
+        f"{report.name}: {counted(report.ranks, 'rank')} ({report.recorded_ranks} recorded) on {report.device}",
         ("step", "recorded"),
         [[str(each.step), format_seconds(each.recorded_s)] for each in report.steps] or [["one", "no time"]],
     )
     say(
-        f"{report.kernels_kept:,} of {report.kernels:,} kernels kept, {report.kernels_linked:,} linked to launches; "
-        f"{report.copies:,} copies and memsets"
+        f"{report.kernels_kept:,} of {counted(report.kernels, 'kernel')} kept, {report.kernels_linked:,} linked to "
+        f"launches; copies and memsets: {report.copies:,}"
     )
     say(
-        f"{report.collectives:,} calls of collectives and messages, {report.collectives_sized:,} of known size; waits "
-        f"between streams: {report.waits_linked:,} recorded, {report.waits_inferred:,} inferred"
+        f"{counted(report.collectives, 'call')} of collectives and messages, {report.collectives_sized:,} of known "
+        f"size; waits between streams: {report.waits_linked:,} recorded, {report.waits_inferred:,} inferred"
     )
     for note in report.notes:
         say(f"note: {note}")
     more = (
         "replay them: scaleout run --trace" if report.steps else "simulate them: scaleout run --topology NAME --trace"
     )
-    say(f"{len(files)} files in {output}; {more} {output}")
+    say(f"{counted(len(files), 'file')} in {output}; {more} {output}")

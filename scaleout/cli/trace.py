@@ -20,6 +20,7 @@ def trace(workload: str, output: Path, device: str | None, settings: tuple[str, 
     The files <name>.<rank>.et are read by ASTRA-sim and by `scaleout run --trace`.
     """
     from scaleout.cluster.device.spec import load_device
+    from scaleout.config.units import counted
     from scaleout.config.writing import check_writable
     from scaleout.interop.chakra.save import save_program
     from scaleout.study.job import timed
@@ -38,4 +39,4 @@ def trace(workload: str, output: Path, device: str | None, settings: tuple[str, 
         found = {**facts, "ranks": program.num_ranks, "output": str(output), "num_files": len(files)}
         say_json(document("trace", found, inputs=inputs_of({**facts, "workload": workload}, settings=changes)))
         return
-    say(f"{len(files)} files in {output}, for {program.num_ranks} ranks")
+    say(f"{counted(len(files), 'file')} in {output}, for {counted(program.num_ranks, 'rank')}")

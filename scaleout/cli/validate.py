@@ -28,10 +28,18 @@ def validate(
     it is a row that `scaleout measure` wrote. Rows that cannot be predicted are listed with the reason, and count as
     not predicted.
     """
+    from rich.console import Console
+
     from scaleout.report.documents import document
     from scaleout.validation.measured.compare import compare_files
 
-    comparison = compare_files(files, table=table, device=device, topology=topology)
+    compare = partial(compare_files, files, table=table, device=device, topology=topology)
+    shown = Console(stderr=True)
+    if shown.is_terminal:
+        with shown.status("reading rows") as status:
+            comparison = compare(progress=lambda done, total: status.update(f"{done} of {total} rows predicted"))
+    else:
+        comparison = compare()
     asked = {"files": list(map(str, files)), "table": table, "device": device, "topology": topology}
     inputs = {name: value for name, value in asked.items() if value is not None}
     summary = document("validate", comparison.summary(), inputs=inputs)
@@ -55,7 +63,7 @@ def _print(comparison: "Comparison") -> None:
     from scaleout.config.units import format_bytes, format_seconds
     from scaleout.validation.measured.compare import choices
 
-    formats = {"time": format_seconds, "memory": format_bytes}
+    formats = {"time": format_seconds, "memory": format_bytes, "fit": _format_fit}
     print_table(
         "measured and predicted",
         ("row", "run", "measured", "predicted", "error"),
@@ -85,6 +93,10 @@ def _print(comparison: "Comparison") -> None:
         columns = ("GEMM and collective", "measured", "predicted", "measured time over the best")
         cells = [[each.case, str(each.best), str(each.chosen), f"{each.cost:.1%}"] for each in found]
         print_table("best number of chunks", columns, cells)
+
+
+def _format_fit(fits: float) -> str:
+    return "fits" if fits else "crashes"
 
 
 def _cells(accuracy: "Accuracy") -> list[str]:

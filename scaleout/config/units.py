@@ -151,6 +151,7 @@ Duration = Annotated[Seconds, Field(gt=0)]
 _DECIMAL_UP = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BINARY_UP = ((2.0**40, "Ti"), (2.0**30, "Gi"), (2.0**20, "Mi"), (2.0**10, "Ki"))
 _DOWN = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
+_OF_TIME = ((86400.0, "day"), (3600.0, "h"))
 _OF_MONEY = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
 _OF_TOKENS = ((1e12, "T"), *_OF_MONEY)
 
@@ -164,6 +165,15 @@ def _scaled(value: float, unit: str, prefixes: tuple[tuple[float, str], ...], sp
     rounded = ((float(f"{value / factor:.3g}"), prefix) for factor, prefix in prefixes)
     number, prefix = next((each for each in rounded if abs(each[0]) >= 1), (float(f"{value:.3g}"), ""))
     return f"{number:.10g}" + (f"{space}{prefix}{unit}" if prefix or unit else "")
+
+
+def counted(number: int, one: str) -> str:
+    """Write a number of things, given the word for one.
+
+    >>> counted(1, "rank"), counted(1024, "file")
+    ('1 rank', '1,024 files')
+    """
+    return f"{number:,} {one}" if number == 1 else f"{number:,} {one}s"
 
 
 def format_bytes(size_bytes: float) -> str:
@@ -212,8 +222,8 @@ def format_joules(joules: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Write a time in s, ms, us or ns, such as ``'1.23 ms'``."""
-    return _scaled(seconds, "s", _DOWN)
+    """Write a time in days, h, s, ms, us or ns, such as ``'1.23 ms'``."""
+    return _scaled(seconds, "", _OF_TIME) if seconds >= 3600 else _scaled(seconds, "s", _DOWN)
 
 
 def format_rate(per_s: float) -> str:

@@ -150,7 +150,9 @@ class ExecutionGraph:
         if kind != NodeKind.COMPUTE:
             prefix = f"{COLLECTIVES[self.collective[node]]}_" if self.collective[node] != NONE else ""
             return prefix + NodeKind(kind).name.lower()
-        return self.kernels[self.kernel[node]].op.removeprefix(RECORDED) if self.kernel[node] != NONE else "compute"
+        if (kernel := int(self.kernel[node])) != NONE:
+            return self.kernels[kernel].op.removeprefix(RECORDED)
+        return "host" if int(self.role[node]) & NodeRole.HOST else "compute"
 
     @property
     def total_flops(self) -> int:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scaleout.config.units import format_bytes
 from scaleout.program.graph import COLLECTIVES, NodeKind
 from scaleout.program.program import Program
 from scaleout.simulation.result import Result
@@ -33,9 +34,9 @@ def collectives(count: int, kind: str, size_bytes: int, family: str) -> str:
     """Name collectives that are alike.
 
     >>> collectives(2, "all_gather", 1_070_000_000, "data")
-    '2 x all_gather of 1070 MB over data'
+    '2 x all_gather of 1020 MiB over data'
     """
-    return f"{count} x {kind} of {size_bytes / 1e6:.4g} MB over {family}"
+    return f"{count} x {kind} of {format_bytes(size_bytes)} over {family}"
 
 
 def collective_counts(program: Program) -> Counter[tuple[int, str, int]]:

@@ -285,7 +285,7 @@ class Failure:
 def run_all(jobs: Sequence[Job]) -> list[Outcome | Failure]:
     """Simulate jobs that differ in their schedules alone; those that run the same work share its program.
 
-    One that fails does not keep others from running; if all fail, the error of the first is raised.
+    One that fails does not keep others from running; if all fail, that is raised, of each what keeps it.
     """
     programs = Programs()
     found: list[Outcome | Failure] = []
@@ -296,5 +296,7 @@ def run_all(jobs: Sequence[Job]) -> list[Outcome | Failure]:
             found.append(Failure(job.schedule, error))
     failures = [each for each in found if isinstance(each, Failure)]
     if failures and len(failures) == len(found):
-        raise failures[0].error
+        first = failures[0].error
+        same = len({str(each.error) for each in failures}) == 1
+        raise first if same else type(first)("; ".join(map(str, failures)))
     return found

@@ -381,3 +381,18 @@ def test_the_table_says_what_the_library_takes_even_if_it_is_wrong(tmp_path, mon
     main()
     rows = json.loads(capsys.readouterr().out)["results"]
     assert [(row["algorithm"], row["auto"]) for row in rows] == [("direct", False), ("ring", True)]
+
+
+def test_stragglers_by_hand():
+    """Of four ends with exponent 1/2 the slowest is twice as slow, in latency and bandwidth."""
+    assert Terms(hops=(Hop("efa", 3e-6, 0.5, 0.5),)).over([("efa", 4), ("cable", 9)]) == ((6e-6, 0.0), (0.25, 1.0))
+
+
+@given(straggling=st.floats(0, 1), efficiency=st.floats(0.1, 1), kind=st.sampled_from(EVERY))
+def test_more_stragglers_are_never_faster(straggling, efficiency, kind):
+    def cost_s(exponent):
+        protocol = Protocol("P", EVERY, Terms(hops=(Hop("cable", 1e-6, efficiency, exponent),)))
+        return collective_cost(kind, N, place(using(protocol), range(4))).time_s
+
+    assert cost_s(straggling) >= cost_s(0.0) * (1 - 1e-12)
+    assert cost_s(1.0) >= cost_s(straggling) * (1 - 1e-12)

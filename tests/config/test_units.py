@@ -111,7 +111,10 @@ def test_numbers_are_written_for_people():
     assert format_bytes(1000) == "1000 B"
     assert format_bytes_per_s(25e9) == "25 GB/s"
     assert format_flops_per_s(989.4e12) == "989 TFLOP/s"
-    assert [format_seconds(t) for t in (0, 7e-7, 1.5e-6, 0.25, 90)] == ["0 s", "700 ns", "1.5 us", "250 ms", "90 s"]
+    times = (0, 7e-7, 1.5e-6, 0.25, 90, 5400, 1.9e8, 1e-12)
+    assert [format_seconds(time_s) for time_s in times] == [
+        "0 s", "700 ns", "1.5 us", "250 ms", "90 s", "1.5 h", "2200 day", "1e-12 s"
+    ]  # fmt: skip
 
 
 @given(st.floats(1e-9, 1e5))

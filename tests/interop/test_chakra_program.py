@@ -4,6 +4,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import chakra_messages as chakra
 import numpy as np
@@ -18,7 +19,7 @@ from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.peers import peer_of
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError, GraphError, TraceError
-from scaleout.interop.chakra import vocabulary
+from scaleout.interop.chakra import save, vocabulary
 from scaleout.interop.chakra.vocabulary import OWN_KINDS
 from scaleout.program.graph import COLLECTIVES, HEAD, NONE, GraphBuilder, NodeKind, NodeRole, TimeSource
 from scaleout.program.mesh import Mesh
@@ -380,3 +381,18 @@ def test_nodes_are_read_without_what_takes_long_to_import():
         "import sys, scaleout.interop.chakra.attributes; sys.exit(bool({'numpy', 'google.protobuf'} & {*sys.modules}))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_sets_of_too_many_files_or_bytes_are_refused_before_any_is_written(tmp_path, monkeypatch):
+    builder = GraphBuilder()
+    builder.add((), name="k", duration_s=1.0, time_source=TimeSource.GIVEN)
+    many = Program("job", (builder.build(),), np.zeros(1 << 18, np.int64), ())
+    with pytest.raises(
+        ConfigError, match=r"262,144 files, one a rank, take 1 GiB or more; at most 131,072 are written"
+    ):
+        chakra.save_program(many, tmp_path / "many", name="job", facts={})
+    monkeypatch.setattr(save.shutil, "disk_usage", lambda path: SimpleNamespace(free=5000))
+    few = Program("job", many.graphs, np.zeros(2, np.int64), ())
+    with pytest.raises(ConfigError, match=r"2 files, one a rank, take 8 KiB or more, and the disk has .* left"):
+        chakra.save_program(few, tmp_path / "few", name="job", facts={})
+    assert not list(tmp_path.iterdir())

@@ -70,11 +70,16 @@ def test_models_are_written_for_megatron_and_read_back(name, tmp_path):
     assert {key: getattr(found, key) for key in same} == {key: getattr(workload, key) for key in same}
 
 
-def test_a_flavor_of_torchtitan_is_found_by_its_sizes():
+def test_a_flavor_of_torchtitan_is_found_by_its_sizes(tmp_path):
     values = tomllib.loads(write_plan("torchtitan", workload_of(zero=3)).text)
     assert values["model"] == {"name": "llama3", "flavor": "8B"}
     other = write_plan("torchtitan", workload_of(zero=3, layers=16))
     assert tomllib.loads(other.text)["model"]["name"] == "YOUR_MODEL"
+    (tmp_path / "plan.toml").write_text(other.text)
+    with pytest.raises(
+        ConfigError, match=r"\[model\]: name 'YOUR_MODEL': stands for a model that torchtitan lacks.* config.json"
+    ):
+        import_model(tmp_path / "plan.toml", ranks=8)
     assert "no flavor of torchtitan v0.2.2 has these sizes: register one of 16 layers" in other.notes[0]
 
 

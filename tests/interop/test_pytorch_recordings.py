@@ -388,6 +388,25 @@ def test_ranks_that_do_not_fit_together_are_refused(tmp_path):
             load_recording((tmp_path / folder,))
 
 
+def test_ranks_that_number_their_steps_differently_are_refused(tmp_path):
+    def recorded(folder, number, steps, *, offset_us=0.0):
+        rank = Rank(number, 2, offset_us=offset_us)
+        for at, step in enumerate(steps):
+            rank.step(step, 100 * at, 90)
+            rank.collective(100 * at + 10, 20, launch=100 * at + 1)
+        rank.write(tmp_path / folder)
+
+    recorded("numbers", 0, (3, 4, 5))
+    recorded("numbers", 1, (4, 5, 6), offset_us=5.0)
+    with pytest.raises(
+        TraceError, match=r"step 4 of rank 1 ran when step 3 of rank 0 did, so their numbers differ by 1"
+    ):
+        load_recording((tmp_path / "numbers",))
+    recorded("windows", 0, (3, 4, 5))
+    recorded("windows", 1, (4, 5, 6), offset_us=100.0)
+    assert [step.step for step in load_recording((tmp_path / "windows",))[2].steps] == [4, 5]
+
+
 def test_what_some_ranks_lack_is_counted_and_goes_on_only_where_that_is_asked(tmp_path):
     def recorded(folder, number, world_size, *, calls=1, launch=2, device="NVIDIA H200"):
         rank = Rank(number, world_size, device=device)

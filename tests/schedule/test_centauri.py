@@ -110,7 +110,7 @@ def test_fsdp_on_two_nodes_gains_in_all_three_dimensions():
     assert 1.15 < found.speedup < 15 / 16 / 25 * 32 * 1.2
     program = time_kernels(generate(workload), DEVICE)
     words = "\n".join(map(str, plan(program, MACHINE).decisions))
-    assert "6 x all_gather of 1070 MB over data: by levels 2 x 8, 36.5" in words
+    assert "6 x all_gather of 1020 MiB over data: by levels 2 x 8, 36.5" in words
     assert "cut into 8 chunks with the GEMMs next to it" in words
 
 
@@ -131,8 +131,8 @@ def test_gradients_stay_whole_where_chunks_only_pay_their_latency():
     changes = {"zero": 3, "layers": 6, "data_parallel": 48}
     found = compare(load_workload("llama-big", changes), topology=load_topology("a100-cluster-a-6"),
                     schedules=("centauri",), algorithms=RINGS).outcomes[0]  # fmt: skip
-    assert not any("1070 MB over data: by levels" in words for words in found.decisions)
-    assert not any("reduce_scatter of 1070 MB over data: cut" in words for words in found.decisions)
+    assert not any("1020 MiB over data: by levels" in words for words in found.decisions)
+    assert not any("reduce_scatter of 1020 MiB over data: cut" in words for words in found.decisions)
 
 
 def test_dimensions_of_the_partition_space_are_added_one_by_one():
@@ -180,7 +180,7 @@ def test_levels_are_taken_where_they_are_shorter_beside_each_other():
     found = compare(workload, topology=cluster, schedules=("overlap", "centauri"), algorithms=RINGS).outcomes[1]
     words = "\n".join(found.decisions)
     assert "collectives over nodes: by levels that are shorter side by side" in words
-    assert "all_gather of 1070 MB over data: by levels 32 x 8" in words
+    assert "all_gather of 1020 MiB over data: by levels 32 x 8" in words
 
 
 def test_more_chunks_than_algorithm_1_has_are_taken_where_a_step_is_shorter():
@@ -340,7 +340,7 @@ def test_the_command_says_what_was_decided(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["scaleout", "run", *arguments, *rings, "--json"])
     main()
     (found,) = json.loads(capsys.readouterr().out)["results"]
-    assert any("all_gather of 1070 MB over data: by levels 2 x 8" in words for words in found["decisions"])
+    assert any("all_gather of 1020 MiB over data: by levels 2 x 8" in words for words in found["decisions"])
     monkeypatch.setattr("sys.argv", ["scaleout", "run", *arguments, *rings, "-v"])
     main()
     assert "what centauri decided" in capsys.readouterr().out

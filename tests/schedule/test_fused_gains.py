@@ -173,10 +173,10 @@ def test_a_collective_that_is_overlapped_already_is_left_alone():
     program = Program("hidden", (graph.build(),), np.zeros(4, np.int64), (GroupFamily("world", (tuple(range(4)),)),))
     serial, overlapped = (plan_schedule(program, name, machine=machine) for name in ("fused", "overlap+fused"))
     assert len(serial.program.graphs[0]) > 3
-    assert ["all_reduce of 20 MB over world, with gemm: fused, " in str(each) for each in serial.decisions] == [True]
+    assert ["all_reduce of 19.1 MiB over world, with gemm: fused, " in str(each) for each in serial.decisions] == [True]
     assert len(overlapped.program.graphs[0]) == 3
     (words,) = map(str, overlapped.decisions)
-    assert "all_reduce of 20 MB over world, with gemm: as it was, " in words
+    assert "all_reduce of 19.1 MiB over world, with gemm: as it was, " in words
     assert words.endswith(" ms (a step would be longer fused)")
 
 

@@ -117,6 +117,17 @@ def test_wrong_options_are_refused_where_they_are_made(options, message):
         scaleout.SimulationOptions(**options)
 
 
+def test_schedules_that_all_fail_are_named_with_why(monkeypatch):
+    def fails(job, programs):
+        raise ConfigError(f"not {'this' if job.schedule == 'baseline' else 'that'}")
+
+    monkeypatch.setattr("scaleout.study.job.run", fails)
+    with pytest.raises(ConfigError, match=r"^schedule baseline: not this; schedule overlap: not that$"):
+        compare("dlrm-128", schedules=["baseline", "overlap"])
+    with pytest.raises(ConfigError, match=r"^not that$"):
+        compare("dlrm-128", schedules=["fused", "overlap"])
+
+
 def test_a_text_is_no_list_of_schedules():
     with pytest.raises(ConfigError, match=r"^compare\(\): schedules: must be a list, not 'baseline'$"):
         scaleout.compare("dlrm-128", schedules="baseline")

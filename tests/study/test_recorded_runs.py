@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 import scaleout as package
+from scaleout.interop.chakra.load import load_program
 from scaleout.interop.chakra.save import save_program
 from scaleout.interop.pytorch.load import load_recording
+from scaleout.program.graph import NodeRole
 
 RECORDINGS = Path(package.__file__).parents[1] / "traces" / "h200-pair" / "recordings"
 MACHINE = ("--topology", RECORDINGS.parent / "machine.yaml")
@@ -169,6 +171,27 @@ def test_an_old_number_that_the_recording_does_not_have_is_refused(run, name, ed
 def test_an_old_number_may_be_of_a_rank_or_of_all(run):
     of_a_rank, of_all, factor = (makespan_s(run("ddp", "--edit", f"batch={text}")) for text in ("4->2", "8->4", "0.5x"))
     assert of_a_rank == of_all == factor
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "told"),
+    [
+        ("ddp", "batch=2->1", "4 sequences were recorded in a kernel of attention, of which 2 is taken for the sum or"),
+        ("dlrm", "batch=2048->1024", "no kernel of attention tells how many sequences there were; 2048 is taken on"),
+        ("dlrm", "sequence=2x", "no kernel of attention was recorded; all that counts tokens is scaled, as by batch"),
+        ("moe", "layers=8->4", "8 is taken for those of the whole model"),
+        ("moe", "layers=6->3", "of which they are no whole part: each 4 become 2"),
+    ],
+)  # fmt: skip
+def test_what_is_taken_for_an_old_number_is_said(run, name, edit, told):
+    assert any(told in note for note in run(name, "--edit", edit)[1]["notes"])
+
+
+def test_time_of_the_host_has_one_name(folders):
+    graph = load_program(folders("ddp")).program.graphs[0]
+    operations = {graph.operation(node) for node in range(len(graph))}
+    assert "host" in operations
+    assert all(graph.operation(node) == "host" for node in range(len(graph)) if graph.role[node] & NodeRole.HOST)
 
 
 def test_a_replay_says_what_a_step_takes_and_claims_no_network(folders, scaleout):

@@ -7,6 +7,7 @@ import pytest
 from scaleout.errors import ConfigError
 from scaleout.validation.measured.compare import compare_files
 from scaleout.validation.published import maxtext
+from scaleout.validation.published.ultrascale import stages_of
 
 MPT = {
     "Model": "3b", "SeqLen (T)": 512, "# GPUs": 8, "GPU": "a100_80gb", "MicroBatchSize": 40, "GradAccum": 6,
@@ -150,20 +151,44 @@ def test_tables_without_a_model_are_reported_with_the_reason(table, tmp_path):
 
 ULTRASCALE = {
     "id": "1B-n1-dp2-tp4-pp1-mbs16-ga8-z0", "model": "1B", "nodes": 1, "dp": 2, "tp": 4, "pp": 1, "mbs": 16, "accum": 8,
-    "zero": 0, "seq": 4096, "status": "ok", "class": "A", "step_s": 3.901, "layers": 16, "hidden": 2048, "heads": 32,
+    "zero": 0, "seq": 4096, "status": "ok", "class": "A", "step_s": 3.901,
+    "memory_gib": 66.71, "layers": 16, "hidden": 2048, "heads": 32,
     "kv_heads": 32, "intermediate": 8192, "vocab": 131072, "tied": True,
 }  # fmt: skip
 """A run of nanotron, huggingface.co/spaces/nanotron/ultrascale-playbook."""
 
 
 def test_rows_of_ultra_scale_are_read_as_they_are(tmp_path):
-    """A row a line, classes are families; a run that crashed is none, and one with a pipeline says what is missing."""
+    """A row a line, classes are families; of a run that crashed it counts whether memory had to, if it is near."""
     file = tmp_path / "dev.jsonl"
-    rows = [ULTRASCALE, {**ULTRASCALE, "status": "crashed", "step_s": None}, {**ULTRASCALE, "pp": 2, "class": "B"}]
+    crashed = {**ULTRASCALE, "status": "crashed", "step_s": None, "memory_gib": None, "class": "X"}
+    rows = [ULTRASCALE, {**crashed, "mbs": 1}, {**crashed, "mbs": 32}, {**ULTRASCALE, "pp": 2, "class": "B"}]
     file.write_text("\n".join(map(json.dumps, rows)))
     found = compare_files([file], table="ultrascale")
-    assert list(found.families) == ["Ultra-Scale A", "Ultra-Scale B"]
-    ran, piped = found.rows
+    kinds = ["Ultra-Scale A", "Ultra-Scale A memory", "Ultra-Scale fits", "Ultra-Scale B", "Ultra-Scale B memory"]
+    assert list(found.families) == kinds
+    ran, memory, fits, crashes, piped, *_ = found.rows
+    assert memory.measured == 66.71 * 2**30
+    assert abs(memory.error) < 0.15
+    assert (fits.measured, fits.predicted, fits.error) == (1.0, 1.0, 0.0)
+    assert (crashes.measured, crashes.predicted, crashes.error) == (0.0, 0.0, 0.0)
     assert ran.measured == 3.901
     assert abs(ran.error) < 0.15
-    assert "pipelines are uneven" in piped.reason
+    # Twice the GPUs: half the time, and more by the bubble, as stages of 11 and 5 layers and the head are uneven.
+    assert 0.5 * ran.predicted < piped.predicted < ran.predicted
+
+
+@pytest.mark.parametrize(
+    ("sizes", "stages", "layers"),
+    [
+        ((16, 2048, 8192), 2, [11, 5]),
+        ((16, 2048, 8192), 8, [3, 3, 2, 3, 2, 3, 0, 0]),
+        ((32, 4096, 14336), 4, [9, 9, 8, 6]),
+        ((80, 8192, 28672), 16, [6, *[5] * 13, 6, 3]),
+    ],
+)
+def test_stages_as_nanotron_cuts_them(sizes, stages, layers):
+    """By hand, from the rule: a stage is left behind the layer that exceeds its share; the last ones may be empty."""
+    count, hidden, ffn = sizes
+    found = stages_of(count, (4 * hidden + 3 * ffn) * hidden, 131072 * hidden, stages)
+    assert found == layers

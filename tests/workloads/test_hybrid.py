@@ -28,6 +28,7 @@ from scaleout.simulation.run import simulate
 from scaleout.study.comparison import compare
 from scaleout.workloads.config import FAMILIES
 from scaleout.workloads.generate import generate
+from scaleout.workloads.memory import Ledger
 from scaleout.workloads.pipeline import PIPELINES
 
 HEADER = {"description": "a test", "source": "none", "topology": "ring-128", "device": "h200"}
@@ -357,6 +358,60 @@ def test_uneven_stages_hold_the_layers_they_are_given():
     job = workload(pipeline_parallel=2, microbatch=1, stage_layers=[3, 5])
     names = [{name.split("_")[1] for name in graph.names if name.endswith("_qkv")} for graph in generate(job).graphs]
     assert names == [{"0", "1", "2"}, {"3", "4", "5", "6", "7"}]
+
+
+@settings(max_examples=20, deadline=None)
+@given(counts=st.lists(st.integers(0, 5), min_size=2, max_size=4).filter(lambda counts: sum(counts) > 0))
+def test_stages_may_be_empty(counts):
+    """However layers are dealt out over the stages, all work of the model is done, and the step comes to its end."""
+    whole = generate(workload(layers=sum(counts), microbatch=1))
+    job = workload(
+        layers=sum(counts), pipeline_parallel=len(counts), stage_layers=counts, pipeline_schedule="1f1b", microbatch=1
+    )
+    gemms = [sum(graph.flops[graph.kernel >= 0].sum() for graph in each.graphs) for each in (whole, generate(job))]
+    assert gemms[1] == pytest.approx(gemms[0], rel=0.02)  # optimizer and norms of gradients are each rank's own
+    assert run(job).makespan_s > 0
+
+
+SHARDED = {"tensor_parallel": 4, "sequence_parallel": True, "keep_gathered": False}
+
+
+def test_exchanges_beside_gemms_are_the_same_and_are_launched_before_them():
+    """A GEMM gathers its input again ahead of the GEMM of its gradient, and scatters that ahead of the weights."""
+    after, beside = workload(**SHARDED), workload(**SHARDED, overlap_exchanges=True)
+    assert payload(after) == payload(beside)
+    graph = generate(beside).graphs[0]
+    at = {name: number for number, name in enumerate(graph.names)}
+    for name in ("layer_3_attention_qkv", "layer_3_feed_forward_1", "head"):
+        ends = ("all_gather_gradient", "input_gradient", "reduce_scatter_gradient", "weight_gradient")
+        gather, gemm, scatter, weights = (at[f"{name}_{end}"] for end in ends)
+        assert gather < gemm < scatter < weights
+        assert gemm in graph.dependencies_of(scatter)
+        assert gather in graph.dependencies_of(weights)
+        assert gather not in graph.dependencies_of(gemm)
+    faster = [run(job, schedule="overlap:always").makespan_s for job in (after, beside)]
+    assert faster[1] <= faster[0]
+
+
+def test_packed_projections_copy_and_keep_more():
+    """A layer copies qkv once and k and v twice forward, as many back and qkv once more; its SwiGLU keeps SiLU."""
+    keys = {"activation": "swiglu", "rotary": "fused", "layers": 1}
+    plain, packed = workload(**keys), workload(**keys, packed_projections=True)
+    graphs = [generate(each).graphs[0] for each in (plain, packed)]
+    bytes_of = [
+        sum(
+            graph.bytes[node]
+            for node in range(len(graph))
+            if graph.kernel[node] >= 0 and graph.operation(node) == "clone"
+        )
+        for graph in graphs
+    ]
+    tokens, item = packed.local_tokens, 4  # a copy reads and writes two bytes each
+    qkv, kv, halves = 128 + 2 * 64, 2 * 64, 2 * 192
+    assert bytes_of[1] - bytes_of[0] == packed.num_microbatches * tokens * item * (3 * qkv + 3 * kv + halves)
+    assert graphs[0].flops.sum() == pytest.approx(graphs[1].flops.sum(), rel=1e-2)
+    kept = [Ledger.of(each).activation_bytes[0] for each in (plain, packed)]
+    assert kept[1] - kept[0] == tokens * 192 * 2
 
 
 def test_experts_have_replicas_of_their_own():

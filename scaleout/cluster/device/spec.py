@@ -11,6 +11,7 @@ Source of each number: the device file itself, beside the number; `Device.source
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -176,7 +177,7 @@ def load_device(name_or_path: str | Path) -> Device:
 def _load(path: Path, *, seen: tuple[Path, ...]) -> Device:
     """Read a device's file; `seen` are those that name it by `host_from`, one from another."""
     chain = library.lengthened(seen, path, key="host_from")
-    name, values = library.name_of(path), read_yaml(path)
+    name, values = library.name_of(path), _values(path)
     given = validate(DeviceFile, values, where=str(path))
     files = tuple(path.parent / file for file in given.kernels)
     for file in files:
@@ -202,6 +203,19 @@ def _load(path: Path, *, seen: tuple[Path, ...]) -> Device:
         for key, (low, high) in brackets_in(values.get("work_groups") or {}).items()
     }
     return Device(name=name, kernel_files=files, sources=sources_in(values), brackets=brackets, **numbers)
+
+
+def _values(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Read a file's keys over those of the device that it is `like`, if it names one; kernels lie beside their file."""
+    chain, values = library.lengthened(seen, path, key="like"), read_yaml(path)
+    like = values.pop("like", None)
+    if seen and isinstance(values.get("kernels"), list):
+        values["kernels"] = [str((path.parent / str(file)).absolute()) for file in values["kernels"]]
+    if like is None:
+        return values
+    if not isinstance(like, str):
+        raise ConfigError(f"{path}: like is {like!r}; give the name or file of a device")
+    return _values(library.find("device", like, named_by=f"{path}: like"), seen=chain) | values
 
 
 def _transferred_host(given: DeviceFile, chain: tuple[Path, ...]) -> dict[str, float]:

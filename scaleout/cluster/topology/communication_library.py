@@ -128,6 +128,9 @@ class Hop:
     """What a round whose messages cross such a link costs beyond the link's latency."""
     efficiency: float = 1.0
     """Payload that the link carries, as a part of its bandwidth."""
+    straggling: float = 0.0
+    """Exponent of the slowest of n ends along the dimension: latency and seconds a byte are ``n ** straggling`` times
+    those of one. Slowdowns of single ends that exceed x with ``x ** (-1 / straggling)`` have such a maximum."""
 
 
 @dataclass(frozen=True)
@@ -142,11 +145,15 @@ class Terms:
     # at which what has arrived is added to what is there, where that takes time of its own
     adding_bytes_per_s: float = math.inf
 
-    def over(self, links: Sequence[str]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return latency and efficiency on each of some links, by their kinds."""
+    def over(self, links: Sequence[tuple[str, int]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return latency and efficiency on each of some links, by their kinds and how many ends are along them."""
         known = {hop.link: hop for hop in self.hops}
-        found = [known.get(link, Hop(link)) for link in links]
-        return tuple(hop.latency_s for hop in found), tuple(hop.efficiency for hop in found)
+        found = [(known.get(link, Hop(link)), ends) for link, ends in links]
+        slower = [float(ends) ** hop.straggling for hop, ends in found]
+        return (
+            tuple(hop.latency_s * by for (hop, _), by in zip(found, slower, strict=True)),
+            tuple(hop.efficiency / by for (hop, _), by in zip(found, slower, strict=True)),
+        )
 
 
 BARE_LINKS = Terms()
@@ -255,12 +262,22 @@ Kind = Literal[
 class _HopFile(validated.Config):
     latency: Seconds = Field(default=0.0, description="of a message over a link of the kind, beyond the link's own")
     efficiency: Share = Field(default=1.0, description="payload that the link carries, over its bandwidth")
+    straggling: NotNegative = Field(
+        default=0.0,
+        le=1.0,
+        description="exponent with which latency and seconds a byte grow with the ends of a dimension",
+    )
 
 
 class _ExpectedHopFile(validated.Config):
     latency: Seconds = Field(default=0.0, description="of a message over a link of the kind, as the library models it")
     efficiency: Positive = Field(
         default=1.0, description="part of the link's bandwidth that the library expects; may be above 1"
+    )
+    straggling: NotNegative = Field(
+        default=0.0,
+        le=1.0,
+        description="exponent with which latency and seconds a byte grow with the ends of a dimension",
     )
 
 
@@ -350,4 +367,4 @@ def _protocol(entry: _ProtocolFile, concurrent: bool) -> Protocol:
 
 
 def _hops(links: dict[str, _HopFile] | dict[str, _ExpectedHopFile]) -> tuple[Hop, ...]:
-    return tuple(Hop(link, hop.latency, hop.efficiency) for link, hop in links.items())
+    return tuple(Hop(link, hop.latency, hop.efficiency, hop.straggling) for link, hop in links.items())

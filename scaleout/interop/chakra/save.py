@@ -19,8 +19,9 @@ import numpy as np
 
 from scaleout.cluster.device.kernel_times import source_names
 from scaleout.cluster.topology.peers import peer_of
+from scaleout.config.units import counted, format_bytes
 from scaleout.config.writing import into, write_json
-from scaleout.errors import GraphError, TraceError
+from scaleout.errors import ConfigError, GraphError, TraceError
 from scaleout.interop.chakra import vocabulary
 from scaleout.interop.chakra.attributes import CONVENTIONAL_KINDS
 from scaleout.interop.chakra.files import write_frames
@@ -35,6 +36,10 @@ from scaleout.program.program import Program
 VERSION = "0.0.4"
 """What the metadata states, as ASTRA-sim's own examples do; later versions are the same format."""
 
+_MOST_FILES = 1 << 17
+"""One a rank; more take minutes to write, and hours to copy."""
+_BLOCK_BYTES, _NODE_BYTES = 4096, 64
+"""The least that a file takes on a disk, and a node in it."""
 _NODE_TYPES = {
     NodeKind.COMPUTE: NodeType.COMP_NODE,
     NodeKind.COLLECTIVE: NodeType.COMM_COLL_NODE,
@@ -82,6 +87,7 @@ def save_program(
     for graph in program.graphs:
         _check_graph(graph)
     _check_room(folder, name=name, num_ranks=program.num_ranks)
+    _check_size(folder, program)
     return _write_set(program, folder, name=name, facts=facts)
 
 
@@ -126,6 +132,22 @@ def _check_room(folder: Path, *, name: str, num_ranks: int) -> None:
         )
     if not found and (folder / f"{name}.json").exists():
         raise TraceError(f"{folder}: holds {name}.json, which belongs to no trace; give another folder or name")
+
+
+def _check_size(folder: Path, program: Program) -> None:
+    """Refuse more files than a folder is for, and what the disk cannot hold, before any is written."""
+    sizes = [max(_BLOCK_BYTES, _NODE_BYTES * len(graph)) for graph in program.graphs]
+    size_bytes = int(np.array(sizes, float) @ program.ranks_of_role)
+    told = f"{folder}: {counted(program.num_ranks, 'file')}, one a rank, take {format_bytes(size_bytes)} or more"
+    if program.num_ranks > _MOST_FILES:
+        raise ConfigError(
+            f"{told}; at most {_MOST_FILES:,} are written: write the traces of fewer ranks, and ask for more of them "
+            f"where they run"
+        )
+    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    free_bytes = shutil.disk_usage(there).free
+    if size_bytes > free_bytes:
+        raise ConfigError(f"{told}, and the disk has {format_bytes(free_bytes)} left; give a folder on a larger one")
 
 
 def _write_set(program: Program, folder: Path, *, name: str, facts: Mapping[str, str]) -> list[Path]:

@@ -6,6 +6,9 @@ Source: github.com/pytorch/torchtitan at v0.2.2, torchtitan/models.
 from collections.abc import Mapping
 from typing import Any
 
+UNNAMED = "YOUR_MODEL"
+"""Stands in an exported plan for a model that torchtitan lacks."""
+
 _LLAMA: Mapping[str, Any] = {"kind": "transformer", "kv_heads": 8, "activation": "swiglu", "vocabulary": 128256}
 _QWEN: Mapping[str, Any] = {
     "kind": "transformer", "kv_heads": 8, "head_size": 128, "query_key_norm": True, "activation": "swiglu",

@@ -13,7 +13,7 @@ from typing import Any
 
 from scaleout.config.documents import to_json
 from scaleout.errors import ConfigError
-from scaleout.interop.models.flavors import FLAVORS
+from scaleout.interop.models.flavors import FLAVORS, UNNAMED
 from scaleout.interop.models.torchtitan import SCHEDULES
 from scaleout.workloads.config import LayeredModel, Moe, Transformer
 from scaleout.workloads.families.state_space import StateSpace
@@ -144,7 +144,7 @@ def _flavor(w: Transformer, notes: list[str]) -> Mapping[str, Any]:
         f"{w.heads}, kv_heads {w.key_value_heads}, ffn {w.ffn}, vocabulary {w.vocabulary}, and put its name and flavor "
         f"into [model]"
     )
-    return {"name": "YOUR_MODEL", "flavor": "YOUR_FLAVOR", **converters}
+    return {"name": UNNAMED, "flavor": "YOUR_FLAVOR", **converters}
 
 
 _OF_MODEL = (

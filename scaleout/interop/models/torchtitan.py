@@ -14,7 +14,7 @@ from typing import Any
 from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError, shown
 from scaleout.interop.models.fields import Asked, Fields, Keys, Source
-from scaleout.interop.models.flavors import FLAVORS
+from scaleout.interop.models.flavors import FLAVORS, UNNAMED
 
 SCHEDULES = {
     "GPipe": "gpipe",
@@ -88,6 +88,12 @@ class _Job:
         model = self.sections["model"]
         name, flavor = model.any("name", "llama3"), model.any("flavor", "debugmodel")
         names = {each for each, _ in FLAVORS}
+        if name == UNNAMED:
+            raise model.refusal(
+                "name",
+                "stands for a model that torchtitan lacks, whose sizes this file does not tell; run the workload that "
+                "the plan was written from, or import the model's config.json, with the plan's degrees (--set)",
+            )
         if name not in names:
             raise model.refusal("name", f"not one of the models that are known; {nearest(str(name), names)}")
         flavors = [each for own, each in FLAVORS if own == name]

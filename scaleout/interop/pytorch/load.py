@@ -5,7 +5,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from scaleout.cluster.device.annotate import time_kernels
@@ -25,6 +27,9 @@ from scaleout.program.recorded import BEFORE
 
 DEVICE = "h200"
 """On which kernels run whose times were not recorded, unless told otherwise."""
+
+_SAME_STEP = 0.25
+"""Of a step: ranks begin the same one less far apart."""
 
 
 @dataclass(frozen=True)
@@ -259,6 +264,7 @@ def _number(name: str) -> int:
 def _steps(recordings: Mapping[int, Recording], step: int | None) -> list[int]:
     """Return the numbers of the steps that all ranks have; none where no rank marks steps."""
     marked = {rank: [_number(each.name) for each in recording.steps] for rank, recording in recordings.items()}
+    _check_numbers(recordings)
     common = set.intersection(*map(set, marked.values()))
     if any(marked.values()) and not common:
         told = "; ".join(f"rank {rank}: {', '.join(map(str, steps)) or 'none'}" for rank, steps in marked.items())
@@ -275,6 +281,28 @@ def _steps(recordings: Mapping[int, Recording], step: int | None) -> list[int]:
     }
     # what was launched in a step ran in it, so a step without work of its own is none
     return [number for number in chosen if step is not None or number in ran]
+
+
+def _check_numbers(recordings: Mapping[int, Recording]) -> None:
+    """Refuse ranks that number their steps differently: as many, by other numbers, of which the first ran together."""
+    told = all(recording.epoch_us is not None for recording in recordings.values())
+    begun_us = {
+        rank: {_number(step.name): step.start_us + ((told and each.epoch_us) or each.start_us) for step in each.steps}
+        for rank, each in recordings.items()
+    }
+    first, of_first_us = next(iter(begun_us.items()))
+    for rank, of_rank_us in begun_us.items():
+        shift = min(of_rank_us, default=0) - min(of_first_us, default=0)
+        if not shift or len(of_first_us) < 2 or set(of_rank_us) != {number + shift for number in of_first_us}:
+            continue
+        apart_us = median(abs(of_rank_us[number + shift] - start_us) for number, start_us in of_first_us.items())
+        step_us = median(later - start for start, later in pairwise(sorted(of_first_us.values())))
+        if apart_us < _SAME_STEP * step_us:
+            raise TraceError(
+                f"{recordings[rank].path}: step {min(of_rank_us)} of rank {rank} ran when step {min(of_first_us)} of "
+                f"rank {first} did, so their numbers differ by {abs(shift)}; call the profiler's step() equally "
+                "often on all ranks, and record again"
+            )
 
 
 def _indices(recording: Recording, numbers: Sequence[int]) -> tuple[int, ...]:

@@ -276,7 +276,7 @@ def _load_on(round_: Round, placement: Placement, terms: Terms) -> Load:
     load = _through_host(load_of(round_, placement), round_, placement)
     if not terms.hops:
         return load
-    latency_s, efficiency = terms.over([extent.dimension.link for extent in placement.extents])
+    latency_s, efficiency = terms.over([(extent.dimension.link, extent.size) for extent in placement.extents])
     used = load.seconds_per_byte
     added_s = max((latency_s[extent] for extent in used), default=0.0)
     if isinstance(round_.pattern, Ring) and placement.regular:

@@ -45,7 +45,11 @@ def layers(recording: Recorded, text: str, notes: list[str]) -> Program:
     program = recording.program.map_graphs(resize)
     if not found:
         raise ConfigError(f"--edit layers={text}: the recording shows no layers that repeat; record with record_shapes")
-    notes.append(f"layers: {max(found)} that follow each other were found in the order of launches")
+    most = max(found)
+    taken = f"; {change.old} is taken for those of the whole model" if change.old not in (None, most) else ""
+    part = f", of which they are no whole part: each {most} become {most * change.factor}"
+    taken += part if change.old is not None and change.old % most else ""
+    notes.append(f"layers: {most} that follow each other were found in the order of launches{taken}")
     return _with_parameters(replace(recording, program=program), change, max(found), notes)
 
 

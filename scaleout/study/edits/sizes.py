@@ -110,7 +110,7 @@ def batch(recording: Recorded, text: str, notes: list[str]) -> Program:
     """Scale what counts sequences."""
     change = parse_change(text, where="--edit batch")
     attended = _attended(recording.program, "batch")
-    _check_old(change, attended, where="--edit batch", what="sequences")
+    _check_old(change, attended, notes, where="--edit batch", what="sequences")
     if attended and not any((count * change.factor).denominator == 1 for count in attended):
         raise ConfigError(
             f"--edit batch={text}: {_some(attended)} sequences were recorded in a kernel of attention, and "
@@ -122,7 +122,10 @@ def batch(recording: Recorded, text: str, notes: list[str]) -> Program:
 def sequence(recording: Recorded, text: str, notes: list[str]) -> Program:
     """Scale what counts the tokens of a sequence, attention by their square."""
     change = parse_change(text, where="--edit sequence")
-    _check_old(change, _attended(recording.program, "seq"), where="--edit sequence", what="tokens of a sequence")
+    attended = _attended(recording.program, "seq")
+    if not attended:
+        notes.append("sequence: no kernel of attention was recorded; all that counts tokens is scaled, as by batch")
+    _check_old(change, attended, notes, where="--edit sequence", what="tokens of a sequence")
     return _scaled(recording, Fraction(1), change.factor)
 
 
@@ -132,19 +135,29 @@ def _attended(program: Program, size: str) -> list[int]:
     return sorted({dict(call.shape)[size] for call in calls})
 
 
-def _check_old(change: Change, counts: Sequence[int], *, where: str, what: str) -> None:
+def _check_old(change: Change, counts: Sequence[int], notes: list[str], *, where: str, what: str) -> None:
     """Refuse an old number that is neither a multiple nor a part of any that was recorded (`ConfigError`).
 
-    A multiple: of all ranks or micro-batches. A part: images that attend in windows, each a sequence of its own.
+    A multiple: of all ranks or micro-batches. A part: images that attend in windows, each a sequence of its own. The
+    recording does not tell whether it is one, so a note says what was taken for what.
     """
     old = change.old
-    if old is None or not counts or any(old % count == 0 or count % old == 0 for count in counts):
+    if old is None or old in counts:
         return
-    raise ConfigError(
-        f"{where}={old}->{change.new}: {_some(counts)} {what} were recorded in a kernel of attention, which {old} does "
-        f"not fit; give what the job had, on a rank or in all, or a factor, such as 0.5x"
+    told = f"{where}={old}->{change.new}"
+    if not counts:
+        notes.append(f"{told}: no kernel of attention tells how many {what} there were; {old} is taken on trust")
+        return
+    if not any(old % count == 0 or count % old == 0 for count in counts):
+        raise ConfigError(
+            f"{told}: {_some(counts)} {what} were recorded in a kernel of attention, which {old} does not fit; give "
+            f"what the job had, on a rank or in all, or a factor, such as 0.5x"
+        )
+    notes.append(
+        f"{told}: {_some(counts)} {what} were recorded in a kernel of attention, of which {old} is taken for the sum "
+        f"or a part; they become {_some([round(float(count * change.factor), 3) for count in counts])}"
     )
 
 
-def _some(counts: Sequence[int]) -> str:
-    return ", ".join(map(str, counts[:3])) + (", ..." if len(counts) > 3 else "")
+def _some(counts: Sequence[float]) -> str:
+    return ", ".join(f"{count:g}" for count in counts[:3]) + (", ..." if len(counts) > 3 else "")

@@ -134,9 +134,11 @@ class Compared:
 
     @property
     def error(self) -> float | None:
-        """``predicted / measured - 1``."""
+        """``predicted / measured - 1``; of whether a run fits the difference, so that 0 is right."""
         if self.measured is None or self.predicted is None:
             return None
+        if self.quantity == "fit":
+            return self.predicted - self.measured
         return self.predicted / self.measured - 1
 
     def summary(self) -> dict[str, Any]:
@@ -185,16 +187,26 @@ def _plain(accuracy: Accuracy) -> dict[str, Any]:
 
 
 def compare_files(
-    paths: Sequence[Path], *, table: str | None = None, device: str | None = None, topology: str | None = None
+    paths: Sequence[Path],
+    *,
+    table: str | None = None,
+    device: str | None = None,
+    topology: str | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Comparison:
     """Predict all rows of some files, or of one `table` in them; `ConfigError` names the row that cannot be read.
 
-    `device` and `topology` replace those that rows or their file's environment name.
+    `device` and `topology` replace those that rows or their file's environment name; `progress` is told how many of how
+    many rows are done.
     """
     read = [row for path in paths for row in read_rows(path, table=table)]
     families = [family_of(row) for row in read]
     rows = [run for row, family in zip(read, families, strict=True) for run in (family.split(row) if family else [row])]
-    return Comparison(tuple(_compare(row, device, topology) for row in rows))
+    found: list[Compared] = []
+    for row in rows:
+        progress(len(found), len(rows))
+        found.append(_compare(row, device, topology))
+    return Comparison(tuple(found))
 
 
 def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
@@ -218,7 +230,7 @@ def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
 def _name(row: Row, family: Family, quantity: str) -> str:
     """Name the row's group, or its family, so that times and memory are summed up separately."""
     name = str(row.values.get("group", family.name))
-    suffix = "" if quantity == "time" or name.endswith(quantity) else f" {quantity}"
+    suffix = "" if quantity == "time" or name.endswith(quantity) else f" {quantity}{'s' * (quantity == 'fit')}"
     return f"{name}{suffix}"
 
 

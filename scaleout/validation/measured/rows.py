@@ -155,13 +155,18 @@ MACHINES = {
 """Name of a GPU in its driver to its device and the topology of a node."""
 
 
-QUANTITIES: Mapping[str, tuple[str, float]] = {"time": ("us", 1e6), "memory": ("bytes", 1.0)}
-"""Quantity to the suffix of its keys in JSON, and to how many of these units are one second or byte."""
+QUANTITIES: Mapping[str, tuple[str, float]] = {
+    "time": ("us", 1e6),
+    "memory": ("bytes", 1.0),
+    "fit": ("fits", 1.0),
+}
+"""Quantity to the suffix of its keys in JSON, and to how many of these units are one second or byte; a run fits, 1, or
+crashes, 0."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A measured number, in seconds or bytes (`quantity`), and what predicts it in the same unit.
+    """A measured number, in seconds or bytes or whether a run fits (`quantity`), and what predicts it in the same unit.
 
     `variant` is set where a number of chunks is to be chosen: the case it is chosen for, and the number in this row.
     """

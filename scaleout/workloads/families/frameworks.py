@@ -183,6 +183,10 @@ _NANOTRON = (
         _several("tensor_parallel"),
     ),
     Setting("keep_gathered", False, "config/parallelism_config.py: tp_recompute_allgather by default"),
+    Setting(
+        "overlap_exchanges", True,
+        "scripts/scaling_benchmarks.py: tp_linear_async_communication; parallel/tensor_parallel/functional.py",
+    ),
     Setting("gradient_dtype", "fp32", "examples: accumulate_grad_in_fp32; optim/gradient_accumulator.py"),
     Setting("fused_accumulation", False, "optim/gradient_accumulator.py adds gradients after they are made"),
     Setting("gradient_bucket", 25 * 2.0**20, "config/config.py: ddp_bucket_cap_mb 25"),
@@ -193,6 +197,11 @@ _NANOTRON = (
     Setting("overlap_parameter_gather", False, "optim/zero.py: all-gather at the end of the step"),
     Setting("overlap_sends", False, "parallel/pipeline_parallel/p2p.py: send_tensors waits for its messages"),
     Setting("loss", "vocabulary_parallel", "parallel/tensor_parallel/functional.py, sharded_cross_entropy in fp32"),
+    Setting(
+        "packed_projections", True,
+        "models/llama.py, CausalSelfAttention: permute, cat and permute of heads before FlashAttention's rotation; "
+        "GLUActivation splits one output",
+    ),
     Setting("context_exchange", "ring", "nn/ring_attention.py"),
     Setting("stop_recompute_early", False, "utils.py: torch.utils.checkpoint, reentrant"),
     Setting("optimizer_kernels", "fused", "examples: torch_adam_is_fused"),

@@ -172,6 +172,11 @@ class LayeredModel(Training):
         return 0
 
     @property
+    def logits(self) -> int:
+        """Numbers that the head of a rank makes of a micro-batch for the loss."""
+        return 0
+
+    @property
     def exchanged_bytes(self) -> int:
         """Bytes of the largest buffer that a layer exchanges along the tensor, context or expert axis."""
         if not (self.sequence_parallel and self.tensor_parallel > 1):

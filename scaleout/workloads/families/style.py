@@ -28,6 +28,7 @@ class Style:
     linear_dtype: str = "same"  # a name in `CASTS`
     compiled: bool = False
     separate: bool = False  # whether matrices that read the same input are GEMMs of their own
+    packed: bool = False  # whether views of one output are copied, and what is made of their gradients put together
     casts_weights: bool = True  # weights are cast for each GEMM; not where they are gathered as GEMMs read them
 
     def gemm(self, dtype: str) -> tuple[str, str]:

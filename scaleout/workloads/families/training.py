@@ -79,8 +79,8 @@ class Training(WithFramework):
         description="interleaved_1f1b: micro-batches that a virtual stage takes before the next one's turn; as many as "
         "stages if unset (depth-first), those of a step are breadth-first",
     )
-    stage_layers: tuple[Count, ...] = Field(
-        default=(), description="layers of each stage, first to last; equal ones if unset"
+    stage_layers: tuple[CountOrZero, ...] = Field(
+        default=(), description="layers of each stage, first to last, 0 among them; equal ones if unset"
     )
     overlap_sends: bool = Field(default=True, description="whether kernels run while activations are sent on")
     scatter_messages: bool = Field(
@@ -236,11 +236,7 @@ class Training(WithFramework):
             raise ValueError(f"pipeline_schedule {name!r} cannot be: {reason}")
 
     def _check_stages(self) -> None:
-        if self.stage_layers and (
-            len(self.stage_layers) != self.num_stages
-            or sum(self.stage_layers) != self.layers
-            or min(self.stage_layers) < 0
-        ):
+        if self.stage_layers and (len(self.stage_layers) != self.num_stages or sum(self.stage_layers) != self.layers):
             raise ValueError(
                 f"stage_layers has {len(self.stage_layers)} stages and {sum(self.stage_layers)} layers; "
                 f"give {self.num_stages} stages that add up to layers {self.layers}"

@@ -102,6 +102,11 @@ class Transformer(LayeredModel):
         description="queries, keys and values, and both halves of SwiGLU, are GEMMs of their own, whose inputs' "
         "gradients are added up",
     )
+    packed_projections: bool = Field(
+        default=False,
+        description="eager views of one projection's output: heads are copied batch first, keys and values side by "
+        "side to be rotated, gradients of the parts back into one, those of SwiGLU's halves too; SiLU is kept",
+    )
     compiled: bool = Field(default=False, description="element-wise kernels that follow each other are one")
     dropout: bool = Field(default=False, description="after attention's scores and each half of a layer, in training")
     vocabulary: CountOrZero = Field(default=0, description="tokens known; 0 leaves out embedding, head and loss")
@@ -114,6 +119,12 @@ class Transformer(LayeredModel):
     )
     logged_losses: CountOrZero = Field(
         default=0, le=1000, description="times that the loss is computed once more, in fp32, for a log"
+    )
+    overlap_exchanges: bool = Field(
+        default=False,
+        description="sequence_parallel: backward gathers a GEMM's input again (keep_gathered false) beside the GEMM of "
+        "its gradient, and reduce-scatters that beside the GEMM of the weights' gradient; of plain layers whose "
+        "projections are one GEMM",
     )
     keep_gathered: bool = Field(
         default=True, description="sequence_parallel: keep gathered inputs for backward; false: gather them again"
@@ -151,6 +162,18 @@ class Transformer(LayeredModel):
                 f"post_norms normalises each half of a layer, which halves {self.halves} adds up; leave one of them out"
             )
         return self
+
+    @property
+    def logits(self) -> int:
+        """Numbers that the head of a rank makes of a micro-batch for the loss."""
+        return self.local_tokens * (self.vocabulary // self.tensor_parallel)
+
+    @property
+    def gathers_beside(self) -> bool:
+        """Whether GEMMs write the exchanges of their own backward."""
+        one_gemm = self.latent is None and self.halves == "one_after_the_other" and not self.separate_projections
+        gathers = self.overlap_exchanges and self.sequence_parallel and self.tensor_parallel > 1
+        return gathers and one_gemm and not self.keep_gathered
 
     def refusal(self, cut: Degrees) -> str | None:
         """Say why the model cannot be cut by some degrees, or None if it can."""
@@ -197,6 +220,7 @@ class Transformer(LayeredModel):
             self.linear_dtype,
             self.compiled,
             self.separate_projections,
+            packed=self.packed_projections and not self.compiled,
             casts_weights=self.gather_dtype is None and not once,
         )
 

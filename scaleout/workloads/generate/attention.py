@@ -95,6 +95,7 @@ def _project(tape: AutogradTape, x: int, heads: Heads, label: str) -> int:
         name=f"{label}_qkv", tokens=workload.local_tokens, inputs=workload.hidden, outputs=(width, kv_width, kv_width),
         bucket=heads.rank.dense, kept_tokens=kept_tokens(heads.rank), bias=workload.biased != "none",
         gathered="input" if workload.sequence_parallel else "",
+        beside=heads.rank.activations if workload.gathers_beside else None,
     )  # fmt: skip
     x = projections.write(tape, x)
     tape.save_for_backward(workload.local_tokens * (width + 2 * kv_width))
@@ -103,10 +104,23 @@ def _project(tape: AutogradTape, x: int, heads: Heads, label: str) -> int:
     for number in (heads.heads, heads.kv_heads) if workload.query_key_norm else ():
         shape = (workload.local_tokens * number, workload.head_dim)
         x = norm(tape, x, workload.norm, shape, bucket=heads.rank.dense, partial=workload.tensor_parallel > 1)
+    if tape.style.packed:
+        x = _pack(tape, x, heads.all_elements, workload.key_value_elements)
     if workload.rotary:
         fused = workload.rotary == "fused"
         hidden, makes = width + kv_width, heads.all_elements
         x = _rotate(tape, x, tokens=workload.local_tokens, hidden=hidden, makes=makes, fused=fused)
+    return x
+
+
+def _pack(tape: AutogradTape, x: int, elements: int, key_value_elements: int) -> int:
+    """Copy all heads batch first, then keys and values side by side, by head; backward, put gradients back together."""
+    copied = partial(pointwise, tape, kernels=("clone", "clone"))
+    x = copied(x, name="heads_batch_first", elements=elements)
+    tape.push(lambda dy: tape.kernel("clone", dy, name="heads_batch_first_gradient_unbind", elements=elements))
+    for name in ("keys_with_values", "keys_with_values_by_head"):
+        x = tape.kernel("clone", x, name=name, elements=key_value_elements)
+    tape.push(lambda dy: tape.kernel("clone", dy, name="keys_with_values_gradient", elements=key_value_elements))
     return x
 
 

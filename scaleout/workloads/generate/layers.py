@@ -130,8 +130,13 @@ def activation(tape: AutogradTape, x: int, kind: str, *, elements: int) -> int:
     forward, backward, inputs = _ACTIVATIONS[kind]
     if tape.style.compiled:
         forward = forward.removesuffix("_unfused")
+    packed = tape.style.packed and inputs > 1
+    if packed:
+        tape.push(
+            lambda dy: tape.kernel("clone", dy, name=f"{kind}_gradients_side_by_side", elements=inputs * elements)
+        )
     y = pointwise(tape, x, (forward, backward), makes=inputs * elements, elements=elements)
-    tape.save_for_backward(inputs * elements)
+    tape.save_for_backward((inputs + packed) * elements)
     return y
 
 
@@ -198,6 +203,7 @@ COPY_IN = Exchange(None, ("all_reduce",))  # Megatron's f: every rank has the in
 SUM_OUT = Exchange("all_reduce")  # Megatron's g
 GATHER_IN = Exchange("all_gather", ("reduce_scatter",))
 GATHER_IN_AGAIN = Exchange("all_gather", ("all_gather", "reduce_scatter"))  # the input is kept in parts
+GATHER_IN_ALONE = Exchange("all_gather")  # whose backward the GEMM writes that takes it
 SCATTER_OUT = Exchange("reduce_scatter", ("all_gather",))
 WHOLE_IN = Exchange("all_gather")  # the gradient is sent in parts
 WHOLE_OUT = Exchange(None, ("all_gather",))

@@ -13,7 +13,8 @@ from typing import Literal
 from scaleout.program.graph import NONE, NodeRole
 from scaleout.program.operations import kernel
 from scaleout.workloads.families.style import CASTS
-from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket
+from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket
+from scaleout.workloads.generate.layers import Buffer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,8 @@ class Linear:
     kept_tokens: int | None = None  # tokens of the input that are kept for backward, if not all
     saved: bool = True
     gathered: Literal["", "input", "gradient"] = ""  # over the tensor axis; may have been cast before
+    # what is gathered again beside the GEMM of its gradient, which is reduce-scattered beside that of the weights
+    beside: Buffer | None = None
     shared: list[int] | None = None  # takes the weight's gradient if another layer uses the weight too and adds its own
     placeholder_bytes: float | None = None  # gradients' placeholders that come and go; if None those of all shapes stay
 
@@ -102,6 +105,8 @@ class Linear:
 
     def _backward(self, tape: AutogradTape, dy: int, widths: Sequence[int], *, needs_input: bool) -> int:
         """Write the gradients of the input and of the weights, and return the node that makes the input's."""
+        if self.beside is not None:
+            return self._backward_beside(tape, dy, sum(widths), self.beside)
         total = NONE
         for width in widths:
             own = dy if self._cast_before(tape) == "gradient" else self._cast(tape, dy, self.tokens * width, "gradient")
@@ -112,6 +117,21 @@ class Linear:
             self._accumulate(tape, own, width)
             total = dx if total == NONE else self._add(tape, total, dx)
         return total
+
+    def _backward_beside(self, tape: AutogradTape, dy: int, width: int, buffer: Buffer) -> int:
+        """Write both gradients, each beside a collective that was launched ahead of it; return the scattered one."""
+        columns = {"group": buffer.group, "priority": URGENT, "role": NodeRole.EXCHANGE}
+        again = tape.graph.collective(
+            "all_gather", buffer.size_bytes, after=(dy,), name=f"{self.name}_all_gather_gradient", **columns
+        )
+        sizes, role = {"M": self.tokens, "N": self.inputs, "K": width}, NodeRole.ACTIVATION_GRADIENT
+        dx = self._gemm(tape, dy, suffix="_input_gradient", role=role, **sizes)
+        scattered = tape.graph.collective(
+            "reduce_scatter", buffer.size_bytes, after=(dx,), name=f"{self.name}_reduce_scatter_gradient", **columns
+        )
+        tape.cursor.waits = (again,) if tape.cursor.weights is None else ()
+        self._accumulate(tape, dy, width)
+        return scattered
 
     def _accumulate(self, tape: AutogradTape, dy: int, width: int) -> None:
         def weight_gradient(node: int) -> int:

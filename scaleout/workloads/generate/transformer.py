@@ -20,6 +20,7 @@ from scaleout.workloads.generate.layers import (
     COPY_IN,
     GATHER_IN,
     GATHER_IN_AGAIN,
+    GATHER_IN_ALONE,
     SCATTER_OUT,
     SUM_OUT,
     Buffer,
@@ -124,6 +125,8 @@ def tensor_parallel(
 
 
 def _gather_in(workload: "Transformer") -> Exchange:
+    if workload.gathers_beside:
+        return GATHER_IN_ALONE
     return GATHER_IN if workload.keep_gathered else GATHER_IN_AGAIN
 
 
@@ -143,6 +146,7 @@ def feed_forward(tape: AutogradTape, x: int, rank: "Rank[Transformer]", label: s
     first = of(
         name=f"{label}_1", inputs=workload.hidden, outputs=(width,) * workload.gates, kept_tokens=kept,
         gathered="input" if workload.sequence_parallel else "",
+        beside=rank.activations if workload.gathers_beside else None,
     )  # fmt: skip
     second = of(
         name=f"{label}_2", inputs=width, outputs=workload.hidden, saved=workload.gates > 1,
@@ -215,6 +219,7 @@ def head(tape: AutogradTape, x: int, rank: "Rank[Transformer]") -> int:
     projection = Linear(
         name="head", tokens=tokens, inputs=workload.hidden, outputs=part, bucket=rank.dense, shared=rank.tied,
         kept_tokens=kept_tokens(rank), plain=True, bias=workload.head_bias,
+        beside=rank.activations if workload.gathers_beside else None,
         placeholder_bytes=part * workload.hidden * tape.item_bytes if workload.placeholder_gradients else 0.0,
     )  # fmt: skip
     x = projection.write(tape, x)
