@@ -17,7 +17,9 @@ from scaleout.program.operations import Kernel
 
 def offsets_of(sizes: Ints) -> Ints:
     """Return where rows of (N,) sizes that lie one behind another begin and end, (N + 1,)."""
-    return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return offsets
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from scaleout.errors import SimulationError
 from scaleout.network.flow.instances import LinkNetwork
 from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.network.routes.links import links_of
-from scaleout.program.graph import NONE, NodeKind
+from scaleout.program.graph import NONE, Floats, NodeKind
 from scaleout.program.program import Program
 from scaleout.simulation.columns import Sharing, Tasks, Times
 from scaleout.simulation.contention import Contention
@@ -82,7 +82,9 @@ def simulate(
     times = _times(tasks, sharing, shares, links)
     if np.isnan(times.start_s).any():
         raise SimulationError(_why_stuck(folded, tasks, times, instances))
-    result = _result(folded, tasks, times, chosen, network)
+    lasts_s, holds_s = tasks.duration_s, tasks.occupancy_s
+    del tasks, sharing, instances  # half of the memory that a simulation of millions of tasks takes
+    result = _result(folded, lasts_s, holds_s, times, chosen, network=network)
     if links is None:
         return result
     traffic = LinkTraffic(links.traffic.links, links.alike[NONE], links.traffic.link_bytes, result.makespan_s)
@@ -135,8 +137,10 @@ def _times(tasks: Tasks, sharing: Sharing, contention: Contention | None, links:
     return run(tasks, sharing, contention, links)
 
 
-def _result(folded: FoldedProgram, tasks: Tasks, times: Times, chosen: list[str], network: str) -> Result:
-    duration, occupancy = tasks.duration_s.copy(), tasks.occupancy_s.copy()
+def _result(
+    folded: FoldedProgram, duration: Floats, occupancy: Floats, times: Times, chosen: list[str], *, network: str
+) -> Result:
+    """Return what was found; times that links or devices gave are put into `duration` and `occupancy`."""
     shared = np.isnan(duration)
     duration[shared] = (times.end_s - times.start_s)[shared]
     occupancy[shared] = (times.released_s - times.start_s)[shared]

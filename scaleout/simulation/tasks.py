@@ -434,19 +434,23 @@ def _durations(folded: FoldedProgram) -> Floats:
 
 def _dependencies(folded: FoldedProgram) -> tuple[Ints, Ints, Ints]:
     """Users of each task, as offsets and tasks, and how many tasks it depends on."""
-    known: dict[tuple[int, int], tuple[Ints, Ints, Ints]] = {}
-    users, numbers, counts = [np.zeros(0, np.int64)], [], []
+    known: dict[tuple[int, int], tuple[slice, int]] = {}  # to the tasks of a graph, and its first user
+    numbers, counts = np.zeros(folded.offsets[-1], np.int64), np.zeros(folded.offsets[-1], np.int64)
+    users, end = np.zeros(sum(len(graph.dependencies) for graph in folded.graphs), np.int64), 0
     for offset, graph in zip(folded.offsets, folded.graphs, strict=False):
+        here, begin, end = slice(offset, offset + len(graph)), end, end + len(graph.dependencies)
         rows = (id(graph.dependency_offsets), id(graph.dependencies))
-        if rows not in known:
-            count = np.diff(graph.dependency_offsets)
-            waiting = np.repeat(np.arange(len(graph)), count)[np.argsort(graph.dependencies, kind="stable")]
-            known[rows] = waiting, np.bincount(graph.dependencies, minlength=len(graph)), count
-        waiting, number, count = known[rows]
-        users.append(waiting + offset)
-        numbers.append(number)
-        counts.append(count)
-    return offsets_of(np.concatenate(numbers)), np.concatenate(users), np.concatenate(counts)
+        if rows in known:
+            first, at = known[rows]
+            numbers[here], counts[here] = numbers[first], counts[first]
+            users[begin:end] = users[at : at + end - begin] + (offset - first.start)
+            continue
+        known[rows] = here, begin
+        counts[here] = np.diff(graph.dependency_offsets)
+        numbers[here] = np.bincount(graph.dependencies, minlength=len(graph))
+        waiting = np.repeat(np.arange(offset, offset + len(graph)), counts[here])
+        users[begin:end] = waiting[np.argsort(graph.dependencies, kind="stable")]
+    return offsets_of(numbers), users, counts
 
 
 def _register(
