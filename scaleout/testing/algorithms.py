@@ -193,10 +193,10 @@ def messages_of(round_: Round, topology: Topology, groups: Sequence[Sequence[int
     for group in groups:
         placement, ranks = arrange(topology, list(group))
         for source, destination, fraction in zip(*transfers(round_, placement), strict=True):
-            yield ranks[source], ranks[destination], fraction, _likeness(round_.pattern, group, source, destination)
+            yield ranks[source], ranks[destination], fraction, likeness(round_.pattern, group, source, destination)
 
 
-def _likeness(pattern: Pattern, group: Sequence[int], source: int, destination: int) -> Any:
+def likeness(pattern: Pattern, group: Sequence[int], source: int, destination: int) -> Any:
     """Return what messages have in common that switches make one of where they meet; None if they make nothing."""
     if not isinstance(pattern, Combined):
         return None
@@ -214,7 +214,7 @@ def route(topology: Topology, messages: Iterable[Message]) -> tuple[float, float
         for d, dimension in enumerate(topology.dimensions):
             if at[d] != to[d]:
                 line = (d, *at[:d], *at[d + 1 :])
-                links, hops = _links_of(dimension, at[d], to[d])
+                links, hops = links_of(dimension, at[d], to[d])
                 for link, share in links:
                     if like is None or (line, link, like) not in passed:
                         busy[line, link] += share * fraction / dimension.bytes_per_s
@@ -225,7 +225,7 @@ def route(topology: Topology, messages: Iterable[Message]) -> tuple[float, float
     return max(busy.values(), default=0.0), farthest
 
 
-def _links_of(dimension: Dimension, source: int, destination: int) -> tuple[list[tuple[Any, float]], int]:
+def links_of(dimension: Dimension, source: int, destination: int) -> tuple[list[tuple[Any, float]], int]:
     """Return links of one line that a message takes, each with the share of the message, and its hops."""
     n = dimension.size
     if dimension.kind == "switch":

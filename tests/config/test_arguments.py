@@ -181,7 +181,7 @@ def test_numbers_and_arrays_of_numpy_are_numbers_and_lists(examples):
 
 
 def test_a_checked_function_is_one_object_and_keeps_its_signature():
-    from scaleout.study.job import run
+    from scaleout.api.runs import run
 
     assert scaleout.run is scaleout.run
     assert pickle.loads(pickle.dumps(scaleout.run)) is scaleout.run

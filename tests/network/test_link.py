@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from test_collectives import links_of as oracle_links
 from test_collectives import meshes
 
 from scaleout.cli import main
@@ -47,6 +46,7 @@ from scaleout.simulation import engine
 from scaleout.simulation.columns import NOTHING_SHARED, Tasks
 from scaleout.simulation.contention import contention_of
 from scaleout.simulation.run import simulate
+from scaleout.testing.algorithms import links_of as oracle_links
 
 ALPHA, BANDWIDTH = 700e-9, 25e9
 N = 128e6  # bytes; 5.12 ms on a link

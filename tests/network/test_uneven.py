@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import changed, dragonflies, fabrics, topologies
-from test_collectives import likeness
 
 from scaleout.cluster.topology.dimension import edges_of, graph_dimension, num_nodes
 from scaleout.cluster.topology.fabric import fabric_of
@@ -28,6 +27,7 @@ from scaleout.network.flow import collective as link
 from scaleout.network.routes.links import links_of
 from scaleout.network.routes.routing import router
 from scaleout.network.routes.symmetry import symmetry
+from scaleout.testing.algorithms import likeness
 
 ALPHA, BANDWIDTH = 1e-6, 25e9
 N = 64e6

@@ -2,6 +2,7 @@
 
 import math
 import sys
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -124,13 +125,23 @@ def cases(draw):
     return tasks, sharing_of(kernels, transfers), contention, (links, on_links, paced)
 
 
+def run_compiled(*arguments):
+    """Run in the compiled core; while another process compiles it, the core says that it cannot, and is asked again."""
+    for _ in range(600):
+        found = core.run(*arguments)
+        if found is not None:
+            return found
+        time.sleep(0.5)
+    raise AssertionError("the core was not compiled within five minutes")
+
+
 @given(cases())
 @settings(max_examples=400)
 def test_the_compiled_core_gives_the_bits_of_the_engine(case):
     tasks, sharing, contention, sent = case
     links, others = network(*sent), network(*sent)
     plain = run(tasks, sharing, contention, links)
-    compiled = core.run(tasks, sharing, contention, others)
+    compiled = run_compiled(tasks, sharing, contention, others)
     for name in ("start_s", "end_s", "released_s", "cause", "posted"):
         assert np.array_equal(getattr(plain, name), getattr(compiled, name), equal_nan=True), name
     if links is not None:
@@ -149,7 +160,7 @@ def test_a_race_that_a_late_kernel_wins_is_known_by_its_kernel():
         issue_s=[0.0] * 2 * count, instance=number.tolist(), instance_size=[1] * 2 * count,
     )  # fmt: skip
     contention = Contention(H200, resource_use(0.5))
-    plain, compiled = (each(tasks, sharing_of(kernels, transfers), contention) for each in (run, core.run))
+    plain, compiled = (each(tasks, sharing_of(kernels, transfers), contention) for each in (run, run_compiled))
     for name in ("start_s", "end_s", "released_s", "cause"):
         assert np.array_equal(getattr(plain, name), getattr(compiled, name), equal_nan=True), name
 
