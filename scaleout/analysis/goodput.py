@@ -15,8 +15,9 @@ Source: Daly, A higher order estimate of the optimum checkpoint interval for res
 
 import math
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -118,13 +119,32 @@ def goodput(step_s: float, *, compute_s: float, ranks: int, disturbance: Disturb
 
 def sampled_steps(step_s: float, *, compute_s: float, ranks: int, disturbance: Disturbance) -> npt.NDArray[np.float64]:
     """Return times of steps, shape (samples,)."""
-    random = np.random.default_rng(disturbance.seed)
-    slow = random.binomial(ranks, disturbance.stragglers, disturbance.samples)
-    factors = np.maximum(
-        _slowest(random.random(disturbance.samples), ranks - slow, disturbance.jitter),
-        _slowest(random.random(disturbance.samples), slow, disturbance.jitter) * disturbance.straggler_slowdown,
+    each = disturbance
+    random = _Random(ranks, each.jitter, each.stragglers, each.straggler_slowdown, each.seed, each.samples)
+    return step_s + compute_s * (_factors(random) - 1.0)
+
+
+class _Random(NamedTuple):
+    """What the factors of the slowest rank depend on."""
+
+    ranks: int
+    jitter: float
+    stragglers: float
+    slowdown: float
+    seed: int
+    samples: int
+
+
+@lru_cache(maxsize=16)
+def _factors(of: _Random) -> npt.NDArray[np.float64]:
+    """Return how many times as long the slowest rank's compute takes in each sample, shape (samples,)."""
+    random = np.random.default_rng(of.seed)
+    slow = random.binomial(of.ranks, of.stragglers, of.samples)
+    found = np.maximum(
+        _slowest(random.random(of.samples), of.ranks - slow, of.jitter),
+        _slowest(random.random(of.samples), slow, of.jitter) * of.slowdown,
     )
-    return step_s + compute_s * (factors - 1.0)
+    return np.asarray(found)
 
 
 def expected_slowest(ranks: int, jitter: float) -> float:
@@ -181,6 +201,18 @@ def best_interval_s(between_s: float, checkpoint_s: float) -> float:
             break
         low, high = (middle, high) if middle + math.log1p(-middle) + checkpoint_s / between_s > 0 else (low, middle)
     return low * between_s
+
+
+def disturbance_on(
+    topology: Topology, device: Device, *, failures: float | None, jitter: float | None, **known: Any
+) -> Disturbance:
+    """Return what disturbs a job on all of a machine; by default its files say how often and how much.
+
+    `failures` are those a second of a device with its ports; `known` are other attributes of the disturbance.
+    """
+    rate = failures_per_s(topology, device) if failures is None else failures * topology.num_ranks
+    own = 0.0 if device.reliability is None else device.reliability.jitter
+    return Disturbance(rate, jitter=own if jitter is None else jitter, **known)
 
 
 def failures_per_s(topology: Topology, device: Device) -> float:

@@ -109,7 +109,7 @@ def goodput(
 
 def _disturbance(topology: "Topology", device: "Device", **asked: Any) -> "Disturbance":
     """Read what disturbs the job, by default as the files of the device and its link types say."""
-    from scaleout.analysis.goodput import Disturbance, failures_per_s
+    from scaleout.analysis.goodput import disturbance_on
     from scaleout.config.documents import number
     from scaleout.config.units import FAILURES, SECONDS, parse
 
@@ -117,19 +117,18 @@ def _disturbance(topology: "Topology", device: "Device", **asked: Any) -> "Distu
     share, slowdown = (number(each) for each in pairs[0]) if pairs else (0.0, 1.0)
     if len(pairs) > 1 or share is None or slowdown is None:
         raise ConfigError("--stragglers: give one share and factor, such as --stragglers 0.005=1.1")
-    given = asked["failures"]
-    rate = failures_per_s(topology, device) if given is None else parse(given, FAILURES) * topology.num_ranks
-    reliability = device.reliability
-    own = 0.0 if reliability is None else reliability.jitter
-    return Disturbance(
-        rate,
-        parse(asked["checkpoint"], SECONDS),
-        parse(asked["restart"], SECONDS),
-        None if asked["interval"] is None else parse(asked["interval"], SECONDS),
-        own if asked["jitter"] is None else asked["jitter"],
-        share,
-        slowdown,
-        asked["seed"],
+    given, interval = asked["failures"], asked["interval"]
+    return disturbance_on(
+        topology,
+        device,
+        failures=None if given is None else parse(given, FAILURES),
+        jitter=asked["jitter"],
+        checkpoint_s=parse(asked["checkpoint"], SECONDS),
+        restart_s=parse(asked["restart"], SECONDS),
+        interval_s=None if interval is None else parse(interval, SECONDS),
+        stragglers=share,
+        straggler_slowdown=slowdown,
+        seed=asked["seed"],
     )
 
 

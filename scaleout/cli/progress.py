@@ -1,6 +1,6 @@
 """One bar of progress for what takes longer than two seconds, with the time left, where standard error is a terminal.
 
-An interrupt ends the work with what is kept of it.
+Elsewhere, as in a log, it is a line now and then. An interrupt ends the work with what is kept of it.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,6 +11,8 @@ Tell = Callable[[int, int, str], None]
 """Called with how much is done, of how much, and words for it."""
 
 _AFTER_S = 2
+_A_LINE_S = 30.0
+"""From a line of progress to the next where there is no terminal."""
 
 
 @contextmanager
@@ -28,15 +30,19 @@ def progress(*, kept: str, quiet: bool = False) -> Iterator[Tell]:
     shown = Console(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     hidden = quiet or not shown.is_terminal
-    begun = monotonic()
+    begun = said = monotonic()
     bars = Progress(*columns, console=shown, disable=hidden, transient=True, auto_refresh=False)
     bar = bars.add_task("", total=None)
 
     def tell(done: int, total: int, words: str) -> None:
+        nonlocal said
         bars.update(bar, completed=done, total=total, description=words)
         if monotonic() - begun > _AFTER_S:
             bars.start()
             bars.refresh()
+        if hidden and not quiet and monotonic() - said > _A_LINE_S:
+            said = monotonic()
+            shown.print(f"{done:,} of {total:,} {words}", soft_wrap=True, markup=False)
 
     try:
         yield tell

@@ -87,7 +87,7 @@ def study(
 
 
 def _run(asked: "Study", output: Path, how: "Execution", *, quiet: bool) -> "pd.DataFrame | None":
-    """Run the cases, with a bar of progress on standard error."""
+    """Run the cases, with progress on standard error."""
     from dataclasses import replace
 
     from scaleout.cli.progress import progress
@@ -124,7 +124,7 @@ def _write(
 def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[str, str]) -> dict[str, Any]:
     """Return what is printed as JSON: counts, the fastest case of each workload, and what failed."""
     from scaleout.study.sweep.cases import version
-    from scaleout.study.sweep.table import best_of, failures_of
+    from scaleout.study.sweep.table import best_of, failures_of, measure_of
 
     counts = cases["status"].value_counts()
     return {
@@ -137,6 +137,7 @@ def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[
         "failed": int(counts.get("failed", 0)),
         "left_out": int(counts.get("left out", 0)),
         "axes": {column: list(values) for column, values in asked.axes.items()},
+        "fastest_by": measure_of(cases),
         "fastest": best_of(asked, cases),
         "failures": failures_of(cases),
         "files": written,
@@ -148,16 +149,20 @@ def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str
     from scaleout.cli.printing import say, say_json
     from scaleout.config.units import format_seconds
     from scaleout.errors import one_line
+    from scaleout.study.sweep.columns import column_of
 
     if as_json:
         say_json(summary)
         return
+    by = summary["fastest_by"]
+    label, also = column_of(by).label, by != "makespan_s"
     rows = [
         [each["workload"], each["varied"], str(each["case"]), format_seconds(each["makespan_s"])]
+        + [f"{each[by]:.4g}"] * also
         for each in summary["fastest_cases"]
     ]
-    title = f"{asked.title}: the fastest of each workload"
-    print_table(title, ("workload", "inputs", "case", "makespan"), rows, left=2)
+    title = f"{asked.title}: the fastest of each workload, by {label}"
+    print_table(title, ("workload", "inputs", "case", "makespan", *[label] * also), rows, left=2)
     for each in summary["fastest_cases"]:
         say(one_line(f"case {each['case']} alone: {each['run']}"))
     more = f", {summary['left_out']:,} left out" if summary["left_out"] else ""

@@ -42,6 +42,11 @@ class Config(BaseModel):
 
 Model = TypeVar("Model", bound=BaseModel)
 _MOST_FAULTS = 20
+_CONTAINERS = {
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "mapping of keys to values"),
+    **dict.fromkeys(("list_type", "tuple_type"), "list"),
+}
+"""Types of pydantic's faults to what must stand there."""
 
 
 def validate(model: type[Model], values: Mapping[str, Any], *, where: str) -> Model:
@@ -66,13 +71,15 @@ def _describe(model: type[BaseModel], fault: dict[str, Any]) -> str:
         return f"unknown key {shown(path)}; {nearest(str(fault['loc'][-1]), known)}"
     if fault["type"] == "missing":
         return f"key {path!r} is missing; add it"
-    if fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
-        return f"{path}: must be a mapping of keys to values, not {shown(fault['input'])}"
-    if fault["type"] in ("list_type", "tuple_type"):
-        return f"{path}: must be a list, not {shown(fault['input'])}"
+    if fault["type"] in _CONTAINERS:
+        return f"{path}: must be a {_CONTAINERS[fault['type']]}, not {shown(fault['input'])}"
     message = str(fault["msg"]).removeprefix("Value error, ")
     if fault["type"] == "value_error":
         return f"{path}: {message}" if path else message
+    if fault["type"] == "less_than_equal":
+        most = fault["ctx"]["le"]
+        said = f"{most:,}" if isinstance(most, int) else f"{most:g}"
+        return f"{path}: {shown(fault['input'])} is too many or too much; give at most {said}"
     return f"{path}: {message}, not {shown(fault['input'])}"
 
 

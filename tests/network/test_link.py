@@ -80,13 +80,13 @@ def test_links_have_names():
     links = links_of(topology, injection_bytes_per_s=1.0)
     names = [links.name(port * 48 + 5) for port in range(len(links.ports))]
     assert names == [
-        "ring 0: 5 -> 6",
-        "ring 0: 5 -> 4",
-        "ring 1: 5 -> 1",
-        "switch 2: port of rank 5, up",
-        "switch 2: port of rank 5, down",
-        "fully_connected 3: 5 -> 21",
-        "fully_connected 3: 5 -> 37",
+        "5-6",
+        "5-4",
+        "5-1",
+        "2:5-switch",
+        "2:switch-5",
+        "5-21",
+        "5-37",
         "injection of rank 5",
     ]
     assert len(links) == 48 * 8
@@ -148,16 +148,22 @@ def oracle_name(topology, at, d, link):
     def rank(place):
         return int(np.ravel_multi_index((*at[:d], place % dimension.size, *at[d + 1 :]), topology.shape, order="F"))
 
-    start = f"{dimension.kind} {d}"
+    several = sum(size > 1 for size in topology.shape) > 1
     if dimension.kind == "switch":
-        return f"{start}: port of rank {rank(link[1])}, {'up' if link[0] == 'out' else 'down'}"
-    if dimension.kind == "fat_tree":
+        names = [str(rank(link[1])), "switch"][:: 1 if link[0] == "out" else -1]
+    elif dimension.kind == "fat_tree":
         way, below, number = link
-        what = "port of rank" if below == 1 else f"bundle over {below} places from rank"
-        return f"{start}: {what} {rank(number * below)}, {way}"
-    if dimension.kind == "fully_connected":
-        return f"{start}: {rank(link[0])} -> {rank(link[1])}"
-    return f"{start}: {rank(link[1])} -> {rank(link[1] + link[0])}"
+        spans = np.cumprod([1, *dimension.radices]).tolist()
+        level = spans.index(below)
+        names = [str(rank(number)) if level == 0 else f"switch-{level}-{number}"]
+        names = [*names, f"switch-{level + 1}-{number * below // spans[level + 1]}"][:: 1 if way == "up" else -1]
+        if level and several:
+            return f"{d}:{'-'.join(names)}@{rank(0)}"
+    elif dimension.kind == "fully_connected":
+        return f"{rank(link[0])}-{rank(link[1])}"
+    else:
+        return f"{rank(link[1])}-{rank(link[1] + link[0])}"
+    return f"{d}:{'-'.join(names)}" if several else "-".join(names)
 
 
 # ---- Fair shares
@@ -343,7 +349,7 @@ def test_all_to_all_on_a_torus_is_at_its_bisection():
     assert cost.time_s == pytest.approx(12 * ALPHA + 2 * LINK, rel=1e-12)
     assert cost.num_transfers == 128 * 127
     first, second, *rest = cost.busiest_links
-    assert (first.link, second.link) == ("ring 1: 0 -> 8", "ring 1: 0 -> 120")
+    assert (first.link, second.link) == ("0-8", "0-120")
     assert first.alike == 128
     assert first.size_bytes == pytest.approx(2 * N, rel=1e-12)
     assert first.utilisation == pytest.approx(2 * LINK / cost.time_s, rel=1e-12)
@@ -353,10 +359,10 @@ def test_all_to_all_on_a_torus_is_at_its_bisection():
 def test_all_reduce_on_a_ring_in_one_direction_and_in_both():
     one = cost_of("ring-128", "all_reduce", "ring")
     assert one.time_s == pytest.approx(2 * 127 * (ALPHA + LINK / 128), rel=1e-12)
-    assert [use.link for use in one.busiest_links] == ["ring 0: 0 -> 1"]
+    assert [use.link for use in one.busiest_links] == ["0-1"]
     both = cost_of("ring-128", "all_reduce", "bidirectional_ring")
     assert both.time_s == pytest.approx(2 * 127 * (ALPHA + LINK / 256), rel=1e-12)
-    assert [use.link for use in both.busiest_links] == ["ring 0: 0 -> 1", "ring 0: 0 -> 127"]
+    assert [use.link for use in both.busiest_links] == ["0-1", "0-127"]
     assert both.busiest_links[0].size_bytes == pytest.approx(127 / 128 * N, rel=1e-12)
 
 
@@ -365,7 +371,7 @@ def test_all_reduce_on_a_torus_uses_both_directions_of_all_dimensions():
     cost = cost_of("torus-32x32", "all_reduce", "multiported_bucket")
     each = 2 * 1023 / 1024 * N / 4
     assert cost.time_s == pytest.approx(4 * 31 * ALPHA + each / BANDWIDTH, rel=1e-9)
-    ends = ["ring 0: 0 -> 1", "ring 0: 0 -> 31", "ring 1: 0 -> 32", "ring 1: 0 -> 992"]
+    ends = ["0-1", "0-31", "0-32", "0-992"]
     assert sorted(use.link for use in cost.busiest_links) == ends
     assert [use.size_bytes for use in cost.busiest_links] == pytest.approx([each] * 4, rel=1e-9)
 
@@ -393,7 +399,7 @@ def test_an_oversubscribed_tree_halves_what_crosses_it():
     cost = cost_of(tree, "all_to_all", "direct")
     assert cost.time_s == pytest.approx(3 * ALPHA + 24 / 16 * LINK, rel=1e-12)
     first, *_ = cost.busiest_links
-    assert (first.link, first.alike) == ("fat_tree 0: bundle over 4 places from rank 0, up", 4)
+    assert (first.link, first.alike) == ("switch-1-0-switch-2-0", 4)
     assert first.size_bytes == pytest.approx(4 * 12 / 16 * N, rel=1e-12)
 
 
@@ -402,7 +408,7 @@ def test_a_line_of_links_carries_an_all_to_all_over_its_middle():
     line = Topology("line", (Dimension("mesh", 4, BANDWIDTH, ALPHA),))
     cost = cost_of(line, "all_to_all", "direct")
     assert cost.time_s == pytest.approx(3 * ALPHA + LINK, rel=1e-12)
-    assert {use.link for use in cost.busiest_links[:2]} == {"mesh 0: 1 -> 2", "mesh 0: 2 -> 1"}
+    assert {use.link for use in cost.busiest_links[:2]} == {"1-2", "2-1"}
 
 
 def test_groups_that_interleave_share_the_links_of_a_ring():
@@ -969,12 +975,12 @@ def test_the_command_prices_by_links_and_names_the_busiest(monkeypatch, capsys):
     direct = next(row for row in rows if row["algorithm"] == "direct")
     assert direct["time_s"] == pytest.approx(12 * ALPHA + 2 * LINK)
     assert direct["network"] == "link"
-    assert direct["busiest_links"][0]["link"] == "ring 1: 0 -> 8"
+    assert direct["busiest_links"][0]["link"] == "0-8"
     monkeypatch.setattr(sys, "argv", ["scaleout", "collective", *arguments])
     main()
     out = capsys.readouterr().out
     assert "busiest links of direct" in out
-    assert "ring 1: 0 -> 8" in out
+    assert "0-8" in out
 
 
 def test_a_buffer_is_cut_into_as_many_chunks_as_are_asked_for(monkeypatch, capsys):
@@ -1032,7 +1038,7 @@ def test_a_run_names_the_busiest_links_of_each_schedule(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["scaleout", *arguments, "--json"])
     main()
     (row,) = json.loads(capsys.readouterr().out)["results"]
-    assert row["busiest_links"][0]["link"] == "ring 1: 0 -> 8"
+    assert row["busiest_links"][0]["link"] == "0-8"
     assert 0 < row["busiest_links"][0]["utilisation"] < 1
     monkeypatch.setattr(sys, "argv", ["scaleout", *arguments])
     main()

@@ -4,6 +4,7 @@ Routes are checked against networkx, loads against routes one by one, and number
 """
 
 import math
+from dataclasses import replace
 
 import networkx
 import numpy as np
@@ -230,8 +231,9 @@ def cases(draw):
     total = topology.num_ranks
     m = draw(st.sampled_from([d for d in range(1, total + 1) if total % d == 0]))
     stride = draw(st.sampled_from([d for d in range(1, total // m + 1) if total // m % d == 0]))
+    first = m * stride * draw(st.integers(0, total // (m * stride) - 1)) + draw(st.integers(0, stride - 1))
     every = st.lists(st.integers(0, total - 1), min_size=1, max_size=8, unique=True)
-    return topology, draw(st.one_of(st.just(list(range(0, m * stride, stride))), every))
+    return topology, draw(st.one_of(st.just(list(range(first, first + m * stride, stride))), every))
 
 
 @each_algorithm
@@ -310,6 +312,35 @@ def test_groups_that_lie_alike_share_a_placement(data):
     assert len({place(topology, range(rail, 12, 3)) for rail in range(3)}) == 1
     assert len({place(topology, range(3 * node, 3 * node + 3)) for node in range(4)}) == 1
     assert place(topology, [0, 3]).topology is not None
+
+
+def test_groups_that_turns_of_a_dragonfly_map_onto_each_other_share_a_placement():
+    """4 ranks a router, 4 routers of 2 global links a group, 8 groups: of groups of 8 ranks all are alike, of their
+    rails those of routers 0 and 2, and of 1 and 3, as these have other global links."""
+    topology = one("dragonfly", 128, (4, 4, 8), global_links=2)
+    assert len({place(topology, range(first, first + 8)) for first in range(0, 128, 8)}) == 1
+    rails = [place(topology, range(first, 128, 8)) for first in range(8)]
+    assert len(set(rails[:4])) == len(set(rails[4:])) == 1
+    assert rails[0] != rails[4]
+
+
+@given(st.sampled_from([12, 16, 18, 24, 32]).flatmap(dragonflies), st.data())
+@settings(max_examples=150)
+def test_turned_groups_of_a_dragonfly_load_links_as_where_they_are(dimension, data):
+    topology = Topology("dragonfly", (dimension,))
+    n = dimension.size
+    m = data.draw(st.sampled_from([d for d in range(2, n + 1) if n % d == 0]))
+    stride = data.draw(st.sampled_from([d for d in range(1, n // m + 1) if n // m % d == 0]))
+    first = m * stride * data.draw(st.integers(0, n // (m * stride) - 1)) + data.draw(st.integers(0, stride - 1))
+    every = st.lists(st.integers(0, n - 1), min_size=2, max_size=6, unique=True)
+    regular = list(range(first, first + m * stride, stride))
+    turned, order = arrange(topology, data.draw(st.one_of(st.just(regular), every)))
+    in_place = replace(turned, ranks=order)
+    for kind, algorithm in (("all_to_all", "direct"), ("all_gather", "ring")):
+        for round_ in schedule(kind, turned, algorithm=algorithm).rounds:
+            found, wanted = load_of(round_, turned), load_of(round_, in_place)
+            assert found.latency_s == wanted.latency_s
+            assert found.busiest_s_per_byte == pytest.approx(wanted.busiest_s_per_byte, rel=1e-12)
 
 
 # ---- What has no way

@@ -241,7 +241,7 @@ def test_two_all_reduces_on_a_ring_get_half_of_it_each():
     assert line.end_s.tolist() == pytest.approx([6 * (ALPHA + 2 * WIRE / 4)] * 2, rel=1e-12)
     assert line.duration_s.tolist() == line.occupancy_s.tolist() == line.end_s.tolist()
     (use,) = result.busiest_links
-    assert (use.link, use.alike, use.size_bytes) == ("ring 0: 0 -> 1", 4, pytest.approx(2 * 6 / 4 * N))
+    assert (use.link, use.alike, use.size_bytes) == ("0-1", 4, pytest.approx(2 * 6 / 4 * N))
     assert use.utilisation == pytest.approx(3 * WIRE / result.makespan_s, rel=1e-12)
 
 

@@ -18,8 +18,9 @@ from scaleout.config.checkpoint import locked
 from scaleout.errors import ConfigError
 from scaleout.study.sweep import engine
 from scaleout.study.sweep.cases import Resolver, run_line
-from scaleout.study.sweep.engine import Execution, cases_of, execute
+from scaleout.study.sweep.engine import Execution, cases_of, execute, together
 from scaleout.study.sweep.study import load_study, study_of
+from scaleout.study.sweep.table import best_of, measure_of
 
 SMALL = {
     "title": "A small study",
@@ -141,6 +142,22 @@ def test_parts_together_are_the_whole(tmp_path, cases):
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "shards").iterdir()}
 
 
+def test_a_chunk_has_few_of_what_there_is_more_of():
+    """48 networks and 3 workloads: chunks are of whole networks; 2 and 3: of whole workloads."""
+    keys = {"title": "chunks", "workload": "dlrm-128", "set": {"global_batch": [512, 1024, 2048]}}
+    for factors, length, networks, workloads in ((48, 12, 4, 3), (2, 2, 2, 1)):
+        study = study_of({**keys, "bandwidth": {0: [f"{n}x" for n in range(1, factors + 1)]}}, name="", where="")
+        left, seen = [Resolver().resolve(*each) for each in cases_of(study, Resolver())], []
+        while left:
+            chunk = together(left, length)
+            seen += chunk
+            assert [case.number for case in chunk] == sorted(case.number for case in chunk)
+            assert len({case.topology for case in chunk}) == networks
+            assert len({case.workload for case in chunk}) == workloads
+            left = [case for case in left if case not in chunk]
+        assert sorted(case.number for case in seen) == list(range(3 * factors))
+
+
 def test_keys_are_of_what_is_meant_not_of_how_it_is_said(tmp_path):
     resolver = Resolver()
     said = [
@@ -256,6 +273,64 @@ def test_timelines_are_of_the_fastest_of_each_group_and_written_once(tmp_path, f
     before = first.stat().st_mtime_ns
     assert scaleout(*words)[0] == 0
     assert first.stat().st_mtime_ns == before
+
+
+def test_the_fastest_is_by_throughput_where_steps_are_not_of_one_size():
+    """Tokens where all have them, samples where some have none, of a rank where ranks vary; else the makespan."""
+    llama = {"workload": "llama-3-8b", "set": {"tensor_parallel": 8, "layers": 2, "batch_per_replica": [1, 4]}}
+    dlrm = {"workload": "dlrm-128", "set": {"global_batch": [512, 2048]}}
+    nodes = {"nodes": [2, 4], "set": {"data_parallel": [2, 4]}}
+    one = {"workload": "dlrm-128", "topology": ["torus-8x16", "ring-128"]}
+    wide = {**llama, "set": {**llama["set"], "data_parallel": 16}}
+    for cases, wanted in (
+        ([wide], "tokens_per_s"),
+        ([wide, dlrm], "samples_per_s"),
+        ([{**llama, "topology": "dgx-h200-16", "zip": nodes}], "tokens_per_s_per_rank"),
+        ([one], "makespan_s"),
+    ):
+        study = study_of({"title": "fastest", "topology": "switch-128", "cases": cases}, name="", where="")
+        frame = execute(study, None, Execution(workers=1))
+        assert (frame["status"] == "ok").all()
+        assert measure_of(frame) == wanted
+        for best in best_of(study, frame):
+            own = frame[frame["workload"] == best["workload"]]
+            least = wanted == "makespan_s"
+            values = own["samples_per_s"] if wanted == "samples_per_s" else own[wanted]
+            assert best[wanted] == (values.min() if least else values.max())
+
+
+def test_goodput_is_that_of_its_command(scaleout):
+    losses = {"checkpoint": "10 s", "tokens": "15T", "stragglers": 0.005, "straggler_slowdown": 1.1}
+    keys = {"tensor_parallel": 8, "data_parallel": 16, "layers": 4}
+    study = {"title": "losses", "workload": "llama-3-8b", "set": keys, "topology": "dgx-h200-16", "goodput": losses}
+    (row,) = execute(study_of(study, name="", where="")).to_dict("records")
+    words = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
+    command = ("goodput", "llama-3-8b", *words, "--topology", "dgx-h200-16", "--schedule", "baseline", "--tokens")
+    _, out, _ = scaleout(*command, "15T", "--checkpoint", "10s", "--stragglers", "0.005=1.1", "--json")
+    found = json.loads(out)
+    for name in ("goodput", "step_p95_s", "training_s", "between_failures_s"):
+        assert row[name] == pytest.approx(found[name], rel=1e-12)
+    assert row["checkpoint_interval_s"] == pytest.approx(found["interval_s"], rel=1e-12)
+    other = execute(study_of({**study, "goodput": {**losses, "failures": "100/h"}}, name="", where=""))
+    assert other["goodput"][0] < row["goodput"]
+    with pytest.raises(ConfigError, match=r"goodput\.checkpoint"):
+        study_of({**study, "goodput": {}}, name="", where="x.yaml")
+
+
+def test_the_folder_of_another_study_is_refused(tmp_path):
+    execute(small(), tmp_path, Execution(workers=1))
+    other = study_of(SMALL, name="other", where="")
+    with pytest.raises(ConfigError, match=r"has the results of study 'small'; give another --output"):
+        execute(other, tmp_path)
+    (tmp_path / ".study").unlink()
+    assert len(execute(other, tmp_path)) == len(execute(other, tmp_path))
+
+
+def test_progress_is_told_in_logs(file, tmp_path, scaleout, monkeypatch):
+    monkeypatch.setattr("scaleout.cli.progress._A_LINE_S", 0.0)
+    code, _, err = scaleout("study", file, "--output", tmp_path / "out", "--no-report", "--workers", 1)
+    assert code == 0
+    assert "of 32 cases" in err
 
 
 def test_a_study_of_which_all_fails_is_an_error(tmp_path, scaleout):

@@ -95,8 +95,8 @@ def _entries(kind: str, arguments: list[str]) -> list[dict[str, Any]]:
         raise ConfigError(f"{kind} has no size; give the ranks along it, such as {kind}(8,ndr)")
     if not entry.keys() & {"link_type", "bandwidth"}:
         raise ConfigError(
-            f"{kind} has no link type; give one, such as {kind}({sizes[0]},ndr) (`scaleout list link-types`), or "
-            f"bandwidth=400Gb/s and latency=2.7us"
+            f"{kind} has no link type; give one, such as {kind}({','.join(map(str, sizes))},ndr) (`scaleout list "
+            f"link-types`), or bandwidth=400Gb/s and latency=2.7us"
         )
     return _sized(kind, sizes, entry)
 

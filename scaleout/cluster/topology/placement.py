@@ -225,8 +225,20 @@ def _kept(placement: Placement, topology: Topology, ranks: tuple[int, ...]) -> P
         first = coordinates[0] if placement.regular else coordinates.min(axis=0)
         moved = np.where(free, (coordinates - first) % topology.shape, coordinates)
         moved = _dense(topology, moved, free) if placement.regular else moved
+        moved = _turned(topology, moved, uneven, regular=placement.regular)
     ranks = topology.ranks_at(moved.T)
     return replace(placement, topology=replace(topology, changes=met, slow_ranks=()), ranks=ranks)
+
+
+def _turned(topology: Topology, coordinates: Ints, uneven: Bools, *, regular: bool) -> Ints:
+    """Take coordinates along uneven dimensions that are like those of the group."""
+    columns = list(coordinates.T)
+    for number in np.flatnonzero(uneven).tolist():
+        dimension, (present, which) = topology.dimensions[number], np.unique(columns[number], return_inverse=True)
+        arranged = dimension.structure.arranged(dimension, present) if regular else None
+        stride = None if arranged is None else arranged[0]
+        columns[number] = dimension.structure.turned(dimension, present, stride)[which.reshape(-1)]
+    return np.stack(columns, axis=-1)
 
 
 def _dense(topology: Topology, coordinates: Ints, free: Bools) -> Ints:

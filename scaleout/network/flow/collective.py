@@ -75,7 +75,7 @@ def collective_cost(
     >>> round(cost.time_s * 1e6, 3)  # 12 hops of 0.7 us, and 2 n over a link of 25 GB/s
     10248.4
     >>> cost.busiest_links[0].link, cost.busiest_links[0].alike
-    ('ring 1: 0 -> 8', 128)
+    ('0-8', 128)
     """
     if algorithm == "auto":
         costs = collective_costs(kind, size_bytes, links, ranks, num_chunks=num_chunks)

@@ -14,7 +14,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from scaleout.cluster.topology.dimension import edges_of, ports_of, switches_of
+from scaleout.cluster.topology.dimension import edges_of, ports_of
 from scaleout.cluster.topology.faults import LinkChange, name_link
 from scaleout.cluster.topology.kinds.kind import Ends, Floats, Ints, LineRoutes, Port
 from scaleout.cluster.topology.topology import Topology
@@ -89,44 +89,30 @@ class Links:
         return sum(port.dimension < number for port in self.ports)
 
     def name(self, link: int) -> str:
-        """Name a link for the user.
+        """Name a link as options take it (`faults.find_link`), its ends in the order in which messages pass them.
 
         >>> from scaleout.cluster.topology.topology import Dimension, Topology
         >>> links = links_of(Topology("t", (Dimension("ring", 4, 1e9, 0.0), Dimension("switch", 2, 1e9, 0.0))))
         >>> links.name(3), links.name(8), links.name(21)
-        ('ring 0: 3 -> 0', 'ring 0: 0 -> 3', 'switch 1: port of rank 5, up')
+        ('3-0', '0-3', '1:5-switch')
         """
         number, rank = divmod(link, self.topology.num_ranks)
         port = self.ports[number]
         if port.role == "injection":
             return f"injection of rank {rank}"
-        kind = self.topology.dimensions[port.dimension].kind
-        if port.span > 1 and port.role != "edge":
-            return f"{kind} {port.dimension}: bundle over {port.span} places from rank {rank}, {port.role}"
-        if port.role == "edge":
-            return f"{kind} {port.dimension}: {self._name_edge(number, rank)}"
-        if port.role in ("up", "down"):
-            return f"{kind} {port.dimension}: port of rank {rank}, {port.role}"
-        return f"{kind} {port.dimension}: {rank} -> {self.neighbours(port, np.array(rank))}"
+        dimension, weight = self.topology.dimensions[port.dimension], _weights(self.topology)[port.dimension]
+        coordinate = rank // weight % dimension.size
+        edges = edges_of(dimension)
+        of_port = edges.ports == number - self._first(port.dimension)
+        edge = int(np.flatnonzero(of_port & (edges.coordinates == coordinate))[0])
+        ends = int(edges.tails[edge]), int(edges.heads[edge])
+        return name_link(self.topology.dimensions, LinkChange(port.dimension, rank - coordinate * weight, ends, 1.0))
 
     def spread(self, port: Port) -> tuple[int, int]:
         """Return how far apart the ranks below a port are, and how many there are along its dimension."""
         if port.role == "injection":
             return 1, 1
         return _weights(self.topology)[port.dimension], port.span
-
-    def _name_edge(self, number: int, rank: int) -> str:
-        port = self.ports[number].dimension
-        dimension, weight = self.topology.dimensions[port], _weights(self.topology)[port]
-        coordinate = rank // weight % dimension.size
-        edges = edges_of(dimension)
-        (edge, *_) = np.flatnonzero(
-            (edges.ports == number - self._first(port)) & (edges.coordinates == coordinate)
-        ).tolist()
-        line = rank - coordinate * weight
-        names = [*(str(line + at * weight) for at in range(dimension.size)), *switches_of(dimension)]
-        on = f" on the line of rank {line}" if dimension.size < self.topology.num_ranks else ""
-        return f"{names[edges.tails[edge]]} -> {names[edges.heads[edge]]}{on}"
 
     def neighbours(self, port: Port, ranks: Ints) -> Ints:
         """Return the ranks at the other end of links between two ranks."""

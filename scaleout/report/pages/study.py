@@ -21,7 +21,7 @@ from scaleout.config.writing import write_bytes
 from scaleout.report.pages.views import Cases, chart_of, views_of
 from scaleout.study.sweep.columns import column_of
 from scaleout.study.sweep.study import Study
-from scaleout.study.sweep.table import best_of
+from scaleout.study.sweep.table import best_of, measure_of, measured
 
 _MOST_FASTEST = 12
 _MOST_NAMED = 8
@@ -31,6 +31,7 @@ _SHOWN = ("makespan_s", "speedup", "tokens_per_s", "samples_per_s", "mfu", "expo
 
 
 class _Table(NamedTuple):
+    caption: str
     columns: list[str]
     rows: list[list[str]]
     numbers: list[int]  # columns of numbers
@@ -119,13 +120,15 @@ def _fastest(cases: Cases) -> _Table | None:
     numbers = [each["case"] for each in best_of(cases.study, cases.frame)]
     found = cases.frame.set_index("case", drop=False).loc[numbers]
     inputs = [name for name in ("workload", *cases.study.axes) if name in found]
-    results = [
-        name for name in ("makespan_s", "speedup", "tokens_per_s", "mfu", "exposed_share") if _known(found, name)
-    ]
+    by = measure_of(cases.frame)
+    found = found.assign(**{by: measured(found, by)})
+    names = dict.fromkeys(("makespan_s", by, "speedup", "tokens_per_s", "mfu", "exposed_share"))
+    results = [name for name in names if _known(found, name)]
     columns = list(dict.fromkeys((*inputs, *results)))
     rows = [[cases.text(name, row[name]) for name in columns] for _, row in found.head(_MOST_FASTEST).iterrows()]
     heads = [column_of(name).label for name in columns]
-    return _Table(heads, rows, [i for i, name in enumerate(columns) if name in results])
+    caption = f"The fastest case of each workload, by {column_of(by).label}"
+    return _Table(caption, heads, rows, [i for i, name in enumerate(columns) if name in results])
 
 
 def _known(frame: pd.DataFrame, name: str) -> bool:

@@ -10,8 +10,9 @@ Source: Chen et al., Centauri, ASPLOS 2024, Sec. 3.2.3 and 5.1, Fig. 3 (hybrid s
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
+from functools import lru_cache
 from math import fsum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -225,8 +226,21 @@ def _nothing_to_choose(workload: LayeredModel) -> str:
     return "" if any(each.degree > 1 for each in sharing) else "no ranks share parameters"
 
 
-def costs_of_stages(workload: LayeredModel, machine: Machine) -> list[Costs]:
-    """Return the costs of every stage, of a workload whose communication overlaps with its kernels."""
+class _Stages(NamedTuple):
+    """What stages of a workload run, of those that are alike the first; `which` has the number of each stage in them.
+
+    Gathers are kind, bytes and family; graphs those of forward, of backward, and of the last backward, which reduces.
+    """
+
+    axes: Axes
+    which: tuple[int, ...]
+    gathers: tuple[tuple[tuple[str, float, int], ...], ...]
+    passes: tuple[tuple[ExecutionGraph, ExecutionGraph], ...]
+    last: tuple[ExecutionGraph, ...]
+
+
+@lru_cache(maxsize=4)  # jobs that differ in their network alone have the same
+def _stages_of(workload: LayeredModel) -> _Stages:
     axes = Axes(workload)
     first_of: dict[tuple[object, ...], int] = {}
     which: list[int] = []
@@ -238,7 +252,15 @@ def costs_of_stages(workload: LayeredModel, machine: Machine) -> list[Costs]:
     stages = [Stage(workload, axes, number) for number in first_of.values()]
     passes = [(stage.forward.graph, stage.part(Action.BACKWARD, Turn(True, False)).graph) for stage in stages]
     last = [stage.part(Action.BACKWARD, Turn(True, True)).graph for stage in stages]
-    roles = np.zeros(workload.num_ranks, np.int64)
+    gathers = tuple(tuple(gather for _, gather in stage.gathers()) for stage in stages)
+    numbers = {number: at for at, number in enumerate(first_of.values())}
+    return _Stages(axes, tuple(numbers[number] for number in which), gathers, tuple(passes), tuple(last))
+
+
+def costs_of_stages(workload: LayeredModel, machine: Machine) -> list[Costs]:
+    """Return the costs of every stage, of a workload whose communication overlaps with its kernels."""
+    stages = _stages_of(workload)
+    axes, roles = stages.axes, np.zeros(workload.num_ranks, np.int64)
     program_costs = ProgramCosts(Program("stage", (), roles, axes.families), CostModel(machine))
 
     def isolated_s(graph: ExecutionGraph) -> float:
@@ -247,14 +269,13 @@ def costs_of_stages(workload: LayeredModel, machine: Machine) -> list[Costs]:
 
     costs = [
         Costs(
-            fsum(program_costs.best_s(group, kind, size_bytes) for _, (kind, size_bytes, group) in stage.gathers()),
+            fsum(program_costs.best_s(group, kind, size_bytes) for kind, size_bytes, group in gathers),
             _reductions_s(reduced, program_costs, family=axes.dense().replicas if workload.zero == 3 else None),
             *map(isolated_s, graphs),
         )
-        for stage, graphs, reduced in zip(stages, passes, last, strict=True)
+        for gathers, graphs, reduced in zip(stages.gathers, stages.passes, stages.last, strict=True)
     ]
-    of = dict(zip(first_of.values(), costs, strict=True))
-    return [of[number] for number in which]
+    return [costs[number] for number in stages.which]
 
 
 def _reductions_s(graph: ExecutionGraph, program_costs: ProgramCosts, *, family: int | None) -> float:

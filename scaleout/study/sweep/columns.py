@@ -39,6 +39,12 @@ COLUMNS: Mapping[str, Column] = {
     "dollars": Column("list price of nodes and network", "$", "low"),
     "network_dollars": Column("list price of the network", "$", "low"),
     "network_watts": Column("power of the network", "W", "low"),
+    "step_median_s": Column("median step, with jitter and stragglers", "s", "low"),
+    "step_p95_s": Column("95th percentile of the step", "s", "low"),
+    "between_failures_s": Column("time between failures of the job", "s", "high"),
+    "checkpoint_interval_s": Column("training between checkpoints", "s"),
+    "goodput": Column("share of the time that trains", "share", "high"),
+    "training_s": Column("expected time of the whole training", "s", "low"),
     "decisions": Column("what the schedule decided"),
     "model": Column("which model answered"),
 }
@@ -62,6 +68,8 @@ def column_of(name: str) -> Column:
     """Return what stands in a column by its name: a result, bytes of a dimension, an input, or a derived one."""
     if name in COLUMNS:
         return COLUMNS[name]
+    if name == "samples_per_s_per_rank":
+        return Column("samples a second and rank", "1/s", "high")
     if name.startswith(DIMENSION_BYTES):
         return Column(f"bytes over the busiest link of dimension {name.removeprefix(DIMENSION_BYTES)}", "B", "low")
     key, _, rest = name.partition(".")

@@ -8,15 +8,15 @@ whole of a study in a folder, or one of its parts (``--shard``).
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from scaleout.config.checkpoint import locked
-from scaleout.config.writing import check_writable
-from scaleout.errors import ConfigError
+from scaleout.config.writing import check_writable, write_text
+from scaleout.errors import ConfigError, shown
 from scaleout.study.sweep import execution
 from scaleout.study.sweep.cases import Case, Resolver
 from scaleout.study.sweep.columns import BEFORE
@@ -28,6 +28,8 @@ from scaleout.study.sweep.study import ASKS_FROM, Study, load_study, study_of
 from scaleout.study.sweep.table import table_of_cases
 from scaleout.study.sweep.worker import Chunk, Row
 
+_OWNER = ".study"
+"""Of an output folder, the name of its study."""
 CHUNK_S = 5.0
 """What a chunk is to take: long beside what handing it over takes, short beside what is lost with a worker."""
 _TRIAL_S = 2.0
@@ -36,6 +38,8 @@ _FIRST = 4
 """Cases of a chunk before anything is known of how long they take."""
 _TOGETHER = 16
 """Cases in a row that parts of a study share among them, as those near each other run one program."""
+_AHEAD = 20_000
+"""Cases among which those of a chunk are chosen, once it is known how long they take."""
 _MOST_HERE, _MOST_THERE = 256, 100_000
 """Workers on this machine, and on a cluster."""
 _MEMORY_COLUMNS = frozenset(BEFORE) - {"ranks"}
@@ -121,7 +125,11 @@ def run_study(
     ScaleoutError
         If the study is wrong, or what runs it is lost; a case that fails is a row. See `execute`.
     """
-    asked = load_study(study) if isinstance(study, str) else study_of(study, name="study", where="run_study()")
+    asked = (
+        load_study(study)
+        if isinstance(study, str)
+        else study_of(study, name=str(study.get("title", "study")), where="run_study()")
+    )
     how = Execution(workers=workers, cluster=cluster, approved=approved)
     cases = execute(asked, None if directory is None else Path(directory), how)
     assert cases is not None, "it is whole"
@@ -154,6 +162,7 @@ def execute(study: Study, directory: Path | None = None, execution: Execution | 
             check_writable(directory)
             directory.mkdir(parents=True, exist_ok=True)
             _lock(stack, directory, how)
+            _own(directory, study)
         run = _Run(study, directory, how)
         run.finish()
         if not how.whole:
@@ -188,6 +197,19 @@ def _lock(stack: ExitStack, directory: Path, how: Execution) -> None:
             pass
 
 
+def _own(directory: Path, study: Study) -> None:
+    """Refuse the folder of another study, whose table this one would replace."""
+    path = directory / _OWNER
+    name = path.read_text(encoding="utf-8", errors="surrogateescape").strip() if path.exists() else ""
+    if name and name != study.name:
+        raise ConfigError(
+            f"{directory} has the results of study {shown(name)}; give another --output, or delete {path} to put those "
+            f"of {shown(study.name)} in their place"
+        )
+    if not name:
+        write_text(path, f"{study.name}\n")
+
+
 class _Run:
     """A study as it runs."""
 
@@ -198,7 +220,7 @@ class _Run:
         self._kept: dict[str, Row] = {}  # without a directory
         self._done = known_keys(directory) if directory else set()
         self._constraints = tuple(each.text for each in study.where if each.names & _MEMORY_COLUMNS)
-        self._pending = self._left()
+        self._pending, self._ahead = self._left(), list[Case]()
         self._counts = {"found": 0, "done": 0, "failed": 0}
         self._pace_s = 0.0
 
@@ -229,10 +251,9 @@ class _Run:
         workers = self.how.workers or execution.cores()
         if self.how.workers is None and workers > 1:
             self._on(execution.Here(), workers=1, until_s=_TRIAL_S)
-        first = next(self._pending, None)
-        if first is None:
+        self._look_ahead(1)
+        if not self._ahead:
             return
-        self._pending = _put_back(first, self._pending)
         with execution.processes(workers) as pool:
             self._on(pool, workers=workers)
 
@@ -241,7 +262,7 @@ class _Run:
         taken, spent_s = 0, 0.0
         while True:
             while pool.free > 0 and spent_s < until_s:
-                cases = tuple(islice(self._pending, self._length(workers, trial=until_s)))
+                cases = self._next(self._length(workers, trial=until_s))
                 if not cases:
                     break
                 pool.submit(Chunk(cases, self._constraints))
@@ -256,11 +277,22 @@ class _Run:
                 self._pace_s = pace_s if not self._pace_s else (self._pace_s + pace_s) / 2
             self._keep([row for each in done for row in each.rows])
 
+    def _look_ahead(self, count: int) -> None:
+        self._ahead += islice(self._pending, max(0, count - len(self._ahead)))
+
+    def _next(self, length: int) -> tuple[Case, ...]:
+        """Take at most so many of the cases that are left, which share what others do not."""
+        self._look_ahead(_AHEAD if self._pace_s else length)
+        chosen = together(self._ahead, length)
+        taken = {case.number for case in chosen}
+        self._ahead = [case for case in self._ahead if case.number not in taken]
+        return chosen
+
     def _length(self, workers: int, *, trial: float) -> int:
         """Cases of the next chunk: about `CHUNK_S`, and less where few are left for the workers."""
         if not self._pace_s:
             return _FIRST
-        left = max(1, self.study.size - len(self.keys)) if self.study.file.sample is None else 10**9
+        left = max(1, self.study.size - len(self.keys) + len(self._ahead)) if self.study.file.sample is None else 10**9
         return max(1, min(int(min(CHUNK_S, trial / 2) / self._pace_s), left // (2 * workers)))
 
     def _keep(self, rows: list[Row]) -> None:
@@ -273,6 +305,16 @@ class _Run:
         self.how.tell(self._counts["done"], max(self._counts["found"], self.study.size), self._counts["failed"])
 
 
-def _put_back(first: Case, rest: Iterator[Case]) -> Iterator[Case]:
-    yield first
-    yield from rest
+def together(cases: Sequence[Case], length: int) -> tuple[Case, ...]:
+    """Return at most so many of some cases, in their order: those of as few networks as can be, or of as few workloads.
+
+    Whichever are more are shared out among workers, so that each makes few of them, and all of the others.
+    """
+    of_network: dict[object, list[Case]] = {}
+    of_workload: dict[object, list[Case]] = {}
+    for case in cases:
+        of_network.setdefault(case.topology, []).append(case)
+        of_workload.setdefault(case.workload, []).append(case)
+    groups = of_network if len(of_network) > len(of_workload) else of_workload
+    chosen = islice(chain.from_iterable(groups.values()), length)
+    return tuple(sorted(chosen, key=lambda case: case.number))

@@ -12,9 +12,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from scaleout.analysis.goodput import RESTART_S
 from scaleout.config import library
 from scaleout.config.reading import nearest
-from scaleout.config.units import BYTES_PER_S, SECONDS, Count, CountOrZero, Quantity, parse
+from scaleout.config.units import (
+    BYTES_PER_S,
+    SECONDS,
+    Count,
+    CountOrZero,
+    Duration,
+    Failures,
+    Quantity,
+    Seconds,
+    ShareOrZero,
+    Slowdown,
+    Tokens,
+    parse,
+)
 from scaleout.config.validated import Config, Text, read_yaml, validate
 from scaleout.errors import ConfigError
 from scaleout.study.sweep import expressions
@@ -51,6 +65,20 @@ class Sample(Config):
     seed: CountOrZero = Field(default=0, description="of the random choice")
 
 
+class Losses(Config):
+    """What training loses besides the step: see `analysis.goodput`; what is not given is as the machine's files say."""
+
+    checkpoint: Duration = Field(description="how long training waits for a checkpoint")
+    restart: Seconds = Field(default=RESTART_S, description="from a failure until training goes on")
+    interval: Duration | None = Field(default=None, description="training between checkpoints; the best if unset")
+    failures: Failures | None = Field(default=None, description="of a device with its ports; its file's if unset")
+    jitter: ShareOrZero | None = Field(default=None, description="of a rank's compute; the device's if unset")
+    stragglers: ShareOrZero = Field(default=0.0, description="share of ranks that are slow")
+    straggler_slowdown: Slowdown = Field(default=1.0, description="how many times as long they take")
+    tokens: Tokens | None = Field(default=None, description="of the whole training")
+    seed: CountOrZero = Field(default=0, description="of the random samples")
+
+
 def _list_of(given: Any) -> Any:
     return given if isinstance(given, list | tuple) else [given]
 
@@ -69,6 +97,7 @@ class StudyFile(Block):
     columns: dict[Text, Text] = Field(
         default_factory=dict, max_length=_MOST_EXPRESSIONS, description="derived column to its expression"
     )
+    goodput: Losses | None = Field(default=None, description="what training loses besides steps, for further columns")
     baseline: dict[Text, Any] = Field(
         default_factory=dict, description="column to its value in the cases to which the others are compared"
     )

@@ -1,15 +1,19 @@
 """Cases and rows of results to the table of a study: inputs, results, speed-ups over the baseline, derived columns."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from scaleout.analysis.goodput import disturbance_on, goodput
+from scaleout.cluster.device.spec import Device
 from scaleout.config.writing import replacing
+from scaleout.errors import ConfigError
 from scaleout.study.sweep.cases import Case, run_line
-from scaleout.study.sweep.columns import BEFORE, COLUMNS, DIMENSION_BYTES, TEXTS
-from scaleout.study.sweep.study import Study
+from scaleout.study.sweep.columns import BEFORE, COLUMNS, DIMENSION_BYTES, TEXTS, column_of
+from scaleout.study.sweep.study import Losses, Study
 from scaleout.study.sweep.worker import OK, Row, broken_of, left_out
 
 FILE = "cases.parquet"
@@ -24,7 +28,8 @@ def table_of_cases(study: Study, cases: Iterable[Case], rows: Sequence[Row]) -> 
         row = _constrained(study, case, of_key[case.key])
         said = {"case": case.number, "key": case.key, "status": row["status"], "message": row["message"]}
         inputs = {column: case.inputs.get(column) for column in study.inputs}
-        found.append({**said, "run": run_line(case.inputs), "timeline": "", **inputs, **_results(row)})
+        results = {**_results(row), **_goodput(study.file.goodput, case, row)}
+        found.append({**said, "run": run_line(case.inputs), "timeline": "", **inputs, **results})
     _add_speedups(study, found)
     for name, expression in study.expressions.items():
         for each in found:
@@ -36,6 +41,35 @@ def table_of_cases(study: Study, cases: Iterable[Case], rows: Sequence[Row]) -> 
     columns += sorted(name for name in there if name.startswith(DIMENSION_BYTES))
     columns += list(study.expressions)
     return pd.DataFrame({name: _column(name, [each.get(name) for each in found]) for name in columns})
+
+
+def _goodput(losses: Losses | None, case: Case, row: Row) -> dict[str, Any]:
+    """Return what is left of a step of training after failures, checkpoints and jitter.
+
+    Nothing where the study does not ask, the case trains nothing, or nobody knows how often its devices fail.
+    """
+    if losses is None or row["status"] != OK or case.workload is None or case.topology is None or case.device is None:
+        return {}
+    device: Device = case.device.value
+    trains = getattr(case.workload.value, "mode", "training") == "training"
+    if not trains or (losses.failures is None and device.reliability is None):
+        return {}
+    disturbance = disturbance_on(
+        case.topology.value, device, failures=losses.failures, jitter=losses.jitter, checkpoint_s=losses.checkpoint,
+        restart_s=losses.restart, interval_s=losses.interval, stragglers=losses.stragglers,
+        straggler_slowdown=losses.straggler_slowdown, seed=losses.seed,
+    )  # fmt: skip
+    try:
+        found = goodput(row["makespan_s"], compute_s=row["compute_s"], ranks=row["ranks"], disturbance=disturbance)
+    except ConfigError:  # it fails before a checkpoint is written
+        return {"goodput": 0.0}
+    values = {
+        "step_median_s": found.step_median_s, "step_p95_s": found.step_p95_s, "goodput": found.goodput,
+        "between_failures_s": found.between_failures_s, "checkpoint_interval_s": found.interval_s,
+    }  # fmt: skip
+    if losses.tokens is not None and row.get("tokens_per_s"):
+        values["training_s"] = losses.tokens / (row["tokens_per_s"] * found.speed)
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def _constrained(study: Study, case: Case, row: Row) -> Row:
@@ -99,12 +133,38 @@ def write_table(cases: pd.DataFrame, path: Path) -> None:
         cases.to_parquet(file, index=False)
 
 
+def measure_of(cases: pd.DataFrame) -> str:
+    """Return the column by which cases of one workload are compared: one for the whole study.
+
+    The makespan where each workload's steps are of one size, on as many ranks; else tokens a second, or samples where
+    some workload has no tokens, and of a rank where ranks vary. The makespan also where steps have neither.
+    """
+    ran = cases[cases["status"] == OK]
+    ranks_vary = "ranks" in ran and bool((ran.groupby("workload", sort=False)["ranks"].nunique() > 1).any())
+    for name in ("tokens_per_s", "samples_per_s"):
+        if name in ran and len(ran) and ran[name].notna().all():
+            steps = (ran[name] * ran["makespan_s"]).map(lambda size: f"{size:.6g}").groupby(ran["workload"], sort=False)
+            if ranks_vary:
+                return f"{name}_per_rank"
+            return name if bool((steps.nunique() > 1).any()) else "makespan_s"
+    return "makespan_s"
+
+
+def measured(cases: pd.DataFrame, name: str) -> pd.Series:
+    """Return a column of `measure_of`."""
+    whole = name.removesuffix("_per_rank")
+    return cases[name] if name == whole else cases[whole] / cases["ranks"].astype("float64")
+
+
 def best_of(study: Study, cases: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the fastest case of each workload: its number, inputs that vary, makespan and command."""
+    """Return the fastest case of each workload by `measure_of`: its number, inputs that vary, results and command."""
     found = []
     ran = cases[cases["status"] == OK]
+    measure = measure_of(cases)
     for _, group in ran.groupby("workload", sort=False):
-        row = group.iloc[int(group["makespan_s"].to_numpy().argmin())]
+        values = measured(group, measure).to_numpy()
+        at = int(values.argmin() if column_of(measure).better == "low" else values.argmax())
+        row = group.iloc[at]
         varied = [f"{name}={row[name]}" for name in study.axes if name != "workload" and not pd.isna(row[name])]
         found.append(
             {
@@ -112,6 +172,7 @@ def best_of(study: Study, cases: pd.DataFrame) -> list[dict[str, Any]]:
                 "case": int(row["case"]),
                 "inputs": ", ".join(varied),
                 "makespan_s": row["makespan_s"],
+                measure: float(values[at]),
                 "run": row["run"],
             }
         )

@@ -6,6 +6,7 @@ of collectives and kernel times, is found again; annotated programs are kept by 
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -43,10 +44,31 @@ def _same(piece: Piece) -> Any:
     return piece.value
 
 
+_LONG, _LOADS_FROM = 2_000, 20_000
+"""Tasks of a case from which the compiled core is faster, and of all such cases from which it is worth loading: with
+what schedules try that is about the half second that loading takes."""
+
+
+@dataclass
+class _Shared:
+    """What the cases of this process share: programs, and how many tasks there were in long cases."""
+
+    programs: Programs = field(default_factory=Programs)
+    tasks: int = 0
+
+    def run(self, job: Job) -> Outcome:
+        """Simulate a job; load the compiled core once that pays."""
+        outcome = run(job, self.programs)
+        tasks = sum(len(timeline.graph) for timeline in outcome.result.timelines)
+        self.tasks += tasks if tasks >= _LONG else 0
+        if self.tasks >= _LOADS_FROM:
+            import scaleout.simulation.core.run  # noqa: F401, PLC0415 - numba; `simulate` takes it where it is loaded
+        return outcome
+
+
 @lru_cache(maxsize=1)
-def _programs() -> Programs:
-    """Return the programs that the cases of this process share."""
-    return Programs()
+def _shared() -> _Shared:
+    return _Shared()
 
 
 def run_chunk(chunk: Chunk) -> list[Row]:
@@ -66,7 +88,7 @@ def run_case(case: Case, constraints: Sequence[Expression] = ()) -> Row:
         broken = broken_of(constraints, case, row)
         if broken is not None:
             return {**row, **left_out(broken)}
-        return {**row, **results_of(run(job, _programs()), job)}
+        return {**row, **results_of(_shared().run(job), job)}
     except ScaleoutError as error:
         return {**row, "status": FAILED, "message": str(error)}
 

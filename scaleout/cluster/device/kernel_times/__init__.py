@@ -78,6 +78,12 @@ def kernel_times(
         If the device has no peak rate for a dtype that needs one, none of its models knows a kernel, or a file of
         measurements is not valid.
     """
+    return _times(device, tuple(kernels), full_clock)
+
+
+@functools.lru_cache(maxsize=1024)
+def _times(device: Device, kernels: tuple[Kernel, ...], full_clock: bool) -> tuple[Array, npt.NDArray[np.int8]]:
+    """Return what `kernel_times` does, read-only: jobs that share kernels ask for the same ones, in the same order."""
     models, numbers = models_of(device), {name: number for number, name in source_names().items()}
     series: dict[Key, list[int]] = {}
     for index, kernel in enumerate(kernels):
@@ -100,6 +106,7 @@ def kernel_times(
     if full_clock:
         pairs = zip(kernels, seconds.tolist(), strict=True)
         seconds = np.array([_full_clock_s(device, kernel, isolated_s) for kernel, isolated_s in pairs])
+    seconds.flags.writeable = sources.flags.writeable = False
     return seconds, sources
 
 

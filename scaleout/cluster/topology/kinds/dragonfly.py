@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from scaleout.cluster.topology.kinds.kind import DimensionKind, Edge, Port, check_radices, up_and_down
+from scaleout.cluster.topology.kinds.kind import DimensionKind, Edge, Ints, Port, check_radices, up_and_down
 from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -91,6 +91,24 @@ class Dragonfly(DimensionKind):
         speeds = [local] * (routers - 1) + [far] * dimension.global_links
         own = [Port(0, role, dimension.bytes_per_s) for role in ("up", "down")]
         return own + [Port(0, "edge", speed, span=ranks) for speed in speeds]
+
+    def turned(self, dimension: "Dimension", coordinates: Ints, stride: int | None) -> Ints:
+        """Turn ranks of all routers, groups, and routers where no message leaves a group, until the first is 0."""
+        weight, found = 1, coordinates.copy()
+        within = math.prod(dimension.radices[:2])
+        inside = coordinates[0] // within == coordinates[-1] // within
+        for level, radix in enumerate(dimension.radices):
+            first = int(coordinates[0]) // weight % radix
+            free = inside or level != 1
+            if stride is not None:  # siblings differ in the digit, or all of a window of them move to another window
+                width = stride * len(coordinates)
+                moves = weight * first % width == 0 and weight * radix % width == 0
+                free &= stride % (weight * radix) == 0 or moves
+            if free:
+                digit = found // weight % radix
+                found += ((digit - first) % radix - digit) * weight
+            weight *= radix
+        return found
 
     def turns(self, dimension: "Dimension", weight: int, largest: int) -> Sequence[int]:
         """Any ranks of a router, no routers of a group (each has other global links), all groups at once."""

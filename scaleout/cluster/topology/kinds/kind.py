@@ -242,6 +242,13 @@ class DimensionKind:
             return np.asarray(ends[0] != ends[1], np.int64)
         return ends[0] * dimension.size + ends[1]
 
+    def turned(self, dimension: "Dimension", coordinates: Ints, stride: int | None) -> Ints:
+        """(m,) coordinates whose links are as those of a group at ascending ones, near the start of the dimension.
+
+        With the stride of a regular group, those of its siblings go to those of the other's siblings, in order.
+        """
+        return coordinates
+
     def turns(self, dimension: "Dimension", weight: int, largest: int) -> Sequence[int]:
         """Radices, at most `largest`, of a digit of the coordinate with a weight: adding 1 to it changes no link."""
         return ()
