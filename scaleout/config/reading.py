@@ -7,12 +7,24 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+_SAID_ELSEWHERE = {
+    "cp": "context_parallel",
+    "dp": "data_parallel",
+    "ep": "expert_parallel",
+    "fsdp": "zero",
+    "pp": "pipeline_parallel",
+    "tp": "tensor_parallel",
+}
+"""Short words of the field, to which no key is near by its letters."""
+
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint that names the known word nearest to `name`, or all of them if none is near."""
     import difflib  # noqa: PLC0415 - only for messages
 
     words = sorted(known)
+    if _SAID_ELSEWHERE.get(name) in words:
+        return f"did you mean {_SAID_ELSEWHERE[name]!r}?"
     close = difflib.get_close_matches(name[:100], words, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(words)}"
 

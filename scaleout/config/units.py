@@ -156,15 +156,26 @@ _OF_MONEY = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
 _OF_TOKENS = ((1e12, "T"), *_OF_MONEY)
 
 
+def _three_digits(number: float, value: float) -> str:
+    """Write `number`, which is `value` at three digits: with its zeros where it is rounded, and without where exact.
+
+    >>> _three_digits(4.8, 4.7983), _three_digits(4.8, 4.8), _three_digits(120.0, 119.6), _three_digits(1340.0, 1337)
+    ('4.80', '4.8', '120', '1340')
+    """
+    exact = math.isclose(number, value, rel_tol=1e-9)
+    return f"{number:.10g}" if exact or abs(number) >= 1000 else f"{number:#.3g}".rstrip(".")
+
+
 def _scaled(value: float, unit: str, prefixes: tuple[tuple[float, str], ...], space: str = " ") -> str:
     """Write a number at three significant digits, with the prefix after which one stands before its point, at least.
 
     >>> _scaled(999_960, "B", _DECIMAL_UP), _scaled(1023, "B", _BINARY_UP), _scaled(64, "B", _BINARY_UP)
-    ('1 MB', '1020 B', '64 B')
+    ('1.00 MB', '1020 B', '64 B')
     """
-    rounded = ((float(f"{value / factor:.3g}"), prefix) for factor, prefix in prefixes)
-    number, prefix = next((each for each in rounded if abs(each[0]) >= 1), (float(f"{value:.3g}"), ""))
-    return f"{number:.10g}" + (f"{space}{prefix}{unit}" if prefix or unit else "")
+    rounded = ((float(f"{value / factor:.3g}"), factor, prefix) for factor, prefix in prefixes)
+    least = (float(f"{value:.3g}"), 1.0, "")
+    number, factor, prefix = next((each for each in rounded if abs(each[0]) >= 1), least)
+    return _three_digits(number, value / factor) + (f"{space}{prefix}{unit}" if prefix or unit else "")
 
 
 def counted(number: int, one: str) -> str:
@@ -228,7 +239,10 @@ def format_seconds(seconds: float) -> str:
 
 def format_rate(per_s: float) -> str:
     """Write how many of something there are in a second, such as ``'5,450'``."""
-    return f"{float(f'{per_s:.3g}'):,.10g}" if abs(per_s) < 999_500 else _scaled(per_s, "", _OF_TOKENS)
+    rounded = float(f"{per_s:.3g}")
+    if abs(rounded) < 1000:
+        return _three_digits(rounded, per_s)
+    return f"{rounded:,.10g}" if abs(per_s) < 999_500 else _scaled(per_s, "", _OF_TOKENS)
 
 
 def format_share(share: float) -> str:

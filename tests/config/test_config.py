@@ -60,6 +60,8 @@ def test_every_fault_has_a_line():
 
 def test_nearest_names_one_or_all():
     assert nearest("allreduce", ["all_reduce", "barrier"]) == "did you mean 'all_reduce'?"
+    assert nearest("fsdp", ["sequence", "zero"]) == "did you mean 'zero'?"
+    assert nearest("tp", ["ffn"]) == "known: ffn"
     assert nearest("xyz", ["b", "a"]) == "known: a, b"
 
 

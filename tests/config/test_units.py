@@ -134,10 +134,24 @@ def test_numbers_have_three_digits(value, write):
     assert len(digits) <= 3 or "e" in write(value)
 
 
+def test_what_is_rounded_keeps_its_zeros_and_what_is_exact_has_none():
+    assert [format_joules(joules) for joules in (6298, 2321, 6300)] == ["6.30 kJ", "2.32 kJ", "6.3 kJ"]
+    assert [format_seconds(time_s) for time_s in (1.8996, 0.01603, 0.1196, 0.9996)] == [
+        "1.90 s", "16.0 ms", "120 ms", "1.00 s"
+    ]  # fmt: skip
+    assert [format_rate(per_s) for per_s in (4.9983, 5, 1329.7, 999.7)] == ["5.00", "5", "1,330", "1,000"]
+
+
+@given(st.integers(10_000, 9_999_999), st.sampled_from((format_bytes_per_s, format_joules, format_rate)))
+def test_rounded_numbers_have_three_digits_or_more(value, write):
+    digits = re.sub("[^0-9]", "", write(value + 0.1))
+    assert len(digits) >= 3
+
+
 @pytest.mark.parametrize(
     ("dollars", "written"),
-    [(0, "$0"), (36, "$36"), (999.4, "$999"), (999.6, "$1 k"), (655_360, "$655 k"), (4.96e6, "$4.96 M"),
-     (999.6e6, "$1 B"), (2.5e12, "$2500 B")],
+    [(0, "$0"), (36, "$36"), (999.4, "$999"), (999.6, "$1.00 k"), (655_360, "$655 k"), (4.96e6, "$4.96 M"),
+     (999.6e6, "$1.00 B"), (2.5e12, "$2500 B")],
 )  # fmt: skip
 def test_dollars(dollars, written):
     assert format_dollars(dollars) == written
