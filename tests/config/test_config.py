@@ -1,8 +1,13 @@
 """Validated files: what is wrong is said in the user's words, and the nearest known key is named."""
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from scaleout.config import documents
 from scaleout.config.units import BytesPerSecond
 from scaleout.config.validated import Config, nearest, read_yaml, validate
 from scaleout.errors import ConfigError
@@ -94,3 +99,10 @@ def test_yaml_runs_no_code(tmp_path):
     path.write_text("a: !!python/object/apply:os.getcwd []\n")
     with pytest.raises(ConfigError, match="not valid YAML"):
         read_yaml(path)
+
+
+@given(text=st.text("0123456789eE+-. ", max_size=60), piece=st.integers(1, 70))
+def test_huge_numbers_are_found_wherever_a_text_is_cut(text, piece):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documents, "_PIECE", piece)
+        assert documents._may_be_huge(text) == bool(re.search(r"[0-9]{19}|[eE][+]?[0-9]{3}", text))
