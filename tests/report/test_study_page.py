@@ -52,6 +52,13 @@ def data_of(view, cases=None):
     return rows
 
 
+def test_a_line_is_drawn_over_ranks():
+    """Which are whole numbers that may be missing: pandas has a type of its own for these."""
+    cases = cases_of().assign(ranks=pd.array([8, 8, 16, 16, 32, 32] * 2, dtype="Int64"))
+    rows = data_of(View(kind="line", x="ranks", y="makespan_s", colour="schedule"), cases)
+    assert {row["at"] for row in rows} == {8, 16, 32}
+
+
 def test_a_line_draws_the_best_of_what_it_does_not_show():
     rows = data_of(View(kind="line", x="set.batch_per_replica", y="makespan_s", colour="topology"))
     assert {(row["topology"], row["at"]): row["makespan_s"] for row in rows} == {

@@ -90,7 +90,7 @@ class Cases:
 
     def order(self, column: str) -> list[Any]:
         """Values of an input in the order of the study's file."""
-        return list(self.study.axes.get(column, self.frame[column].drop_duplicates()))
+        return list(self.study.axes.get(column, self.frame[column].drop_duplicates().tolist()))
 
     def numbers(self, column: str) -> Mapping[Any, float] | None:
         """Numbers of the values of an input by which it can be drawn on an axis of numbers, if any."""
