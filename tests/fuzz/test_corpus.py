@@ -30,8 +30,8 @@ MINE = {"mine.yaml": as_yaml(tree(SMALL["transformer"])).encode()}
 COLLECTIVE = ("collective", "all_reduce", "--topology", "h200-node-4")
 COMMANDS = {
     ("run", "mine.yaml", "--output", ""): "an empty name is no directory",
-    ("run", "mine.yaml", "--set", "layers=100000000"): "less than or equal to 10000",
-    ("run", "dlrm-128", "--set", "top_layers=1000000000"): "less than or equal to 10000",
+    ("run", "mine.yaml", "--set", "layers=100000000"): "give at most 10,000",
+    ("run", "dlrm-128", "--set", "top_layers=1000000000"): "give at most 10,000",
     ("run", "mine.yaml", "--schedule", "chunked:1000000000000"): "2 to 1024",
     ("run", "mine.yaml", "--placement", "9223372036854775808,1,2,3"): "is no rank",
     ("run", "mine.yaml", "--placement", "random:9223372036854775808"): "is not 1 whole number",
@@ -42,8 +42,8 @@ COMMANDS = {
     ("measure", "collectives", "--plan", "--output", "out", "--gpus", "1000000000"): "1<=x<=1024",
     ("operator", "embedding_all_to_all", "--set", "work_groups=1"): "at most 131,072 are simulated",
     ("operator", "embedding_all_to_all", "--sweep", "pooling=1:1000000000000000000"): "a range goes from",
-    ("track", "--set", "rows=1000000000"): "less than or equal to 262144",
-    ("track", "--set", "depth=1000000000000"): "less than or equal to 1048576",
+    ("track", "--set", "rows=1000000000"): "give at most 262,144",
+    ("track", "--set", "depth=1000000000000"): "give at most 1,048,576",
     (*COLLECTIVE, "--bytes", "1MiB", "--chunks", "1000000000"): "nothing here cuts the buffer",
     (*COLLECTIVE, "--bytes", "1," * 1000 + "1"): "more than 1,000 sizes",
 }
