@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import traceback
+import zlib
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -33,7 +34,7 @@ _OUTCOMES = ("accepted", "refused", "cut", "failed")
 def _save(folder, case, number, verdict):
     """Keep an input and what became of it, as JSON that `--again` takes."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = {name: base64.b64encode(content).decode() for name, content in case.files.items()}
+    files = {name: base64.b64encode(zlib.compress(content)).decode() for name, content in case.files.items()}
     values = {"kind": case.kind, "number": number, "arguments": case.arguments, "files": files, **verdict._asdict()}
     path = folder / f"{verdict.outcome}-{case.kind.replace(' ', '-')}-{number}.json"
     path.write_text(json.dumps(values, indent=1))
@@ -42,7 +43,7 @@ def _save(folder, case, number, verdict):
 
 def _read(path):
     values = json.loads(path.read_text())
-    files = {name: base64.b64decode(content) for name, content in values["files"].items()}
+    files = {name: zlib.decompress(base64.b64decode(content)) for name, content in values["files"].items()}
     return Case(values["kind"], files, tuple(values["arguments"]))
 
 
