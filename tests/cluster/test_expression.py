@@ -47,7 +47,7 @@ def test_an_expression_is_the_file_that_says_the_same(expression, file):
 @pytest.mark.parametrize(
     ("expression", "message"),
     [
-        ("torus(8,16)", "torus has no link type; give one, such as torus(8,ndr) (`scaleout list link-types`), or"),
+        ("torus(8,16)", "torus has no link type; give one, such as torus(8,16,ndr) (`scaleout list link-types`), or"),
         ("torus(8,16,ndrr)", "link_type: unknown link type 'ndrr'; did you mean 'ndr'?"),
         ("torrus(8,ndr)", "unknown kind of dimension 'torrus'; did you mean 'torus'?"),
         ("graph(8,ndr)", "unknown kind of dimension 'graph'; known: dragonfly, fat_tree"),

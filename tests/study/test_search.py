@@ -300,7 +300,7 @@ def test_the_command_prints_plans_and_draws_them(scaleout, tmp_path):
         (("--memory", "80 parsecs"), "unknown unit 'parsecs' for a size"),
         (
             ("--memory", "1GB"),
-            "'llama-3-8b' take 15 GiB, and 8 ranks of 954 MiB each do",
+            "'llama-3-8b' take 15.0 GiB, and 8 ranks of 954 MiB each do",
         ),
         (("--memory", "3GB", "--workers", "1"), "more; give more ranks or a smaller batch"),
         (("--set", "tensor_paralel=8"), "unknown key 'tensor_paralel'; did you mean 'tensor_parallel'?"),
