@@ -26,7 +26,7 @@ def list_names(kind: str | None, word: str | None, as_json: bool) -> None:
     KIND is workloads, topologies, link-types, devices, studies, schedules, strategies, frameworks, pipelines,
     collectives or operators. A WORD leaves those that have it in their line; it may stand alone.
 
-    Examples: scaleout list workloads; scaleout list workloads moe; scaleout list h200.
+    Examples: scaleout list workloads; scaleout list workloads mixtral; scaleout list h200.
     """
     from scaleout.config.reading import nearest
 
