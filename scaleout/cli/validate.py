@@ -28,18 +28,15 @@ def validate(
     it is a row that `scaleout measure` wrote. Rows that cannot be predicted are listed with the reason, and count as
     not predicted.
     """
-    from rich.console import Console
-
+    from scaleout.cli.progress import progress
     from scaleout.report.documents import document
     from scaleout.validation.measured.compare import compare_files
 
-    compare = partial(compare_files, files, table=table, device=device, topology=topology)
-    shown = Console(stderr=True)
-    if shown.is_terminal:
-        with shown.status("reading rows") as status:
-            comparison = compare(progress=lambda done, total: status.update(f"{done} of {total} rows predicted"))
-    else:
-        comparison = compare()
+    with progress(kept="nothing is kept", quiet=output.as_json) as tell:
+        comparison = compare_files(
+            files, table=table, device=device, topology=topology,
+            progress=lambda done, total: tell(done, total, "rows predicted"),
+        )  # fmt: skip
     asked = {"files": list(map(str, files)), "table": table, "device": device, "topology": topology}
     inputs = {name: value for name, value in asked.items() if value is not None}
     summary = document("validate", comparison.summary(), inputs=inputs)

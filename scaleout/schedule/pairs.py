@@ -99,25 +99,25 @@ def agreed(program: Program, pairs: Sequence[list[Pair]], *, uncut: int = 1) -> 
     Roles that share no group, such as the stages of a pipeline along the tensor axis, need not agree. A collective that
     is not fused counts as `uncut` slices.
     """
-    names, meeting = keys_of(program.graphs), _meeting(program)
+    names, sets = keys_of(program.graphs), _sets_of_roles(program)
     ways: dict[tuple[int, int, int], set[int]] = {}
     for role, (name, mine) in enumerate(zip(names, pairs, strict=True)):
         cut = {pair.collective: pair.slices for pair in mine}
         for node, (group, number) in name.items():
-            ways.setdefault((meeting[group][role], group, number), set()).add(cut.get(node, uncut))
+            ways.setdefault((sets[group][role], group, number), set()).add(cut.get(node, uncut))
     return [
         [
             pair
             for pair in mine
             for group, number in (name[pair.collective],)
-            if len(ways[meeting[group][role], group, number]) == 1
+            if len(ways[sets[group][role], group, number]) == 1
         ]
         for role, (name, mine) in enumerate(zip(names, pairs, strict=True))
     ]
 
 
-def _meeting(program: Program) -> list[list[int]]:
-    """For each family of groups, the set of roles that meet in its groups, directly or not, as a number a role."""
+def _sets_of_roles(program: Program) -> list[list[int]]:
+    """For each family of groups, the set of roles that are in its groups together, directly or not, a number a role."""
     found = []
     for family in program.groups:
         sets = list(range(len(program.graphs)))
