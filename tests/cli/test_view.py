@@ -174,7 +174,7 @@ def test_every_output_opens(scaleout, tmp_path, folder):
     on = ("--topology", "dgx-h200-1")
     lines = {
         "search": ("search", "llama-3-8b", *on, "--workers", "1", "--output", tmp_path / "search"),
-        "collective": ("collective", "all_reduce", "--bytes", "1MiB", *on, "--network=link", "--output", tmp_path / "c"),
+        "collective": ("collective", "all_reduce", "--bytes=1MiB", *on, "--network=link", "--output", tmp_path / "c"),
         "diff": ("diff", folder, folder, "--schedule", "baseline", "--schedule", "overlap", "--output", tmp_path / "d"),
         "trace": ("trace", "llama-3-8b", "--set", "data_parallel=8", "--output", tmp_path / "t"),
     }  # fmt: skip
