@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -203,9 +204,10 @@ def _recorded(trace: Trace, topology: Any, device: Device | None, schedules: Seq
             )
         if set(schedules) == {"recorded"}:  # what ran at the same time has slowed each other down already
             options = replace(options, contention=False)
-    compared = compare_program(
-        program, topology=topology, device=device or recorded_on, schedules=schedules, options=options, tell=tell
+    simulate = partial(compare_program, program, topology=topology, device=device or recorded_on, options=options)
+    compared = recordings.without_unchanged(
+        simulate(schedules=schedules, tell=tell), lambda plain: simulate(schedules=plain)
     )
     edits = [f"{key}={value}" for key, value in trace.edits.items()]
     compared = recordings.with_edits(compared, edits, replay=replay)
-    return recordings.with_shares(recordings.without_unchanged(compared, program), trace.facts, tuple(changed.notes))
+    return recordings.with_shares(compared, trace.facts, tuple(changed.notes))
