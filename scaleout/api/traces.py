@@ -15,6 +15,7 @@ from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.what_if import NetworkChanges, change_network
 from scaleout.config import library
+from scaleout.config.units import counted
 from scaleout.errors import ConfigError, TraceError, shown
 from scaleout.interop.chakra.load import load_program
 from scaleout.program.program import Program
@@ -53,7 +54,7 @@ class Trace(Shown):
         """What it is of."""
         what = "recording" if self.is_recording else "traces"
         changed = "".join(f", {key}={value}" for key, value in self.edits.items())
-        return f"{what} of {self.program.name}, {self.program.num_ranks} ranks, in {self.path}{changed}"
+        return f"{what} of {self.program.name}, {counted(self.program.num_ranks, 'rank')}, in {self.path}{changed}"
 
     def edit(self, **edits: str) -> "Trace":
         """Return the recorded job with edits, as ``--edit`` takes them.
