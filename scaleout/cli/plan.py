@@ -3,20 +3,19 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scaleout.cli.options import NamedJob
+from scaleout.cli.options import NamedJob, Stated
 from scaleout.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scaleout.api.runs import RunAnswer
-    from scaleout.simulation.options import SimulationOptions
     from scaleout.study.sweep.cases import Case
 
 _SUMMARY = "summary.json"
 
 
-def run_plan(text: str, job: NamedJob, options: "SimulationOptions", schedules: "Sequence[str]") -> "RunAnswer":
+def run_plan(text: str, job: NamedJob, options: Stated, schedules: "Sequence[str]") -> "RunAnswer":
     """Simulate a plan that a search has written, under its own schedule if no others are given; see `read_plan`."""
     from scaleout.api.inputs import inputs_of
     from scaleout.api.runs import RunAnswer, ran
@@ -36,7 +35,7 @@ def run_plan(text: str, job: NamedJob, options: "SimulationOptions", schedules: 
     return RunAnswer(found, {**inputs_of({}, options=case.options), **case.inputs, "schedule": ran(found)})
 
 
-def read_plan(text: str, job: NamedJob, options: "SimulationOptions") -> "Case":
+def read_plan(text: str, job: NamedJob, options: Stated) -> "Case":
     """Return the job of a plan that a search has written: ``FILE#2`` is its second, FILE its folder or summary.json.
 
     Raises
@@ -45,10 +44,9 @@ def read_plan(text: str, job: NamedJob, options: "SimulationOptions") -> "Case":
         If there is no such plan, or the command line says of the job what the plan says already.
     """
     from scaleout.config.documents import read_json, whole
-    from scaleout.simulation.options import SimulationOptions
     from scaleout.study.sweep.cases import Resolver
 
-    if job != NamedJob(None, None, None, {}, type(job.changes)()) or options != SimulationOptions():
+    if job != NamedJob(None, None, None, {}, type(job.changes)()) or options:
         raise ConfigError(
             f"--plan {text} says workload, machine and options; leave out all but --schedule and --output, or change "
             f"the command that `scaleout search` prints for the plan"
