@@ -25,11 +25,18 @@ from scaleout.cluster.topology.peers import peer_of
 from scaleout.cluster.topology.placement import place
 from scaleout.cluster.topology.topology import Topology
 from scaleout.program.graph import COLLECTIVES, NONE, NodeKind, NodeRole
-from scaleout.program.operations import OPERATIONS, Kernel
+from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Kernel
 from scaleout.simulation.result import Result, Timeline
 
 CONFIDENCE = 0.9
 """Share of all cases that lie within an interval."""
+
+STEP = "software: what no part of the step explains"
+"""The cause that concerns a step as a whole."""
+
+UNALIGNED_GEMM = "unaligned gemm"
+"""The class of GEMMs with rows of no multiple of 16 bytes, a load."""
+ITEM_ALIGNMENT = 16
 
 HOST_STEPS = ("data_parallel", "perceptron", "loop")
 """Steps by which `scaleout measure host` finds what calls cost."""
@@ -118,13 +125,17 @@ class Interval:
 
 def spread_of(device: Device) -> Spread:
     """Return the spread of a device: what its file states, and for all else what those of its reference devices do."""
-    found, seen = device.spread or Spread(), {device.name}
+    stated, seen = [device.spread], {device.name}
     while device.efficiency_from not in seen:
         device = load_device(device.efficiency_from)
         seen.add(device.name)
-        if device.spread is not None:
-            found = device.spread.model_copy(update={name: getattr(found, name) for name in found.model_fields_set})
-    return found
+        stated.append(device.spread)
+    found: dict[str, Any] = {}
+    for spread in filter(None, reversed(stated)):
+        for name in spread.model_fields_set:
+            own = getattr(spread, name)
+            found[name] = {**found.get(name, {}), **own} if isinstance(own, dict) else own
+    return Spread.model_construct(**found)
 
 
 def interval(result: Result, device: Device, topology: Topology) -> Interval | None:
@@ -137,12 +148,12 @@ def interval(result: Result, device: Device, topology: Topology) -> Interval | N
 
 def interval_of(shares: Shares, device: Device, topology: Topology) -> Interval:
     """Return the error bars of a step that consists of some shares."""
-    spread = spread_of(device)
+    spread, predicted = spread_of(device), 1.0 - shares.given
     causes = [
         *_of_kernels(shares.kernels, device, spread),
         *_of_calls(shares.calls, topology, spread),
         _host(shares.host, device, spread),
-        Cause("what no part explains, by published steps", 1.0, spread.step_faster or 0.0, spread.step_slower or 0.0),
+        Cause(STEP, predicted, predicted * (spread.step_faster or 0.0), predicted * (spread.step_slower or 0.0)),
     ]
     return Interval(tuple(sorted((each for each in causes if each.variance), key=lambda each: -each.variance)))
 
@@ -158,8 +169,8 @@ def _of_kernels(kernels: Mapping[tuple[Kernel, str], float], device: Device, spr
     total = math.fsum(kernels.values())
     machine = total * (spread.machine or 0.0)
     yield Cause(f"{device.name} from one machine to another", total, machine, machine)
-    for name in dict.fromkeys(CLASSES.values()):
-        of_class = {key: share for key, share in kernels.items() if _class_of(key[0]) == name}
+    for name in (*dict.fromkeys(CLASSES.values()), UNALIGNED_GEMM):
+        of_class = {key: share for key, share in kernels.items() if class_of(key[0]) == name}
         between = {key: share for key, share in of_class.items() if key[1] == "interpolated"}
         off = math.hypot(*between.values()) * spread.interpolated.get(name, 0.0)
         yield Cause(
@@ -182,8 +193,12 @@ def _rows(kernels: Mapping[tuple[Kernel, str], float]) -> tuple[Mapping[str, Any
     )
 
 
-def _class_of(kernel: Kernel) -> str:
-    return CLASSES[OPERATIONS[kernel.op].family] if kernel.op in OPERATIONS else "memory"
+def class_of(kernel: Kernel) -> str:
+    """Return the class in which a kernel errs; GEMMs whose rows are not aligned differ most between devices."""
+    found = CLASSES[OPERATIONS[kernel.op].family] if kernel.op in OPERATIONS else "memory"
+    aligned = ITEM_ALIGNMENT // ITEM_BYTES[kernel.dtype] or 1
+    odd = found == "gemm" and any(kernel.sizes.get(name, aligned) % aligned for name in "NK")
+    return UNALIGNED_GEMM if odd else found
 
 
 def _of_calls(calls: Mapping[Call, float], topology: Topology, spread: Spread) -> Iterable[Cause]:

@@ -160,7 +160,7 @@ class Compared:
             "id": self.id,
             f"measured_{unit}": None if self.measured is None else self.measured * per_base,
             f"predicted_{unit}": None if self.predicted is None else self.predicted * per_base,
-            **({} if self.span is None else {f"{end}_{unit}": at * per_base for end, at in zip(_ENDS, self.span)}),
+            **{f"{end}_{unit}": at * per_base for end, at in zip(_ENDS, self.span or (), strict=False)},
             "error": self.error,
             **({"reason": self.reason} if self.reason else {}),
         }
@@ -263,7 +263,14 @@ def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
         measured, quantity = case.measured, case.quantity
         name, predicted = _name(row, family, quantity), case.predict()
         return Compared(
-            row.id, row.name, name, measured, predicted, quantity=quantity, variant=case.variant, interval=case.interval()
+            row.id,
+            row.name,
+            name,
+            measured,
+            predicted,
+            quantity=quantity,
+            variant=case.variant,
+            interval=case.interval(),
         )
     except (NoModelError, GraphError, SimulationError) as reason:
         return Compared(row.id, row.name, _name(row, family, quantity), measured, None, str(reason), quantity)
