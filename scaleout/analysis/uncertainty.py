@@ -216,7 +216,7 @@ def _of_calls(calls: Mapping[Call, float], topology: Topology, spread: Spread) -
             {"experiment": "collectives", "collective": call.kind, "ranks": call.ranks, "bytes": call.size_bytes}
             for call in largest
         )
-        name = f"collectives over {link}" if own else f"collectives over {link} links, whose library says no spread"
+        name = f"collectives over {link}" if own else f"collectives over {link}, of which no library knows"
         yield Cause(name, share, share * faster, share * slower, tuple(rows))
 
 

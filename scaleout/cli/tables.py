@@ -186,7 +186,12 @@ def _print_causes(outcome: "Outcome") -> None:
     if bars is None:
         return
     rows = [
-        [each.cause, format_share(each.share), f"{math.expm1(-each.faster):.1%}", f"+{math.expm1(each.slower):.1%}"]
+        [
+            each.cause,
+            format_share(each.share),
+            f"{math.expm1(-each.faster) + 0.0:.1%}",
+            f"+{math.expm1(each.slower):.1%}",
+        ]
         for each in bars.causes
     ]
     print_table(f"error bars of {outcome.schedule}", ("cause", "of the step", "faster", "slower"), rows)

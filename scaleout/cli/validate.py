@@ -88,8 +88,8 @@ def _print(comparison: "Comparison") -> None:
     bars = comparison.bars
     if bars is not None:
         shares = (f"{share:.1%}" for share in (bars.within, bars.below, bars.above, bars.median_width))
-        columns = ("rows", "within", "below", "above", "median width")
-        print_table("measured times in error bars of 90%", columns, [[str(bars.num_rows), *shares]], left=0)
+        headings = ("rows", "within", "below", "above", "median width")
+        print_table("measured times in error bars of 90%", headings, [[str(bars.num_rows), *shares]], left=0)
     found = choices(comparison.rows)
     if found:
         columns = ("GEMM and collective", "measured", "predicted", "measured time over the best")

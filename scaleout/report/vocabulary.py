@@ -85,7 +85,8 @@ OBJECTS: Mapping[str, Contents] = {
     "port_traffic": Contents("dimension kind role links total_bytes mean_utilisation most_utilisation"),
     "plan_row": Contents(
         "plan schedule makespan_s compute_s exposed_by_axis_s bubble_s tokens_per_s mfu memory_by_kind_bytes host_s "
-        "bubble peak_memory_bytes bound_by tokens_per_s_per_rank headroom_bytes inputs run"
+        "bubble peak_memory_bytes bound_by tokens_per_s_per_rank headroom_bytes inputs run",
+        _BARS,
     ),
     "simulations": Contents("done choices bounded left lower_bound_s"),
     "explanation": Contents("plan schedule overlap same_plan best_plan_under_baseline gain_over_best_under_baseline"),
