@@ -13,7 +13,7 @@ from scaleout.cluster.topology.what_if import NetworkChanges
 from scaleout.errors import ConfigError
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.comparison import Comparison, compare
-from scaleout.study.job import Outcome
+from scaleout.study.job import Outcome, Tell
 from scaleout.study.realism import options_for
 from scaleout.workloads.config import ModelFamily, load_workload
 
@@ -93,6 +93,7 @@ def run(
     changes: Mapping[str, Any] | None = None,
     network_changes: Mapping[str, Any] | NetworkChanges | None = None,
     options: SimulationOptions | None = None,
+    tell: Tell | None = None,
     **attributes: Any,
 ) -> RunAnswer:
     """Simulate a step of a workload under several schedules; speed-ups are over the first.
@@ -114,6 +115,8 @@ def run(
         How the step is simulated: attributes of `SimulationOptions` as keywords, such as ``network="link"``. What is
         left out follows from the device, as far as its file knows: its host, sustained clocks, contention;
         ``ideal=True`` leaves these out. `SimulationOptions` hold as they are, under keywords beside them.
+    tell : callable, optional
+        Called before each schedule with how many are done, of how many, and its name.
 
     Raises
     ------
@@ -139,7 +142,7 @@ def run(
     network = load_topology(named_topology, given)
     on = load_device(named_device) if isinstance(named_device, str) else named_device
     how = options_for(job, on, options=options, **attributes)
-    found = compare(job, topology=network, device=on, schedules=schedules, options=how)
+    found = compare(job, topology=network, device=on, schedules=schedules, options=how, tell=tell)
     asked = inputs_of(
         {"workload": workload, "topology": name_of(named_topology, network), "device": named_device},
         settings=changes, changes=given, options=how, schedules=ran(found),

@@ -1,4 +1,4 @@
-"""What is known of a device by default, and `ideal`, which leaves it out: in Python, on the command line, in studies."""
+"""What is known of a device by default, and `ideal`, which leaves it out: Python, command line and studies agree."""
 
 import pytest
 
@@ -91,6 +91,7 @@ def test_options_are_stated_so_that_they_are_found_again(given):
 
 @pytest.mark.parametrize("given", [{}, {"ideal": True}, {"host": "none", "clocks": "unthrottled"}])
 def test_all_plans_that_a_search_shows_take_what_run_says_to_the_bit(given):
+    changes = {"layers": 2, "zero": 1}
     answer = scaleout.search(
         "llama-3-8b",
         topology="h200-node-4",

@@ -100,7 +100,7 @@ class Resolver:
                      "device": given.get("device") or workload.device}  # fmt: skip
             found["topology"] = self._topology(given)
             found["device"] = self._once(_device, given["device"])
-            found["options"] = options_of(given, workload, found["device"].value)
+            found["options"] = options_for(workload, found["device"].value, **stated_of(given))
         except ConfigError as refusal:
             error = str(refusal)
         given = {"topology": "", "device": "", **given}
@@ -182,8 +182,8 @@ def changes_of(inputs: Inputs) -> NetworkChanges:
     return NetworkChanges.of(**given)
 
 
-def options_of(inputs: Inputs, workload: ModelFamily, device: Device) -> SimulationOptions:
-    """Return how inputs say that a workload is simulated on a device; `ConfigError` if one is none."""
+def stated_of(inputs: Inputs) -> dict[str, Any]:
+    """Return the options of a simulation that some inputs say, as keywords; `ConfigError` if one is none."""
     given: dict[str, Any] = {key: inputs[key] for key in _OPTIONS if inputs.get(key) is not None}
     if "injection" in given:
         given["injection_bytes_per_s"] = parse(given.pop("injection"), BYTES_PER_S)
@@ -194,7 +194,7 @@ def options_of(inputs: Inputs, workload: ModelFamily, device: Device) -> Simulat
         able = [each for each, entry in ALGORITHMS.items() if kind in entry.schedules]
         if name not in able:
             raise ConfigError(f"algorithm.{kind}: {name!r} is no algorithm of {kind}; {nearest(name, able)}")
-    return options_for(workload, device, **given, algorithms=algorithms)
+    return {**given, "algorithms": algorithms}
 
 
 def run_line(inputs: Inputs) -> str:
