@@ -87,7 +87,7 @@ def main() -> None:
     output.mkdir(parents=True, exist_ok=True)
     found = {
         job: [
-            compare(job, topology=topology, changes=changes, schedules=list(SCHEDULES))
+            run(job, topology=topology, changes=changes, schedules=list(SCHEDULES)).comparison
             for topology in NETWORKS.values()
         ]
         for job, changes in JOBS.items()

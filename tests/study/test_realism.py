@@ -1,5 +1,7 @@
 """What is known of a device by default, and `ideal`, which leaves it out: Python, command line and studies agree."""
 
+import json
+
 import pytest
 
 import scaleout
@@ -52,13 +54,14 @@ def test_ideal_beside_its_contrary_is_refused(contrary):
     assert three(options_for(job, device, ideal=True, **{name: IDEAL[name]})) == IDEAL
 
 
-def test_the_command_line_python_and_studies_agree(summary, request):
+def test_the_command_line_python_and_studies_agree(request):
+    command = request.getfixturevalue("scaleout")
     words = [word for key, value in JOB.items() for word in ("--set", f"{key}={value}")]
     named = {"workload": "llama-3-8b", **{f"set.{key}": value for key, value in JOB.items()}}
     steps = []
     for option, given in (((), {}), (("--ideal",), {"ideal": True}), (("--host", "none"), {"host": "none"})):
         asked = "run", "llama-3-8b", *words, "--topology", "h200-node-4", "--schedule", "overlap", *option
-        line = summary(*asked)["results"][0]["makespan_s"]
+        line = json.loads(command(*asked, "--json")[1])["results"][0]["makespan_s"]
         case = Resolver().resolve(0, {**named, "topology": "h200-node-4", "schedule": "overlap", **given})
         assert not case.error
         assert set(option) <= set(run_line(case.inputs).split())
@@ -68,7 +71,7 @@ def test_the_command_line_python_and_studies_agree(summary, request):
         steps.append(line)
     assert len(set(steps)) == len(steps)
     assert steps[1] == min(steps)
-    code, _, error = request.getfixturevalue("scaleout")("run", "dlrm-128", "--ideal", "--host", "eager")
+    code, _, error = command("run", "dlrm-128", "--ideal", "--host", "eager")
     assert code == 2
     assert "ideal leaves out" in error
 
@@ -95,7 +98,7 @@ def test_all_plans_that_a_search_shows_take_what_run_says_to_the_bit(given):
     answer = scaleout.search(
         "llama-3-8b",
         topology="h200-node-4",
-        changes={"layers": 2, "zero": 1},
+        changes=changes,
         global_batch=8,
         top=3,
         workers=1,
