@@ -61,7 +61,6 @@ def astra(physical: bool, output: Output, **given: Any) -> None:
     are refused with a reason. --physical adds the times on scaleout's own networks, alpha_beta and link, and says where
     ASTRA-sim is faster than the links allow.
     """
-    from scaleout.cli.console import print_answer
     from scaleout.interop.astra import Options, run
     from scaleout.report.documents import document
 
@@ -80,8 +79,8 @@ def astra(physical: bool, output: Output, **given: Any) -> None:
 
     def print_tables() -> None:
         title = f"{name}, ranks {len(outcome.per_rank_ns)}, backend {options.backend}"
-        exposed = f"{max(outcome.exposed_ns):,} ns of communication, on the rank with most"
-        print_answer(title, {"time": f"{outcome.time_ns:,} ns", "exposed": exposed})
+        say(f"{title}: {outcome.time_ns:,} ns, at most {max(outcome.exposed_ns):,} ns of communication exposed")
+        say("")
         _print(outcome)
         if compared:
             _print_dimensions(outcome)
