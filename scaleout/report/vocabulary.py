@@ -5,7 +5,7 @@ names that stand in it. Times are seconds, sizes bytes, and the end of a name sa
 """
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +39,23 @@ def vocabulary() -> Mapping[str, Name]:
     """Return every name of every document, with its type and meaning."""
     with (Path(__file__).parent / "vocabulary.csv").open(encoding="utf-8", newline="") as file:
         return {row.pop("name"): Name(**row) for row in csv.DictReader(file)}
+
+
+def flattened(row: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Yield the values of an object by their names: those of objects within it by their own, of mappings by both.
+
+    >>> dict(flattened({"makespan_s": 1.0, "exposed_by_axis_s": {"data": 0.1}, "energy": {"joules": 2.0}}))
+    {'makespan_s': 1.0, 'exposed_by_axis_s.data': 0.1, 'joules': 2.0}
+    """
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            known = vocabulary().get(name)
+            for inner, each in flattened(value):
+                yield (f"{name}.{inner}" if known is not None and known.type.startswith("map of ") else inner), each
+        elif not isinstance(value, list | tuple):
+            yield name, value
+        elif all(isinstance(each, str) for each in value):
+            yield name, "; ".join(value)
 
 
 _TIMES = "makespan_s compute_s communication_s exposed_communication_s idle_s kernel_time_sources speedup"
