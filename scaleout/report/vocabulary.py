@@ -89,7 +89,7 @@ OBJECTS: Mapping[str, Contents] = {
     "reproduce row": Contents(
         "id paper figure metric unit published simulated tolerance met basis constant note", "at_minus_30 at_plus_30"
     ),
-    "validate row": Contents("id error", "measured_us predicted_us measured_bytes predicted_bytes reason"),
+    "validate row": Contents("id error", "measured_us predicted_us measured_bytes predicted_bytes reason note"),
     "accuracy": Contents(_ACCURACY),
     "change": Contents(_CHANGE),
     "case_row": Contents(

@@ -1,7 +1,8 @@
 """The host's time to issue a step: a timed program to one whose nodes cannot start before they are issued.
 
 Eager frameworks issue one call after another and do not wait for the device: ``issue_s = sum of the costs of all calls
-up to it``, by operation and direction in the device file's `host_launch`. CUDA graphs have no such cost, nor a gap
+up to it``, by operation and direction in the device file's `host_launch`. A loop over a list of tensors, which the host begins when the device
+has nothing left to do, lasts as long as its calls, on the device too. CUDA graphs have no such cost, nor a gap
 between kernels. See docs/models/host-issue.md.
 
 Source: costs of calls measured among other calls, `scaleout.validation.measure.host`.
@@ -70,9 +71,11 @@ def _issued(graph: ExecutionGraph, device: Device) -> ExecutionGraph:
         costs_s[starts] += device.host_launch_s.get(f"start_{name}", 0.0)
         costs_s[gathers & runs] += device.host_launch_s.get(f"gathered_{name}", 0.0)
     kernels = (graph.kind == NodeKind.COMPUTE) & (graph.kernel != NONE)
+    loops_s = np.array([kernel.sizes.get("tensors", 0) for kernel in graph.kernels] or [0], dtype=np.float64)
+    loops_s = np.where(kernels, loops_s[graph.kernel], 0.0) * device.host_launch_s["pointwise_loop"]
     return graph.with_columns(
         issue_s=np.cumsum(costs_s),
-        duration_s=np.where(kernels, graph.duration_s + device.launch_gap_s, graph.duration_s),
+        duration_s=np.where(kernels, np.maximum(graph.duration_s + device.launch_gap_s, loops_s), graph.duration_s),
     )
 
 

@@ -131,6 +131,7 @@ class Compared:
     reason: str = ""
     quantity: str = "time"
     variant: tuple[str, int] | None = None
+    note: str = ""
 
     @property
     def error(self) -> float | None:
@@ -150,6 +151,7 @@ class Compared:
             f"predicted_{unit}": None if self.predicted is None else self.predicted * per_base,
             "error": self.error,
             **({"reason": self.reason} if self.reason else {}),
+            **({"note": self.note} if self.note else {}),
         }
 
 
@@ -219,7 +221,8 @@ def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
         case = family.case(row, machine_of(row, device=home[0], topology=home[1]))
         measured, quantity = case.measured, case.quantity
         name, predicted = _name(row, family, quantity), case.predict()
-        return Compared(row.id, row.name, name, measured, predicted, quantity=quantity, variant=case.variant)
+        known = {"quantity": quantity, "variant": case.variant, "note": case.note}
+        return Compared(row.id, row.name, name, measured, predicted, **known)
     except (NoModelError, GraphError, SimulationError) as reason:
         return Compared(row.id, row.name, _name(row, family, quantity), measured, None, str(reason), quantity)
     except ConfigError as error:

@@ -175,6 +175,7 @@ class Case:
     predict: Callable[[], float]
     quantity: str = "time"
     variant: tuple[str, int] | None = None
+    note: str = ""  # what to know of the row
 
 
 @dataclass(frozen=True)
