@@ -221,8 +221,9 @@ def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
         case = family.case(row, machine_of(row, device=home[0], topology=home[1]))
         measured, quantity = case.measured, case.quantity
         name, predicted = _name(row, family, quantity), case.predict()
-        known = {"quantity": quantity, "variant": case.variant, "note": case.note}
-        return Compared(row.id, row.name, name, measured, predicted, **known)
+        return Compared(
+            row.id, row.name, name, measured, predicted, quantity=quantity, variant=case.variant, note=case.note
+        )
     except (NoModelError, GraphError, SimulationError) as reason:
         return Compared(row.id, row.name, _name(row, family, quantity), measured, None, str(reason), quantity)
     except ConfigError as error:

@@ -21,7 +21,7 @@ class Restated:
     why: str
     changes: Mapping[str, Any] = field(default_factory=dict)  # keys of the workload
     keys: Mapping[str, str] = field(default_factory=dict)  # of the row
-    network: NetworkChanges = NetworkChanges()
+    network: NetworkChanges = field(default_factory=NetworkChanges)
     where: Mapping[str, Any] = field(default_factory=dict)  # keys that the row's workload has
 
     def of(self, row: Row) -> bool:
@@ -35,12 +35,18 @@ RESTATED = (
     Restated(
         "bigscience-workshop/bigscience",
         "a NIC of 100 Gb/s gives NCCL 40.5 Gb/s, of which two GPUs share one: experiments/bandwidth at 9e64ede, "
-        "all_reduce_bench-a100-n4.txt, both channels of a node through one NIC by its log; 0.94 of it is the protocol's",
+        "all_reduce_bench-a100-n4.txt, by its log both channels of a node through one NIC; the protocol reaches 0.94",
         network=NetworkChanges.of(bandwidth={"infiniband": "21.5 Gb/s"}),
     ),
     Restated(
         "bigscience-workshop/bigscience",
-        "DeepSpeed's BF16 optimizer accumulates in fp32 by kernels of its own: chronicles-prequel.md, rebalancing layers",
+        "CUDA_LAUNCH_BLOCKING=1, without which models of more than 100B hang on 40 nodes and more: "
+        "chronicles-prequel.md, dealing with JZ hanging",
+        keys={"host": "blocking"},
+    ),
+    Restated(
+        "bigscience-workshop/bigscience",
+        "DeepSpeed's BF16 optimizer accumulates in fp32, by kernels of its own: chronicles-prequel.md, rebalancing",
         changes={"gradient_dtype": "fp32", "fused_accumulation": False},
         where={"dtype": "bf16"},
     ),
