@@ -31,6 +31,13 @@ class Restated:
         return self.source in str(row.values.get("source", "")) and self.where.items() <= has.items()
 
 
+_SC21 = (
+    "Megatron-LM at 3d718bfc31 (August 2021), examples/sc21/CONFIG.sh: fp16 without accumulation in fp32; neither its "
+    "fusion nor asynchronous all-reduces before 83b1e42f30 (February 2022)",
+    {"gradient_dtype": None, "fused_accumulation": False},
+    {"schedule": "baseline"},
+)
+
 RESTATED = (
     Restated(
         "bigscience-workshop/bigscience",
@@ -50,6 +57,8 @@ RESTATED = (
         changes={"gradient_dtype": "fp32", "fused_accumulation": False},
         where={"dtype": "bf16"},
     ),
+    Restated("arXiv:2104.04473, Table 1", *_SC21),
+    Restated("arXiv:2104.04473, Table 2, PTD-P", *_SC21),
     Restated(
         "arXiv:2104.04473, Table 2, ZeRO-3",
         "DeepSpeed of early 2021: a gather a parameter, through lists; see `scaleout list frameworks`",
