@@ -22,3 +22,14 @@ numpydoc_class_members_toctree = False
 html_theme = "furo"
 html_title = f"scaleout {release}"
 html_static_path: list[str] = []
+
+
+def _level_of_captions(app, pagename, templatename, context, doctree):
+    """Give the captions of the navigation, which Sphinx calls headings, the level without which they are none."""
+    tree = context.get("furo_navigation_tree", "")
+    context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
+
+
+def setup(app):
+    """Register with Sphinx, after the theme."""
+    app.connect("html-page-context", _level_of_captions, priority=900)

@@ -1,6 +1,7 @@
 """What all tests share: one hypothesis profile, the same examples every time, and the command line in this process."""
 
 import os
+import shutil
 import sys
 
 import pytest
@@ -8,6 +9,8 @@ from astra_inputs import write_inputs
 from hypothesis import HealthCheck, settings
 
 from scaleout.cli import main
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 settings.register_profile(
     "ci", deadline=None, max_examples=40, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -37,6 +40,20 @@ def scaleout(monkeypatch, capsys):
         return code, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """A headless Chromium, in which pages are opened."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine: pages are not opened")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        sandbox = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=sandbox)
+        yield opened
+        opened.close()
 
 
 @pytest.fixture

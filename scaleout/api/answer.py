@@ -2,7 +2,7 @@
 
 import html
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from scaleout.report.documents import document
@@ -81,6 +81,8 @@ class Answer(Shown):
         """
         import pandas as pd  # noqa: PLC0415 - takes half a second
 
+        from scaleout.report.vocabulary import flattened  # noqa: PLC0415 - only tables need it
+
         plain = document(self.command, self.found(), inputs=self.inputs, models=self.models, old_names=False)
         about = {name: plain[name] for name in ("workload", "topology", "device", "ranks") if name in plain}
         shared = dict(flattened({name: plain[name] for name in ("memory", "cost") if name in plain}))
@@ -90,22 +92,3 @@ class Answer(Shown):
     def notes(self) -> Sequence[str]:
         """What was assumed or left out."""
         return tuple(self.to_dict().get("notes", ()))
-
-
-def flattened(row: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    """Yield the values of an object by their names: those of objects within it by their own, of mappings by both.
-
-    >>> dict(flattened({"makespan_s": 1.0, "exposed_by_axis_s": {"data": 0.1}, "energy": {"joules": 2.0}}))
-    {'makespan_s': 1.0, 'exposed_by_axis_s.data': 0.1, 'joules': 2.0}
-    """
-    from scaleout.report.vocabulary import vocabulary  # noqa: PLC0415 - only tables need it
-
-    for name, value in row.items():
-        if isinstance(value, Mapping):
-            known = vocabulary().get(name)
-            for inner, each in flattened(value):
-                yield (f"{name}.{inner}" if known is not None and known.type.startswith("map of ") else inner), each
-        elif not isinstance(value, list | tuple):
-            yield name, value
-        elif all(isinstance(each, str) for each in value):
-            yield name, "; ".join(value)

@@ -13,7 +13,7 @@ from scaleout.cluster.topology.what_if import NetworkChanges
 from scaleout.errors import ConfigError
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.comparison import Comparison, compare, options_of
-from scaleout.study.job import Outcome
+from scaleout.study.job import Outcome, Tell
 from scaleout.workloads.config import ModelFamily, load_workload
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def run(
     changes: Mapping[str, Any] | None = None,
     network_changes: Mapping[str, Any] | NetworkChanges | None = None,
     options: SimulationOptions | None = None,
+    tell: Tell | None = None,
     **attributes: Any,
 ) -> RunAnswer:
     """Simulate a step of a workload under several schedules; speed-ups are over the first.
@@ -111,6 +112,8 @@ def run(
         What is changed of the network, see `load_topology`.
     options, **attributes : optional
         `SimulationOptions`, or their attributes as keywords, such as ``network="link"``, which go first.
+    tell : callable, optional
+        Called before each schedule with how many are done, of how many, and its name.
 
     Raises
     ------
@@ -135,7 +138,7 @@ def run(
     named_device = job.device if device is None else device
     given = changes_of(network_changes)
     network = load_topology(named_topology, given)
-    found = compare(job, topology=network, device=named_device, schedules=schedules, options=how)
+    found = compare(job, topology=network, device=named_device, schedules=schedules, options=how, tell=tell)
     asked = inputs_of(
         {"workload": workload, "topology": name_of(named_topology, network), "device": named_device},
         settings=changes, changes=given, options=how, schedules=ran(found),

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from scaleout.analysis.uncertainty import Interval
 from scaleout.api.answer import Answer
 from scaleout.api.inputs import changes_as_inputs, inputs_of
 from scaleout.api.networks import Network, changes_of, load_topology, name_of
@@ -18,7 +19,7 @@ from scaleout.errors import ConfigError, ScaleoutError
 from scaleout.interop.models.plans import write_plan
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.comparison import options_of
-from scaleout.study.job import Job
+from scaleout.study.job import Job, run
 from scaleout.study.provenance import Provenance, provenance_of
 from scaleout.study.search.best import Best, Choice, EvaluatedPlan
 from scaleout.study.search.checkpoint import Memory, PlanLog
@@ -84,6 +85,13 @@ class SearchAnswer(Answer):
         request = self.request
         return provenance_of(Job(request.base, request.device, request.topology, options=request.options))
 
+    @cached_property
+    def interval(self) -> Interval | None:
+        """Error bars of the fastest plan, which is simulated for them once."""
+        request, best = self.request, self.plans.fastest[0]
+        job = Job(request.workload(best.plan), request.device, request.topology, best.schedule, request.options)
+        return run(job).interval
+
     @property
     def models(self) -> tuple[str, ...]:
         """What answered."""
@@ -117,7 +125,7 @@ class SearchAnswer(Answer):
     def found(self) -> Mapping[str, Any]:
         """Return the results as plain values."""
         request, plans = self.request, self.plans
-        summary = {
+        summary: dict[str, Any] = {
             "workload": request.base.name,
             "topology": request.topology.name,
             "device": request.device.name,
@@ -129,6 +137,8 @@ class SearchAnswer(Answer):
             "fastest": [self._row(found) for found in plans.fastest],
             "front": [self._row(found) for found in plans.front],
         }
+        if self.interval is not None:
+            summary["fastest"][0] |= self.interval.summary(plans.fastest[0].estimate.step_s)
         if self.explanation is not None and plans.simulated is not None:
             counts = {key: value for key, value in vars(plans.simulated).items() if key != "found"}
             summary["simulated"] = {"simulated": len(plans.simulated.found), **counts}

@@ -4,7 +4,7 @@ import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaleout.api.answer import Shown
 from scaleout.api.inputs import inputs_of
@@ -21,7 +21,7 @@ from scaleout.simulation.options import SimulationOptions
 from scaleout.study import recording as recordings
 from scaleout.study.comparison import DEFAULT_SCHEDULES, Comparison, compare_program, options_of
 from scaleout.study.edits import edited
-from scaleout.study.job import check_traced
+from scaleout.study.job import Tell, check_traced
 from scaleout.study.neighbours import beside_collectives
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ class Trace(Shown):
         schedules: Sequence[str] = (),
         network_changes: Mapping[str, Any] | NetworkChanges | None = None,
         options: SimulationOptions | None = None,
+        tell: Tell | None = None,
         **attributes: Any,
     ) -> RunAnswer:
         """Simulate the traces on the network that they ran on or shall run on; on another device if one is given.
@@ -101,7 +102,7 @@ class Trace(Shown):
         network = None if topology is None else load_topology(topology, given)
         on = load_device(device) if isinstance(device, str) else device
         simulate = _recorded if self.is_recording else _written
-        found = simulate(self, network, on, schedules, (how, given))
+        found = simulate(self, network, on, schedules, _How(how, given, tell))
         named = None if topology is None or network is None else name_of(topology, network)
         asked = inputs_of(
             {"trace": self.path, "topology": named or self.facts.get("topology"), "device": device or found.device},
@@ -153,7 +154,10 @@ def read_trace(path: str | Path) -> Trace:
     return Trace(str(path), loaded.program, loaded.facts)
 
 
-_How = tuple[SimulationOptions, NetworkChanges]
+class _How(NamedTuple):
+    options: SimulationOptions
+    changes: NetworkChanges
+    tell: Tell | None
 
 
 def _known_device(name: str) -> Device | str:
@@ -163,7 +167,7 @@ def _known_device(name: str) -> Device | str:
 
 def _written(trace: Trace, topology: Any, device: Device | None, schedules: Sequence[str], how: _How) -> Comparison:
     """Simulate traces that were written from a workload."""
-    options, changes = how
+    options, changes, tell = how
     if topology is None:
         if "topology" not in trace.facts:
             raise ConfigError(f"{trace.path}: the trace does not say on which network it ran; give --topology")
@@ -171,13 +175,13 @@ def _written(trace: Trace, topology: Any, device: Device | None, schedules: Sequ
     program = trace.program if device is None else time_kernels(trace.program, device, recompute=True)
     on = device or _known_device(trace.facts.get("device", "as traced"))
     return compare_program(
-        program, topology=topology, device=on, schedules=schedules or DEFAULT_SCHEDULES, options=options
+        program, topology=topology, device=on, schedules=schedules or DEFAULT_SCHEDULES, options=options, tell=tell
     )
 
 
 def _recorded(trace: Trace, topology: Any, device: Device | None, schedules: Sequence[str], how: _How) -> Comparison:
     """Replay a recording, or simulate its kernels on another network."""
-    options, changes = how
+    options, changes, tell = how
     recorded_on = _known_device(trace.facts.get("device", "as recorded"))
     recording = recordings.described(trace.program, trace.facts, recorded_on)
     changed = edited(recording, trace.edits, device=device)
@@ -200,7 +204,7 @@ def _recorded(trace: Trace, topology: Any, device: Device | None, schedules: Seq
         if set(schedules) == {"recorded"}:  # what ran at the same time has slowed each other down already
             options = replace(options, contention=False)
     compared = compare_program(
-        program, topology=topology, device=device or recorded_on, schedules=schedules, options=options
+        program, topology=topology, device=device or recorded_on, schedules=schedules, options=options, tell=tell
     )
     edits = [f"{key}={value}" for key, value in trace.edits.items()]
     compared = recordings.with_edits(compared, edits, replay=replay)

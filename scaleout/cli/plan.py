@@ -1,43 +1,36 @@
 """Plans of a search as jobs to run: ``run --plan FILE#1``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scaleout.cli.options import NamedJob
 from scaleout.errors import ConfigError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from scaleout.api.runs import RunAnswer
     from scaleout.simulation.options import SimulationOptions
-    from scaleout.study.sweep.cases import Case
+    from scaleout.study.job import Tell
 
 _SUMMARY = "summary.json"
 
 
-def run_plan(text: str, job: NamedJob, options: "SimulationOptions", schedules: "Sequence[str]") -> "RunAnswer":
+def run_plan(
+    text: str, job: NamedJob, options: "SimulationOptions", schedules: "Sequence[str]", tell: "Tell | None" = None
+) -> "RunAnswer":
     """Simulate a plan that a search has written, under its own schedule if no others are given; see `read_plan`."""
-    from scaleout.api.inputs import inputs_of
-    from scaleout.api.runs import RunAnswer, ran
-    from scaleout.study.comparison import compare
+    from scaleout.api.again import run_inputs
 
-    case = read_plan(text, job, options)
-    assert case.workload is not None
-    assert case.topology is not None
-    assert case.device is not None
-    found = compare(
-        case.workload.value,
-        topology=case.topology.value,
-        device=case.device.value,
-        schedules=schedules or [case.schedule],
-        options=case.options,
-    )
-    return RunAnswer(found, {**inputs_of({}, options=case.options), **case.inputs, "schedule": ran(found)})
+    inputs = read_plan(text, job, options)
+    try:
+        return run_inputs({**inputs, "schedule": list(schedules) or inputs.get("schedule", ())}, tell)
+    except ConfigError as error:
+        raise ConfigError(f"--plan {text}: {error}") from None
 
 
-def read_plan(text: str, job: NamedJob, options: "SimulationOptions") -> "Case":
-    """Return the job of a plan that a search has written: ``FILE#2`` is its second, FILE its folder or summary.json.
+def read_plan(text: str, job: NamedJob, options: "SimulationOptions") -> "Mapping[str, Any]":
+    """Return the inputs of a plan that a search has written: ``FILE#2`` is its second, FILE its folder or summary.json.
 
     Raises
     ------
@@ -46,7 +39,6 @@ def read_plan(text: str, job: NamedJob, options: "SimulationOptions") -> "Case":
     """
     from scaleout.config.documents import read_json, whole
     from scaleout.simulation.options import SimulationOptions
-    from scaleout.study.sweep.cases import Resolver
 
     if job != NamedJob(None, None, None, {}, type(job.changes)()) or options != SimulationOptions():
         raise ConfigError(
@@ -67,7 +59,4 @@ def read_plan(text: str, job: NamedJob, options: "SimulationOptions") -> "Case":
     inputs = plans[which - 1]["inputs"]
     if not (isinstance(inputs, dict) and isinstance(inputs.get("workload"), str)):
         raise ConfigError(f"{path}: plan {which} has no inputs; search again")
-    case = Resolver().resolve(0, {key: tuple(each) if isinstance(each, list) else each for key, each in inputs.items()})
-    if case.error:
-        raise ConfigError(f"--plan {text}: {case.error}")
-    return case
+    return inputs

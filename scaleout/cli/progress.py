@@ -3,12 +3,13 @@
 Elsewhere, as in a log, it is a line now and then. An interrupt ends the work with what is kept of it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
+from typing import TYPE_CHECKING
 
-Tell = Callable[[int, int, str], None]
-"""Called with how much is done, of how much, and words for it."""
+if TYPE_CHECKING:
+    from scaleout.study.job import Tell
 
 _AFTER_S = 2
 _A_LINE_S = 30.0
@@ -16,7 +17,7 @@ _A_LINE_S = 30.0
 
 
 @contextmanager
-def progress(*, kept: str, quiet: bool = False) -> Iterator[Tell]:
+def progress(*, kept: str, quiet: bool = False) -> "Iterator[Tell]":
     """Hand out what work calls as it goes on; `kept` is said of an interrupt.
 
     Raises

@@ -1,6 +1,7 @@
 """`scaleout run`: simulate a job under several schedules and say where the time goes."""
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -54,6 +55,13 @@ if TYPE_CHECKING:
     metavar="FILE#N",
     help="Simulate plan N of a folder that `scaleout search --output` has written, such as plans#1, not a workload.",
 )
+@click.option(
+    "--measure-next",
+    "measure_next",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write what to measure to make the error bars of the fastest schedule narrower, for `scaleout measure FILE`.",
+)
 @verbose_option
 @output_options("Write tables, timeline and figure here.")
 def run(
@@ -63,6 +71,7 @@ def run(
     trace_path: str | None,
     edits: tuple[str, ...],
     plan: str | None,
+    measure_next: Path | None,
     verbose: bool,
     output: Output,
 ) -> None:
@@ -81,7 +90,7 @@ def run(
 
         if trace_path is not None or edits:
             raise ConfigError(f"--plan {plan} is of a workload; leave out --trace and --edit")
-        _give(run_plan(plan, job, options, schedules), output, verbose=verbose)
+        _give(run_plan(plan, job, options, schedules), output, verbose=verbose, measure_next=measure_next)
         return
     if job.workload is None and trace_path is None:
         raise ConfigError(
@@ -92,7 +101,7 @@ def run(
     if trace_path is None:
         if edits:
             raise ConfigError(f"--edit {edits[0]} changes a recording (--trace); a workload is changed by --set")
-        _give(job.run(schedules, options), output, verbose=verbose)
+        _give(job.run(schedules, options), output, verbose=verbose, measure_next=measure_next)
         return
     if job.settings:
         raise ConfigError("--set changes a workload, which a trace has none of; leave it out")
@@ -104,16 +113,30 @@ def run(
     answer = trace.run(
         topology=job.topology, device=job.device, schedules=schedules, network_changes=job.changes, options=options
     )
-    _give(answer, output, verbose=verbose)
+    _give(answer, output, verbose=verbose, measure_next=measure_next)
 
 
-def _give(answer: "RunAnswer", output: Output, *, verbose: bool) -> None:
-    """Print or write an answer; `ScaleoutError` if a schedule of it failed."""
+def _give(answer: "RunAnswer", output: Output, *, verbose: bool, measure_next: Path | None) -> None:
+    """Print or write an answer, and what to measure; `ScaleoutError` if a schedule of it failed."""
     from scaleout.cli.tables import print_comparison
     from scaleout.report.files import write
 
     found, summary = answer.comparison, answer.to_dict()
+    if measure_next is not None:
+        _write_next(answer, measure_next)
     printed = partial(print_comparison, found, verbose=verbose)
     output.give(summary, printed, partial(write, found, summary=summary))
     if found.failures:
         raise ScaleoutError("; ".join(map(str, found.failures)))
+
+
+def _write_next(answer: "RunAnswer", file: Path) -> None:
+    """Write rows to measure, what narrows the error bars of the fastest schedule most first."""
+    from scaleout.config.documents import to_json
+    from scaleout.config.writing import write_text
+
+    best = min(answer.outcomes, key=lambda outcome: outcome.makespan_s)
+    rows = best.interval.rows if best.interval is not None else []
+    if not rows:
+        raise ConfigError(f"--measure-next {file}: nothing of this step is left to measure that `scaleout measure` can")
+    write_text(file, "".join(f"{to_json(row, indent=None)}\n" for row in rows))

@@ -198,7 +198,7 @@ def _print_answer(answer: "SearchAnswer", folder: Path | None) -> None:
     """Print the fastest plan, what it reaches, and how to run it, on lines that can be pasted."""
     from scaleout.cli.console import print_answer
     from scaleout.cli.printing import say
-    from scaleout.config.units import format_bytes, format_rate, format_seconds, format_share
+    from scaleout.config.units import format_bytes, format_rate, format_seconds, format_share, format_span
     from scaleout.study.sweep.cases import run_line
 
     request, best = answer.request, answer.plans.fastest[0]
@@ -209,7 +209,9 @@ def _print_answer(answer: "SearchAnswer", folder: Path | None) -> None:
         f"global batch {request.batch}",
         {
             "plan": f"{best.plan}, under {best.schedule}",
-            "step": format_seconds(each.step_s),
+            "step": format_seconds(each.step_s)
+            if answer.interval is None
+            else format_span(each.step_s, *answer.interval.of(each.step_s)),
             "speed": f"{format_rate(each.tokens_per_s / request.num_ranks)} tokens/s/GPU, MFU {format_share(each.mfu)}",
             "exposed": ", ".join(exposed) or "nothing",
             "memory": f"fits: {format_bytes(each.peak_bytes)} of {format_bytes(request.memory_bytes)}, "

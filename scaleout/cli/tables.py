@@ -1,5 +1,6 @@
 """Comparisons as tables on the terminal."""
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict
 from math import fsum
@@ -14,6 +15,7 @@ from scaleout.config.units import (
     format_rate,
     format_seconds,
     format_share,
+    format_span,
     format_times,
     format_watts,
 )
@@ -71,7 +73,9 @@ def _answer(comparison: "Comparison") -> tuple[str, dict[str, str]]:
         if found is None
         else ", ".join(f"{axis} {format_seconds(each)}" for axis, each in sorted(found.exposed_s.items()) if each)
     )
-    step = f"{format_seconds(best.makespan_s)} under {best.schedule}"
+    bars = best.interval
+    took = format_seconds(best.makespan_s) if bars is None else format_span(best.makespan_s, *bars.of(best.makespan_s))
+    step = f"{took} under {best.schedule}"
     if best is not first:
         step += f", {format_times(best.speedup)} as fast as under {first.schedule}"
     elif len(comparison.outcomes) > 1:
@@ -107,6 +111,7 @@ def _room(found: "Fit | None") -> str:
 def _print_details(outcome: "Outcome") -> None:
     """Print what few ask for: the critical path, when ranks are done, and what a schedule decided."""
     _print_critical_path(outcome)
+    _print_causes(outcome)
     if outcome.result.has_puts:
         _print_ranks(outcome)
     if outcome.decisions:
@@ -173,6 +178,25 @@ def _print_critical_path(outcome: "Outcome") -> None:
         rows.append(["others", "", "", format_seconds(rest), format_share(rest / outcome.makespan_s)])
     columns = ("phase", "operation", "graph nodes", "time", "of makespan")
     print_table(f"critical path of {outcome.schedule}", columns, rows, left=2)
+
+
+def _print_causes(outcome: "Outcome") -> None:
+    """Print what the error bars come from, each alone, and what to measure next."""
+    bars = outcome.interval
+    if bars is None:
+        return
+    rows = [
+        [
+            each.cause,
+            format_share(each.share),
+            f"{math.expm1(-each.faster) + 0.0:.1%}",
+            f"+{math.expm1(each.slower):.1%}",
+        ]
+        for each in bars.causes
+    ]
+    print_table(f"error bars of {outcome.schedule}", ("cause", "of the step", "faster", "slower"), rows)
+    if bars.measurement is not None:
+        console().print(f"next measurement: {bars.measurement.cause} (--measure-next FILE lists what to measure)")
 
 
 def _print_ranks(outcome: "Outcome") -> None:

@@ -85,6 +85,11 @@ def _print(comparison: "Comparison") -> None:
         ("family", "rows", "predicted", "mean", "median", "90% within", "worst", "bias"),
         rows,
     )
+    bars = comparison.bars
+    if bars is not None:
+        shares = (f"{share:.1%}" for share in (bars.within, bars.below, bars.above, bars.median_width))
+        headings = ("rows", "within", "below", "above", "median width")
+        print_table("measured times in error bars of 90%", headings, [[str(bars.num_rows), *shares]], left=0)
     found = choices(comparison.rows)
     if found:
         columns = ("GEMM and collective", "measured", "predicted", "measured time over the best")

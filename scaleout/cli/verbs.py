@@ -20,6 +20,7 @@ VERBS = {
     "run": ("run:run", "Simulate a step of WORKLOAD, and print where the time goes."),
     "study": ("study:study", "Run jobs that differ in a few keys, as a file says, to one table and report."),
     "search": ("search:search", "Find the fastest parallelisation plans that fit the memory."),
+    "view": ("view:view", "Open an output in the browser: timeline, tables, the network with its loads, and what-ifs."),
     "goodput": ("goodput:goodput", "Say how long training WORKLOAD takes, and what is lost on the way."),
     "collective": ("collective:collective", "Print the time and bandwidths of a collective on a topology."),
     "diff": ("diff:diff", "Compare two results or recordings: what takes longer in B than in A."),

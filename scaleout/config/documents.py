@@ -18,6 +18,8 @@ from scaleout.errors import ConfigError, shown
 
 MOST_BYTES = 16 * 2**20
 """Of a file that is one value, and of a line of one that holds a value a line."""
+MOST_VALUES = 2_000_000
+"""Of such a value, about: brackets that open and commas, those in texts too."""
 MOST_LEVELS = 64
 """Of lists and mappings within one another."""
 MAX_RANKS = 2**20
@@ -62,7 +64,8 @@ def check_regular(path: Path) -> None:
 
 
 @contextmanager
-def _opened(path: Path, what: str) -> Iterator[BinaryIO]:
+def opened(path: Path, what: str) -> Iterator[BinaryIO]:
+    """Open a file to read its bytes; whatever cannot be read of it is a `ConfigError`."""
     try:
         check_regular(path)
         with path.open("rb") as file:
@@ -83,7 +86,7 @@ def _decoded(content: bytes, where: str, *, most_bytes: int) -> str:
 
 def read_text(path: Path, *, what: str = "file", most_bytes: int = MOST_BYTES) -> str:
     """Read a file of UTF-8, or raise `ConfigError`; a mark of the byte order at its start is left out."""
-    with _opened(path, what) as file:
+    with opened(path, what) as file:
         content = file.read(most_bytes + 1)
     return _decoded(content, str(path), most_bytes=most_bytes)
 
@@ -102,7 +105,7 @@ def read_json_lines(path: Path, *, what: str = "file of JSON lines") -> Iterator
     `ConfigError` names the file and, where a line is at fault, the line.
     """
     number = 0
-    with _opened(path, what) as file:
+    with opened(path, what) as file:
         while line := file.readline(MOST_BYTES + 1):
             number += 1
             if line.isspace():
@@ -126,21 +129,22 @@ def decode_json(text: str, *, infinite: bool = False, most_bytes: int = MOST_BYT
     """Read JSON; `ValueError` if it is none, or beyond a limit; `infinite` as `read_json`."""
     if len(text) > most_bytes:
         raise ValueError(f"more than {most_bytes:,} characters")
-    if text.count("[") + text.count("{") > MOST_LEVELS:
-        _check_levels(text)
-    if infinite:
-        return _WITH_INFINITE.decode(text)
-    return (_CAREFUL if _may_be_huge(text) else _PLAIN).decode(text)
+    check_values(text)
+    check_levels(text)
+    return (_WITH_INFINITE if infinite else decoder_of(text)).decode(text)
 
 
-def _may_be_huge(text: str) -> bool:
-    """Whether a text has a number that may be huge, piece by piece: a regular expression takes ten times as long."""
+def decoder_of(text: str) -> json.JSONDecoder:
+    """Return what reads a text of JSON: a fast decoder, or one that refuses huge numbers where there may be some.
+
+    They are looked for piece by piece: a regular expression takes ten times as long.
+    """
     longest = max(map(len, _HUGE))
     for begin in range(0, len(text), _PIECE):
         piece = text[begin : begin + _PIECE + longest - 1].encode("utf-8", "surrogatepass").translate(_DIGITS_ALIKE)
         if any(each in piece for each in _HUGE):
-            return True
-    return False
+            return _CAREFUL
+    return _PLAIN
 
 
 def to_json(value: object, *, indent: int | None = None) -> str:
@@ -194,9 +198,19 @@ _CAREFUL = json.JSONDecoder(object_pairs_hook=unique, parse_constant=finite, par
 _WITH_INFINITE = json.JSONDecoder(object_pairs_hook=unique, parse_constant=str, parse_int=integer, parse_float=finite)
 
 
-def _check_levels(text: str) -> None:
+def check_values(text: str, begin: int = 0, end: int | None = None) -> None:
+    """Raise `ValueError` if a part of a text has more values than a file of JSON may hold."""
+    if (len(text) if end is None else end) - begin <= MOST_VALUES:
+        return
+    if sum(text.count(mark, begin, end) for mark in ",[{") > MOST_VALUES:
+        raise ValueError(f"more than {MOST_VALUES:,} values")
+
+
+def check_levels(text: str, begin: int = 0, end: int | None = None) -> None:
     """Raise `ValueError` if brackets outside of strings are too deep: the innermost pairs go level by level."""
-    plain = _ESCAPE.sub(b"", text.encode("utf-8", "surrogatepass"))
+    if text.count("[", begin, end) + text.count("{", begin, end) <= MOST_LEVELS:
+        return
+    plain = _ESCAPE.sub(b"", text[begin:end].encode("utf-8", "surrogatepass"))
     left = _STRING.sub(b"", plain.translate(_ALIKE).translate(None, _NEITHER))
     for _ in range(MOST_LEVELS):
         if b"[]" not in left:

@@ -10,7 +10,8 @@ from typing import Any, get_type_hints
 
 from scaleout.analysis.breakdown import Busy
 from scaleout.analysis.difference import Difference, Profile
-from scaleout.config.documents import LARGEST_INTEGER, is_file, parse_json, read_json, read_text
+from scaleout.config.documents import LARGEST_INTEGER, is_file, opened, read_json
+from scaleout.config.long_json import read_long_json
 from scaleout.config.reading import nearest
 from scaleout.config.units import SECONDS
 from scaleout.config.writing import write_csv, write_json
@@ -45,12 +46,20 @@ def read_side(path: Path, schedule: str | None, *, timeline: bool) -> Side:
     summary, file = read_json(path / "summary.json"), path / "timeline.json"
     trace = None
     if timeline and is_file(file):
-        trace = parse_json(
-            read_text(file, most_bytes=_MOST_TIMELINE_BYTES), where=str(file), most_bytes=_MOST_TIMELINE_BYTES
-        )
+        trace = _timeline_in(file)
         if not isinstance(trace, dict) or not _are_events(trace.get("traceEvents")):
             raise ConfigError(f"{file}: is no timeline of `scaleout run --output`; run it again")
     return side_of(summary, schedule, trace, where=str(path))
+
+
+def _timeline_in(file: Path) -> Any:
+    if file.stat().st_size > _MOST_TIMELINE_BYTES:
+        raise ConfigError(f"{file}: has more than {_MOST_TIMELINE_BYTES:,} bytes; give less")
+    with opened(file, "timeline") as stream:
+        try:
+            return read_long_json(stream.read, {"traceEvents": lambda event: True})
+        except ValueError as error:
+            raise ConfigError(f"{file}: not valid JSON ({error}); mend it") from None
 
 
 def side_of(summary: Any, schedule: str | None, trace: Mapping[str, Any] | None, *, where: str) -> Side:

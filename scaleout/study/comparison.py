@@ -14,7 +14,7 @@ from scaleout.errors import ConfigError
 from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
 from scaleout.simulation.result import Result
-from scaleout.study.job import Failure, Job, Outcome, run_all
+from scaleout.study.job import Failure, Job, Outcome, Tell, run_all
 from scaleout.study.provenance import Provenance, provenance_of
 from scaleout.workloads.config import LayeredModel, ModelFamily, load_workload
 from scaleout.workloads.families.family import WholeModel
@@ -67,6 +67,7 @@ class Comparison:
                     "schedule": outcome.schedule,
                     **asdict(outcome.breakdown),
                     "speedup": outcome.speedup,
+                    **({} if outcome.interval is None else outcome.interval.summary(outcome.makespan_s)),
                     **outcome.shares,
                     **({} if outcome.efficiency is None else asdict(outcome.efficiency)),
                     **({} if outcome.energy is None else {"energy": outcome.energy.summary()}),
@@ -97,6 +98,7 @@ def compare(
     schedules: Sequence[str] = (),
     changes: Mapping[str, Any] | None = None,
     options: SimulationOptions | None = None,
+    tell: Tell | None = None,
     **attributes: Any,
 ) -> Comparison:
     """Simulate a workload under several schedules; speed-ups are over the first.
@@ -113,6 +115,8 @@ def compare(
         Keys of the workload's file to change, where it is given by name.
     options : SimulationOptions, optional
         How the step is simulated.
+    tell : callable, optional
+        Called before each schedule with how many are done, of how many, and its name.
     **attributes
         Attributes of the options as keywords, such as ``network="link"``, which go before those of `options`.
 
@@ -131,7 +135,7 @@ def compare(
     topology = workload.topology if topology is None else topology
     topology = load_topology(topology) if isinstance(topology, str) else topology
     job = Job(workload, device, topology, options=options_of(options, **attributes))
-    found = compare_job(job, schedules or workload.schedules or DEFAULT_SCHEDULES)
+    found = compare_job(job, schedules or workload.schedules or DEFAULT_SCHEDULES, tell)
     if isinstance(workload, WholeModel):
         lack = lacking(workload, device)
         return replace(
@@ -155,6 +159,7 @@ def compare_program(
     device: Device | str,
     schedules: Sequence[str],
     options: SimulationOptions | None = None,
+    tell: Tell | None = None,
     **attributes: Any,
 ) -> Comparison:
     """Simulate the timed program of a trace under several schedules; see `compare`.
@@ -163,17 +168,17 @@ def compare_program(
     nothing is known of contention.
     """
     job = Job(program, device, topology, options=options_of(options, **attributes), traced=True)
-    return compare_job(job, schedules)
+    return compare_job(job, schedules, tell)
 
 
-def compare_job(job: Job, schedules: Sequence[str]) -> Comparison:
+def compare_job(job: Job, schedules: Sequence[str], tell: Tell | None = None) -> Comparison:
     """Simulate a job under several schedules instead of its own; each once.
 
     A `ScaleoutError` if there is none or one contradicts itself, before any is simulated, or if none can be.
     """
     if not schedules:
         raise ConfigError("no schedules to compare; give at least one, such as ['baseline', 'overlap']")
-    found = run_all([replace(job, schedule=name) for name in dict.fromkeys(schedules)])
+    found = run_all([replace(job, schedule=name) for name in dict.fromkeys(schedules)], tell)
     outcomes = [each for each in found if isinstance(each, Outcome)]
     device = job.device
     compared = compare_outcomes(outcomes, device=device if isinstance(device, str) else device.name)

@@ -6,7 +6,7 @@ Each stage is a function of its own, so that who needs no more takes the first o
 `timed` returns. `run` takes them all, `run_all` several jobs that share what they have in common.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from scaleout import schedule as schedules
 from scaleout.analysis.breakdown import Breakdown, breakdown
 from scaleout.analysis.cost import Energy, energy
 from scaleout.analysis.efficiency import Efficiency, Fit, efficiency
+from scaleout.analysis.uncertainty import Interval, interval
 from scaleout.cluster.device.annotate import annotate
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
@@ -33,6 +34,9 @@ from scaleout.simulation.run import simulate
 from scaleout.simulation.what_if import map_ranks, rank_mapping
 from scaleout.workloads.config import LayeredModel, ModelFamily
 from scaleout.workloads.generate import generate
+
+Tell = Callable[[int, int, str], None]
+"""Called with how much is done, of how much, and words for it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +173,13 @@ class Outcome:
         return efficiency(self.result, self.workload, self.device)
 
     @cached_property
+    def interval(self) -> Interval | None:
+        """Error bars of the makespan; None where the device is only a name, or says no spread."""
+        if self.device is None or self.topology is None:
+            return None
+        return interval(self.result, self.device, self.topology)
+
+    @cached_property
     def energy(self) -> Energy | None:
         """Of the step; None where the device has no power model."""
         if self.device is None or self.topology is None:
@@ -283,14 +294,17 @@ class Failure:
         return f"schedule {self.schedule}: {self.error}"
 
 
-def run_all(jobs: Sequence[Job]) -> list[Outcome | Failure]:
+def run_all(jobs: Sequence[Job], tell: Tell | None = None) -> list[Outcome | Failure]:
     """Simulate jobs that differ in their schedules alone; those that run the same work share its program.
 
-    One that fails does not keep others from running; if all fail, that is raised, of each what keeps it.
+    One that fails does not keep others from running; if all fail, that is raised, of each what keeps it. `tell` is
+    called before each with how many are done, of how many, and its schedule.
     """
     programs = Programs()
     found: list[Outcome | Failure] = []
-    for job in jobs:
+    for number, job in enumerate(jobs):
+        if tell is not None:
+            tell(number, len(jobs), job.schedule)
         try:
             found.append(run(job, programs))
         except ScaleoutError as error:

@@ -93,8 +93,9 @@ def test_a_timeline_may_be_longer_than_other_files(made, scaleout, tmp_path):
     """Those of large jobs have more than the 16 MiB of a summary."""
     (tmp_path / "long").mkdir()
     (tmp_path / "long" / "summary.json").write_text((made / "a" / "summary.json").read_text())
-    timeline = json.loads((made / "a" / "timeline.json").read_text()) | {"blanks": " " * 2**24}
-    (tmp_path / "long" / "timeline.json").write_text(json.dumps(timeline))
+    timeline = json.dumps(json.loads((made / "a" / "timeline.json").read_text()), indent=20_000)
+    assert len(timeline) > 2**24
+    (tmp_path / "long" / "timeline.json").write_text(timeline)
     code, _, err = scaleout("diff", tmp_path / "long", made / "b", "--output", tmp_path / "d")
     assert (code, err) == (0, "")
     assert (tmp_path / "d" / "timeline.json").exists()

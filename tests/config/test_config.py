@@ -105,4 +105,6 @@ def test_yaml_runs_no_code(tmp_path):
 def test_huge_numbers_are_found_wherever_a_text_is_cut(text, piece):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(documents, "_PIECE", piece)
-        assert documents._may_be_huge(text) == bool(re.search(r"[0-9]{19}|[eE][+]?[0-9]{3}", text))
+        assert (documents.decoder_of(text) is documents._CAREFUL) == bool(
+            re.search(r"[0-9]{19}|[eE][+]?[0-9]{3}", text)
+        )

@@ -60,11 +60,11 @@ def test_a_command_line(tmp_path, scaleout, monkeypatch, arguments):
 RECORDING = ("import", "pytorch", "job", "--output", "out", "--allow-partial")
 
 
-def job(change, *, world=2):
-    """A recording of one rank, of which something is changed."""
+def job(change, *, world=2, **facts):
+    """A recording of one rank, of which something is changed, with more facts."""
     rank = Rank(0, world).step(3, 0, 10**6)
     change(rank)
-    return {"job.rank0.json": json.dumps(rank.content()).encode()}
+    return {"job.rank0.json": json.dumps(rank.content() | facts).encode()}
 
 
 def of_groups(count, size, *, stride=1):
@@ -114,7 +114,11 @@ def kernel_with(**changes):
 BLANKS = b'{"traceEvents": [' + b" " * 2**27
 RECORDINGS = {
     "zipped blanks": ({"job.rank0.json.gz": gzip.compress(BLANKS, mtime=0)}, "more than 40 times its size"),
-    "zipped values": ({"job.rank0.json.gz": gzip.compress(b"[" + b"0," * 2**23, mtime=0)}, "4 values for each of"),
+    "zipped values": ({"job.rank0.json.gz": gzip.compress(b"[" + b"{}," * 2**22, mtime=0)}, "4 values for each of"),
+    "an event of 95 MB": (job(lambda rank: rank.kernel(9, 9, x=[[{"a": 0}] * 1000] * 10000)), "more than 2,000,000"),
+    "an event of texts": (job(lambda rank: rank.kernel(9, 9, x=["ab"] * 2_100_000)), "more than 2,000,000 values"),
+    "facts of 95 MB": (job(lambda rank: None, facts=[["1"] * 1000] * 19000), "more than 2,000,000 values"),
+    "events of events": (job(lambda rank: rank.events.append([])), "[] is no event"),
     "an archive of blanks": ({"job.tar.gz": archived({"rank0.json": BLANKS})}, "more than 40 times its size"),
     "an archive of others": ({"job.tar.xz": archived({"x.bin": BLANKS}, mode="w:xz")}, "more than 40 times its size"),
     "an archive of zipped blanks": (
@@ -281,7 +285,7 @@ def test_the_page_names_the_limits():
     for limit in (
         f"a YAML file | {yaml_files.MOST_BYTES // mib} MiB", f"counted again | {yaml_files.MOST_VALUES:,} |",
         f"an output of nccl-tests | {documents.MOST_BYTES // mib} MiB", f"one another | {documents.MOST_LEVELS} |",
-        f"numbers | {documents.LARGEST_INTEGER.bit_length() + 1} bits",
+        f"texts too | {documents.MOST_VALUES:,} |", f"numbers | {documents.LARGEST_INTEGER.bit_length() + 1} bits",
         f"unit | {documents.LEAST_NUMBER:g} to {documents.LARGEST_NUMBER:g},",
         f"workload | 2^{units.MOST_COUNT.bit_length() - 1} |", f"rows | {units.MOST_WRITTEN:,} |",
         f"row | {documents.MAX_RANKS:,} |", f"step | {training.MOST_PASSES:,} |",

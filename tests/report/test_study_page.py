@@ -1,8 +1,5 @@
 """The page of a study, opened in a real browser without a network; its charts' data worked by hand."""
 
-import os
-import shutil
-
 import pandas as pd
 import pytest
 
@@ -10,7 +7,6 @@ from scaleout.report.pages.study import write_study_report
 from scaleout.report.pages.views import Cases, chart_of, views_of
 from scaleout.study.sweep.study import View, study_of
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 AWKWARD = "</script><script>document.title = 'taken'</script>"
 
 FILE = {
@@ -132,19 +128,6 @@ def test_panels_of_ratios_share_their_colours(result, shared):
     assert (chart["resolve"]["scale"].get("color") == "independent") is not shared
     dark = {(row["schedule"], row[result]) for row in data_of(view) if row["dark"]}
     assert dark == ({("baseline", 1.0)} if shared else {("baseline", 32.0), ("overlap", 24.0)})
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine: pages are not opened")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        sandbox = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=sandbox)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture

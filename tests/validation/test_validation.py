@@ -295,7 +295,7 @@ def test_the_command_line(tmp_path):
     summary = json.loads(printed.output)
     assert summary == json.loads((out / "validation.json").read_text())
     assert {"rows", "mean_absolute_error", "median_absolute_error", "worst", "bias"} <= summary.keys()
-    assert summary["rows"][0].keys() == {"id", "measured_us", "predicted_us", "error"}
+    assert summary["rows"][0].keys() == {"id", "measured_us", "predicted_us", "low_us", "high_us", "error"}
     assert summary["rows"][2]["predicted_us"] is None
     assert summary["coverage"] == pytest.approx(2 / 3)
 

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from scaleout.config.documents import decode_json
+from scaleout.config.long_json import read_long_json
 from scaleout.errors import ConfigError, TraceError
+from scaleout.interop.pytorch.kineto import events_with_a_use
 
 MOST_BYTES = 2 * 2**30
 """Of one file when it is unpacked; a rank of a long recording takes some 100 MB."""
@@ -51,13 +52,13 @@ def recorded_files(paths: Sequence[Path]) -> Iterator[Found]:
     """
     seen: set[Path] = set()
     for path in paths:
-        for place, read in _places(path):
+        for place, opened in _places(path):
             if place in seen:
                 continue
             seen.add(place)
             if len(seen) > _MOST_FILES:
                 raise TraceError(f"{path}: more than {_MOST_FILES:,} files; give the files of one job")
-            content = _parsed(read, place)
+            content = _parsed(opened, place)
             if path.is_dir() and not is_recording(content):
                 continue
             yield Found(place, *_job_and_rank(place.name), content)
@@ -75,11 +76,11 @@ def is_recording(content: Any) -> bool:
     return isinstance(content, list) and bool(content) and isinstance(content[0], dict) and "ph" in content[0]
 
 
-Read = Callable[[], bytes]
-"""Gives all bytes of a file, unpacked."""
+Open = Callable[[], BinaryIO]
+"""Opens a file that holds its bytes unpacked."""
 
 
-def _places(path: Path) -> Iterator[tuple[Path, Read]]:
+def _places(path: Path) -> Iterator[tuple[Path, Open]]:
     if path.is_dir():
         found = sorted(file for file in path.rglob("*") if file.is_file() and _NAMES.search(file.name))
     elif path.is_file():
@@ -97,10 +98,10 @@ def _places(path: Path) -> Iterator[tuple[Path, Read]]:
         if _ARCHIVES.search(file.name):
             yield from _members(file)
         else:
-            yield file, lambda file=file: _bytes_of(file)  # type: ignore[misc]
+            yield file, lambda file=file: _opened(file)  # type: ignore[misc]
 
 
-class _Unpacked:
+class _Unpacked(io.RawIOBase):
     """What a packed file holds, as far as a file of its size can hold it."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
@@ -108,19 +109,17 @@ class _Unpacked:
         self._bytes_left = MOST_TIMES * path.stat().st_size + _SMALL_BYTES
         self._values_left = VALUES_A_BYTE * path.stat().st_size + _SMALL_BYTES
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int = -1) -> bytes:
         """Read some bytes."""
-        return self._counted(self._file.read(size))
+        return self.counted(self._file.read(size))
 
-    def whole(self, file: BinaryIO) -> bytes:
-        """Read all bytes of a file that it holds, or of itself."""
-        pieces, left = [], MOST_BYTES + 1
-        while left > 0 and (piece := file.read(min(left, _SMALL_BYTES))):
-            pieces.append(self._counted(piece))
-            left -= len(piece)
-        return b"".join(pieces)
+    def close(self) -> None:
+        """Close the packed file."""
+        self._file.close()
+        super().close()
 
-    def _counted(self, data: bytes) -> bytes:
+    def counted(self, data: bytes) -> bytes:
+        """Return bytes that were unpacked, which count."""
         self._bytes_left -= len(data)
         self._values_left -= data.count(b",")
         if min(self._bytes_left, self._values_left) < 0:
@@ -131,52 +130,85 @@ class _Unpacked:
         return data
 
 
-def _bytes_of(path: Path) -> bytes:
+class _Member(io.RawIOBase):
+    """A file that is packed once more in a packed archive."""
+
+    def __init__(self, unpacked: _Unpacked, file: BinaryIO) -> None:
+        self._unpacked, self._file = unpacked, file
+
+    def read(self, size: int = -1) -> bytes:
+        """Read some bytes, which count as unpacked."""
+        return self._unpacked.counted(self._file.read(size))
+
+
+def _opened(path: Path) -> BinaryIO:
     if not path.name.lower().endswith(".gz"):
-        with path.open("rb") as plain:
-            return plain.read(min(MOST_BYTES, path.stat().st_size) + 1)  # taken before it is read
-    with gzip.open(path) as zipped:
-        file = cast("BinaryIO", zipped)
-        return _Unpacked(path, file).whole(file)
+        return path.open("rb")
+    return cast("BinaryIO", _Unpacked(path, cast("BinaryIO", gzip.open(path))))
 
 
 _OPENED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
 """How packed files begin."""
+_DAMAGES = (tarfile.TarError, lzma.LZMAError, EOFError, zlib.error, OSError)
 
 
-def _members(path: Path) -> Iterator[tuple[Path, Read]]:
-    """Yield the recordings in an archive, which is not unpacked to the disk."""
+def _members(path: Path) -> Iterator[tuple[Path, Open]]:
+    """Yield the recordings in an archive, which is not unpacked to the disk; each is read before the next."""
     try:
         with path.open("rb") as file:
             begins = file.read(2)
         with _OPENED.get(begins, open)(path, "rb") as file:
             unpacked = _Unpacked(path, file)
-            with tarfile.open(fileobj=unpacked, mode="r|") as archive:  # type: ignore[call-overload]
+            with tarfile.open(fileobj=unpacked, mode="r|") as archive:
                 for member in archive:
                     if member.isreg() and not member.issparse() and _NAMES.search(member.name):
-                        content = archive.extractfile(member)
-                        assert content is not None
-                        data = content.read()
+                        content = cast("BinaryIO", archive.extractfile(member))
                         if member.name.lower().endswith(".gz"):
-                            data = unpacked.whole(cast("BinaryIO", gzip.GzipFile(fileobj=io.BytesIO(data))))
-                        yield path / member.name, lambda data=data: data  # type: ignore[misc]
-    except (tarfile.TarError, lzma.LZMAError, EOFError, zlib.error, OSError, ValueError) as error:
+                            zipped = cast("BinaryIO", gzip.GzipFile(fileobj=content))
+                            content = cast("BinaryIO", _Member(unpacked, zipped))
+                        yield path / member.name, lambda content=content: content  # type: ignore[misc]
+    except (*_DAMAGES, ValueError) as error:
         raise TraceError(f"{path}: is a damaged archive ({error}); copy it again") from None
 
 
-def _parsed(read: Read, path: Path) -> Any:
+def _parsed(opened: Open, path: Path) -> Any:
+    """Read a file without the events that `read_kineto` has no use for."""
     try:
-        data = read()
-    except (OSError, EOFError, zlib.error) as error:
+        with opened() as file:
+            return read_long_json(_limited(file, path), _long_lists(path))
+    except _DAMAGES as error:
         raise TraceError(f"{path}: cannot be read ({error}); copy it again") from None
-    if len(data) > MOST_BYTES:
-        raise TraceError(f"{path}: has more than {MOST_BYTES:,} bytes; record fewer steps")
-    try:
-        return decode_json(data.decode("utf-8-sig"), most_bytes=MOST_BYTES)
     except ValueError as error:
         raise TraceError(
             f"{path}: is no whole JSON ({error}); if the job was killed while it was written, record it again"
         ) from None
+
+
+def _long_lists(path: Path) -> dict[str, Callable[[Any], bool]]:
+    """Return under which keys long lists stand, and what chooses their elements."""
+    events = events_with_a_use(path)
+
+    def is_node(node: Any) -> bool:
+        if not isinstance(node, dict):
+            raise TraceError(f"{path}: its nodes are no list of nodes; record it again")
+        return True
+
+    return {"": events, "traceEvents": events, "nodes": is_node}
+
+
+def _limited(file: BinaryIO, path: Path) -> Callable[[int], bytes]:
+    """Return what reads a file piece by piece, as far as `MOST_BYTES`."""
+    left = MOST_BYTES
+
+    def read(size: int) -> bytes:
+        nonlocal left
+        data = file.read(size)
+        left -= len(data)
+        if left < 0:
+            raise TraceError(f"{path}: has more than {MOST_BYTES:,} bytes; record fewer steps")
+        return data
+
+    return read
 
 
 def _job_and_rank(name: str) -> tuple[str, int | None]:

@@ -5,14 +5,14 @@ whole or broken microseconds, and metadata of collectives stands on kernels, on 
 follows knows one form. Times are microseconds since the earliest event of the file.
 """
 
+import math
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +132,7 @@ _WORK = {"kernel": WorkKind.KERNEL, "gpu_memcpy": WorkKind.COPY, "memcpy": WorkK
          "memset": WorkKind.SET, "concurrent_kernel": WorkKind.KERNEL}  # fmt: skip
 _CALLS = {"cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "privateuse1_runtime"}
 _OPERATORS = {"cpu_op", "operator", "user_annotation"}
+_READ = {*_WORK, *_CALLS, *_OPERATORS, "cuda_sync"}
 _LARGEST_US = 1e18
 """Of times: clocks count from the start of the machine, or from 1970."""
 _LONGEST_US = SECONDS.largest * 1e6
@@ -166,6 +167,27 @@ def call_kind(name: str) -> CallKind | None:
         if pattern.search(name):
             return kind
     return None
+
+
+def events_with_a_use(path: Path) -> Callable[[Any], bool]:
+    """Return what tells of an event, one after the other, whether `read_kineto` has a use for it.
+
+    Of categories that are not read, what is the earliest so far is: the clock of a file begins there.
+    """
+    earliest = math.inf
+
+    def has_a_use(event: Any) -> bool:
+        nonlocal earliest
+        if not isinstance(event, dict):
+            raise TraceError(f"{path}: {shown(event)} is no event; give what torch.profiler exported")
+        if event.get("ph") != "X":
+            return False
+        if str(event.get("cat", "")).lower() in _READ:
+            return True
+        before, earliest = earliest, min(earliest, _number(event, "ts", path))
+        return earliest < before
+
+    return has_a_use
 
 
 def read_kineto(content: Any, path: Path) -> Recording:
@@ -216,7 +238,7 @@ def _take(recording: Recording, event: Mapping[str, Any], start_us: float, exter
     category, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
     args = event.get("args")
     args = args if isinstance(args, dict) else {}
-    if category not in _WORK and category not in _CALLS and category not in _OPERATORS and category != "cuda_sync":
+    if category not in _READ:
         return
     lasts_us = _number(event, "dur", recording.path, default=0.0)
     end_us = start_us + lasts_us
@@ -280,7 +302,7 @@ def shape_of(sizes: object) -> tuple[int, ...] | None:
         return None
     if any(type(size) is not int or size < 0 for size in sizes):
         return None
-    return tuple(sizes) if prod(sizes) <= _MOST_ELEMENTS else None
+    return tuple(sizes) if math.prod(sizes) <= _MOST_ELEMENTS else None
 
 
 def _rank(value: object) -> int | None:

@@ -75,7 +75,7 @@ def write_study_report(cases: pd.DataFrame, study: Study, directory: Path) -> di
     page = _template().render(
         title=study.title or study.name, description=study.description, source=study.source.rstrip("."),
         version=scaleout.__version__, counts=_counts(cases), fastest=_fastest(drawn), views=views,
-        charts=_script(charts), chart_script=Markup(_chart_script()),
+        charts=as_script(charts), chart_script=Markup(_chart_script()),
         table_script=Markup(_table_script()), table=Markup(_table(drawn)), failures=_failures(cases),
     )  # fmt: skip
     write_bytes(directory / "report.html", page.encode())
@@ -89,7 +89,7 @@ def _template() -> jinja2.Template:
     )
 
 
-def _script(value: Any) -> Markup:
+def as_script(value: Any) -> Markup:
     """Return a value as JSON inside a script, which no text in it can end."""
     return Markup(json.dumps(value, default=str).replace("<", "\\u003c"))
 

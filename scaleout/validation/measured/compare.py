@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from scaleout.analysis.uncertainty import Interval
 from scaleout.errors import ConfigError, GraphError, SimulationError
 from scaleout.program import operations
 from scaleout.program.fastest import fastest
@@ -116,11 +117,16 @@ def family_of(row: Row) -> Family | None:
     return table_named(row.source) or next((family for knows, family in FAMILIES if knows(row)), None)
 
 
+_ENDS = ("low", "high")
+"""Of error bars, the begin of their names in JSON."""
+
+
 @dataclass(frozen=True)
 class Compared:
     """The measured and the predicted number of a row, in seconds or bytes (`quantity`), or the `reason` for none.
 
     `variant` is the case for which a number of chunks is to be chosen, and the number in this row; see `Choice`.
+    `interval` has the error bars of the prediction, where it has any.
     """
 
     id: str
@@ -132,6 +138,12 @@ class Compared:
     quantity: str = "time"
     variant: tuple[str, int] | None = None
     note: str = ""
+    interval: Interval | None = None
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """The ends of the error bars."""
+        return None if self.interval is None or self.predicted is None else self.interval.of(self.predicted)
 
     @property
     def error(self) -> float | None:
@@ -149,6 +161,7 @@ class Compared:
             "id": self.id,
             f"measured_{unit}": None if self.measured is None else self.measured * per_base,
             f"predicted_{unit}": None if self.predicted is None else self.predicted * per_base,
+            **{f"{end}_{unit}": at * per_base for end, at in zip(_ENDS, self.span or (), strict=False)},
             "error": self.error,
             **({"reason": self.reason} if self.reason else {}),
             **({"note": self.note} if self.note else {}),
@@ -160,6 +173,11 @@ class Comparison:
     """All rows of some files."""
 
     rows: tuple[Compared, ...]
+
+    @property
+    def bars(self) -> "ErrorBars | None":
+        """How well the error bars hold; None if no row has any."""
+        return error_bars_of(self.rows)
 
     @property
     def accuracy(self) -> Accuracy:
@@ -176,7 +194,32 @@ class Comparison:
         """Return the numbers as plain values, as `scaleout validate --json` prints them; unknown ones are null."""
         rows = [row.summary() for row in self.rows]
         families = {name: _plain(accuracy) for name, accuracy in self.families.items()}
-        return {"rows": rows, **_plain(self.accuracy), "families": families}
+        bars = {} if self.bars is None else {"intervals": asdict(self.bars)}
+        return {"rows": rows, **_plain(self.accuracy), "families": families, **bars}
+
+
+@dataclass(frozen=True)
+class ErrorBars:
+    """Of rows with error bars: the shares of measured times that lie within them, below and above.
+
+    `median_width` is that of the whole interval over the prediction.
+    """
+
+    num_rows: int
+    within: float
+    below: float
+    above: float
+    median_width: float
+
+
+def error_bars_of(rows: Sequence[Compared]) -> ErrorBars | None:
+    """Sum up how well the error bars of rows hold; None if none has any."""
+    spans = [(row.measured, *row.span, row.predicted) for row in rows if row.span and row.measured is not None]
+    if not spans:
+        return None
+    measured, low, high, predicted = np.array(spans).T
+    below, above = float((measured < low).mean()), float((measured > high).mean())
+    return ErrorBars(len(spans), 1.0 - below - above, below, above, float(np.median((high - low) / predicted)))
 
 
 def _accuracy(rows: Sequence[Compared]) -> Accuracy:
@@ -222,7 +265,15 @@ def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
         measured, quantity = case.measured, case.quantity
         name, predicted = _name(row, family, quantity), case.predict()
         return Compared(
-            row.id, row.name, name, measured, predicted, quantity=quantity, variant=case.variant, note=case.note
+            row.id,
+            row.name,
+            name,
+            measured,
+            predicted,
+            quantity=quantity,
+            variant=case.variant,
+            interval=case.interval(),
+            note=case.note,
         )
     except (NoModelError, GraphError, SimulationError) as reason:
         return Compared(row.id, row.name, _name(row, family, quantity), measured, None, str(reason), quantity)

@@ -1,0 +1,86 @@
+"""What a document asked, asked again: the `inputs` of any job of the command line or of a study, with some changed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from scaleout.api.collectives import CollectiveAnswer, collective
+from scaleout.api.inputs import inputs_of
+from scaleout.api.runs import RunAnswer, ran
+from scaleout.api.traces import read_trace
+from scaleout.config.units import BYTES_PER_S, SECONDS, parse
+from scaleout.errors import ConfigError, shown
+from scaleout.study.comparison import compare
+from scaleout.study.job import Tell
+from scaleout.study.sweep.cases import Resolver, changes_of, options_of
+
+_QUANTITIES = {"bandwidth": (BYTES_PER_S, "B/s"), "latency": (SECONDS, "s")}
+
+
+def run_inputs(inputs: Mapping[str, Any], tell: Tell | None = None) -> RunAnswer:
+    """Simulate the job that the inputs of a document are of: of a workload, or of the traces of a folder.
+
+    Parameters
+    ----------
+    inputs : mapping
+        By the keys of a study's file; keys that are not of a job, as those of a search, are passed over.
+    tell : callable, optional
+        Called before each schedule with how many are done, of how many, and its name.
+
+    Raises
+    ------
+    ScaleoutError
+        If they are of no job, or as `scaleout.run`.
+
+    >>> run_inputs({"workload": "dlrm-128", "schedule": ["fused"]}).outcomes[0].schedule
+    'fused'
+    """
+    given: dict[str, Any] = {key: tuple(each) if isinstance(each, list) else each for key, each in inputs.items()}
+    schedules = _names(given.pop("schedule", ()))
+    if "trace" in given:
+        edits = {key.removeprefix("edit."): str(each) for key, each in given.items() if key.startswith("edit.")}
+        return read_trace(given["trace"]).edit(**edits).run(
+            topology=given.get("topology"), device=given.get("device"), schedules=schedules,
+            network_changes=changes_of(given), options=options_of(given), tell=tell,
+        )  # fmt: skip
+    if not isinstance(given.get("workload"), str):
+        raise ConfigError(f"inputs say no workload, but {shown(given.get('workload'))}; give those of a job")
+    case = Resolver().resolve(0, given)
+    if case.error:
+        raise ConfigError(case.error)
+    assert case.workload is not None
+    assert case.topology is not None
+    assert case.device is not None
+    found = compare(
+        case.workload.value, topology=case.topology.value, device=case.device.value, schedules=schedules,
+        options=case.options, tell=tell,
+    )  # fmt: skip
+    return RunAnswer(found, {**inputs_of({}, options=case.options), **case.inputs, "schedule": ran(found)})
+
+
+def collective_inputs(inputs: Mapping[str, Any]) -> CollectiveAnswer:
+    """Time the collective that the inputs of a document are of; `ScaleoutError` as `scaleout.collective`."""
+    given = dict(inputs)
+    known = ("ranks", "algorithm", "network", "injection", "num_chunks", "policy")
+    return collective(
+        str(given["collective"]), given["bytes"], topology=given["topology"], network_changes=changes_of(given),
+        **{key: given[key] for key in known if given.get(key) is not None},
+    )  # fmt: skip
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(map(str, value))
+
+
+def scaled(inputs: Mapping[str, Any], key: str, factor: float) -> dict[str, Any]:
+    """Return inputs with a bandwidth or latency multiplied, whether they change it already or not.
+
+    >>> scaled({"bandwidth.ndr": "2x"}, "bandwidth.ndr", 0.5), scaled({"latency.0": "700 ns"}, "latency.0", 1.0)
+    ({'bandwidth.ndr': '1x'}, {'latency.0': '700 ns'})
+    """
+    if factor == 1:
+        return dict(inputs)
+    now = str(inputs.get(key, "1x"))
+    if now.endswith("x"):
+        return {**inputs, key: f"{float(now[:-1]) * factor:.12g}x"}
+    quantity, unit = _QUANTITIES[key.partition(".")[0]]
+    return {**inputs, key: f"{parse(now, quantity) * factor:.12g} {unit}"}

@@ -1,0 +1,351 @@
+"""Any output of scaleout, opened to be looked at: what it holds, and the jobs in it, to be simulated with changes.
+
+An output is a folder of ``--output``, a file of ``--json``, a study's folder, a timeline, or a folder of traces. What
+a job is changed by is a choice of prepared values, so that no text from a browser reaches the simulator.
+"""
+
+import base64
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from scaleout.api.again import collective_inputs, run_inputs, scaled
+from scaleout.api.answer import Answer
+from scaleout.api.collectives import CollectiveAnswer
+from scaleout.api.networks import load_topology
+from scaleout.api.runs import RunAnswer
+from scaleout.api.traces import read_trace
+from scaleout.cluster.topology.topology import Topology
+from scaleout.cluster.topology.what_if import names_of
+from scaleout.config.documents import is_file, parse_json, read_json, read_text
+from scaleout.config.units import format_seconds
+from scaleout.errors import ConfigError, ScaleoutError
+from scaleout.network.flow.link_traffic import LinkTraffic
+from scaleout.report.drawing import draw
+from scaleout.report.pages.document import Cell, Table, facts_of, table_of, tables_of
+from scaleout.report.pages.slices import Slices, slices_of
+from scaleout.report.pages.view import Control, Page
+from scaleout.schedule import SCHEDULES
+from scaleout.simulation.options import NETWORKS
+from scaleout.study.job import Tell
+from scaleout.study.sweep.cases import changes_of
+from scaleout.study.sweep.columns import COLUMNS
+from scaleout.workloads.config import load_workload
+
+Inputs = Mapping[str, Any]
+
+_MOST_TIMELINE_BYTES = 2**30
+_MOST_JOBS = 200
+_MOST_PICTURE_BYTES = 4 * 2**20
+_MOST_LABEL = 90
+_FACTORS = (0.125, 0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0)
+_BATCHES = (0.25, 0.5, 1.0, 2.0, 4.0)
+_BATCH_KEYS = ("batch_per_replica", "global_batch")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A job of an output: what it is called, and its inputs."""
+
+    label: str
+    inputs: Inputs
+
+
+@dataclass(frozen=True, eq=False)
+class Output:
+    """An output that was opened: its page, and the jobs that can be simulated again."""
+
+    page: Page
+    jobs: tuple[Asked, ...]
+    makespans: Mapping[str, float]  # of the schedules of the file, for comparison
+
+    def controls(self, job: int) -> list[Control]:
+        """What can be changed of a job."""
+        return [offered.control for offered in offered_of(self.jobs[job].inputs)]
+
+    def again(self, job: int, changes: Mapping[str, int], tell: Tell | None = None) -> Answer:
+        """Simulate a job with changes: control to the place of its value. `ScaleoutError` as `scaleout.run`."""
+        inputs = self.jobs[job].inputs
+        for offered in offered_of(inputs):
+            place = changes.get(offered.control.name)
+            if place is not None and place != offered.control.at:
+                inputs = offered.change(inputs, offered.control.values[place])
+        return collective_inputs(inputs) if "collective" in inputs else run_inputs(inputs, tell)
+
+
+@dataclass(frozen=True)
+class _Offered:
+    """A control, and what choosing one of its values makes of the inputs."""
+
+    control: Control
+    change: Callable[[Inputs, Any], dict[str, Any]]
+
+
+def offered_of(inputs: Inputs) -> list[_Offered]:
+    """Return what can be changed of a job: bandwidths, latencies, batch, schedule and network model."""
+    found = list[_Offered]()
+    topology = network_of(inputs)
+    for kind in ("bandwidth", "latency"):
+        for key, label in _dimensions(inputs, kind, topology) if topology is not None else ():
+            found.append(_factors(key, f"{kind} of {label}", _scaling(key)))
+    found += _batches(inputs)
+    if "collective" not in inputs:
+        now = (
+            tuple(inputs.get("schedule") or ())
+            if not isinstance(inputs.get("schedule"), str)
+            else (inputs["schedule"],)
+        )
+        choices = [now, *((name,) for name in SCHEDULES if (name,) != now)]
+        labels = [", ".join(now) or "the workload's", *(name for name in SCHEDULES if (name,) != now)]
+        found.append(_choice("schedule", choices, labels, lambda of, to: {**of, "schedule": list(to)}))
+    network = str(inputs.get("network", NETWORKS[0]))
+    if topology is not None and network in NETWORKS:
+        models = [network, *(name for name in NETWORKS if name != network)]
+        found.append(_choice("network model", models, models, lambda of, to: {**of, "network": to}))
+    return found
+
+
+def _setting(key: str) -> Callable[[Inputs, Any], dict[str, Any]]:
+    return lambda of, value: {**of, key: value}
+
+
+def _scaling(key: str) -> Callable[[Inputs, Any], dict[str, Any]]:
+    return lambda of, factor: scaled(of, key, factor)
+
+
+def _choice(name: str, values: Sequence[Any], labels: Sequence[str], change: Callable[..., dict[str, Any]]) -> _Offered:
+    return _Offered(Control(name, name, tuple(values), tuple(labels), 0, slider=False), change)
+
+
+def _factors(name: str, label: str, change: Callable[..., dict[str, Any]]) -> _Offered:
+    labels = tuple(f"{factor:g}x" for factor in _FACTORS)
+    return _Offered(Control(name, label, _FACTORS, labels, _FACTORS.index(1.0)), change)
+
+
+def network_of(inputs: Inputs) -> Topology | None:
+    """Return the network of a job with its changes; None where the inputs name none that is known here."""
+    try:
+        name = inputs.get("topology")
+        if name is None and isinstance(inputs.get("workload"), str):
+            name = load_workload(inputs["workload"]).topology
+        given = {key: tuple(each) if isinstance(each, list) else each for key, each in inputs.items()}
+        return load_topology(name, changes_of(given)) if isinstance(name, str) else None
+    except ScaleoutError:
+        return None
+
+
+def _dimensions(inputs: Inputs, kind: str, topology: Topology) -> list[tuple[str, str]]:
+    """Return the key of the inputs that changes each dimension, and what it is called."""
+    given = {key.partition(".")[2]: key for key in inputs if key.startswith(f"{kind}.")}
+    if "all" in given:
+        return [(given["all"], "all dimensions")]
+    found = dict[str, str]()
+    for names, dimension in zip(names_of(topology), topology.dimensions, strict=True):
+        if dimension.size > 1:
+            key = next((given[name] for name in names if name in given), f"{kind}.{names[0]}")
+            found.setdefault(key, f"dimension {names[0]} ({names[1] if len(names) > 1 else dimension.kind})")
+    return list(found.items())
+
+
+def _batches(inputs: Inputs) -> list[_Offered]:
+    if "trace" in inputs:
+        if not any(key.startswith("edit.") for key in inputs) and read_trace(inputs["trace"]).is_recording:
+            labels = tuple(f"{factor:g}x" for factor in _BATCHES)
+            control = Control("batch", "batch", _BATCHES, labels, _BATCHES.index(1.0))
+            return [_Offered(control, lambda of, to: {**of, "edit.batch": f"{to:g}x"})]
+        return []
+    if not isinstance(inputs.get("workload"), str):
+        return []
+    settings = {key.removeprefix("set."): each for key, each in inputs.items() if key.startswith("set.")}
+    try:
+        workload = load_workload(inputs["workload"], settings)
+    except ScaleoutError:
+        return []
+    for name in _BATCH_KEYS:
+        now = getattr(workload, name, None)
+        if now:
+            sizes = tuple(dict.fromkeys(round(now * factor) for factor in _BATCHES if now * factor >= 1))
+            control = Control(
+                f"set.{name}", name.replace("_", " "), sizes, tuple(f"{n:,}" for n in sizes), sizes.index(now)
+            )
+            return [_Offered(control, _setting(f"set.{name}"))]
+    return []
+
+
+def open_output(path: Path, *, topology: str | None = None) -> Output:
+    """Open an output; `ScaleoutError` if it is none, or damaged: the message says what, where and what to do.
+
+    Parameters
+    ----------
+    path : Path
+        A folder of ``--output``, of a study or of traces, or a file of ``--json`` or a timeline.
+    topology : str, optional
+        On which the traces of a folder are simulated.
+    """
+    if is_file(path / "summary.json"):
+        return _result(read_json(path / "summary.json"), path / "summary.json", path)
+    if is_file(path / "cases.parquet"):
+        return _study(path)
+    if path.is_dir() and any(path.glob("*.et")):
+        trace = read_trace(path)
+        inputs = {"trace": str(path), **({"topology": topology} if topology else {})}
+        page = Page(trace.title, "traces", facts=[("ranks", f"{trace.program.num_ranks:,}"), *trace.facts.items()])
+        return _with_jobs(page, [Asked(trace.title, inputs)], {})
+    if is_file(path):
+        found = parse_json(
+            read_text(path, most_bytes=_MOST_TIMELINE_BYTES), where=str(path), most_bytes=_MOST_TIMELINE_BYTES
+        )
+        if isinstance(found, list) or (isinstance(found, dict) and "traceEvents" in found):
+            slices = slices_of(found, where=str(path))
+            facts = [("slices", f"{len(slices.events):,}"), ("end", format_seconds(slices.end))]
+            return Output(Page(path.name, "timeline", facts=facts, slices=slices), (), {})
+        return _result(found, path, None)
+    raise ConfigError(
+        f"{path}: is no output of scaleout; give a folder of --output (run, study, search, diff, ...) or of traces, a "
+        f"file of --json, or a timeline"
+    )
+
+
+def _result(document: Any, path: Path, folder: Path | None) -> Output:
+    """Open a document, with what lies beside it in its folder."""
+    if not (isinstance(document, dict) and isinstance(document.get("inputs"), dict) and "command" in document):
+        raise ConfigError(
+            f"{path}: is no document of `scaleout ... --json` (it has no `command` and `inputs`); give one"
+        )
+    inputs, command = document["inputs"], str(document["command"])
+    slices, notes = None, list[str]()
+    if folder is not None and is_file(folder / "timeline.json"):
+        file = folder / "timeline.json"
+        try:
+            text = read_text(file, most_bytes=_MOST_TIMELINE_BYTES)
+            slices = slices_of(parse_json(text, where=str(file), most_bytes=_MOST_TIMELINE_BYTES), where=str(file))
+        except ConfigError as error:
+            notes.append(str(error))
+    pictures = _pictures(folder) if folder is not None else []
+    loads = [each for each in pictures if each[0].startswith("links")]
+    title = ", ".join(str(document[key]) for key in ("workload", "topology", "device") if key in document)
+    page = Page(
+        title or str(folder or path), f"scaleout {command}", facts=facts_of(document),
+        tables=tables_of(document), slices=slices,
+        loads=loads, pictures=[each for each in pictures if each not in loads], notes=notes,
+    )  # fmt: skip
+    rows = document.get("results")
+    times = {
+        row["schedule"]: float(row["makespan_s"]) for row in (rows if isinstance(rows, list) else [])
+        if isinstance(row, dict) and isinstance(row.get("makespan_s"), float) and isinstance(row.get("schedule"), str)
+    } if command == "run" else {}  # fmt: skip
+    return _with_jobs(page, _jobs(document, inputs), times)
+
+
+def _jobs(document: Mapping[str, Any], inputs: Inputs) -> list[Asked]:
+    """Return the jobs of a document: each plan of a search, or the one of other commands."""
+    plans = document.get("fastest")
+    if isinstance(plans, list):
+        found = [each for each in plans if isinstance(each, dict) and isinstance(each.get("inputs"), dict)]
+        return [Asked(f"plan {number}", each["inputs"]) for number, each in enumerate(found[:_MOST_JOBS], start=1)]
+    known = "collective" in inputs or "trace" in inputs or isinstance(inputs.get("workload"), str)
+    return [Asked(str(document["command"]), inputs)] if known else []
+
+
+def _with_jobs(page: Page, jobs: Sequence[Asked], makespans: Mapping[str, float]) -> Output:
+    first = jobs[0].inputs if jobs else {}
+    topology = network_of(first) if jobs else None
+    page = replace(
+        page, jobs=[each.label for each in jobs], network=draw(topology) if topology is not None else (),
+        controls=[offered.control for offered in offered_of(first)] if jobs else (),
+    )  # fmt: skip
+    return Output(page, tuple(jobs), makespans)
+
+
+def _study(folder: Path) -> Output:
+    """Open the folder of a study: its cases, the fastest first among the jobs, and its figures."""
+    import pandas as pd  # noqa: PLC0415 - takes half a second
+
+    try:
+        cases = pd.read_parquet(folder / "cases.parquet")
+        columns = list(cases.columns)
+        inputs = columns[columns.index("timeline") + 1 : columns.index("ranks")]
+        ran = cases[cases["status"] == "ok"].sort_values("makespan_s", kind="stable").head(_MOST_JOBS)
+    except Exception as error:  # whatever a reader of Parquet finds wrong
+        raise ConfigError(
+            f"{folder / 'cases.parquet'}: is no table of a study ({error}); run the study again"
+        ) from None
+    shown = [name for name in columns if name in (*inputs, *COLUMNS, "case", "status", "message", "run")]
+    known = cases[shown].astype(object).where(cases[shown].notna(), None)
+    rows = [dict(zip(shown, row, strict=True)) for row in known.itertuples(index=False)]
+    varied = [name for name in inputs if cases[name].nunique() > 1]
+    jobs = []
+    for row in ran.astype(object).where(ran.notna(), None).to_dict("records"):
+        given = {name: row[name] for name in inputs if row[name] is not None}
+        words = ", ".join(f"{name.removeprefix('set.')} {row[name]}" for name in varied if row[name] is not None)
+        jobs.append(Asked(f"case {row['case']}: {words}"[:_MOST_LABEL], given))
+    facts = [("cases", f"{len(cases):,}"), *((str(key), f"{n:,}") for key, n in cases["status"].value_counts().items())]
+    page = Page(
+        str(folder),
+        "scaleout study",
+        facts=facts,
+        tables=[table_of("cases", rows)],
+        pictures=_pictures(folder / "figures"),
+    )
+    return _with_jobs(page, jobs, {})
+
+
+def _pictures(folder: Path) -> list[tuple[str, str]]:
+    """Return the pictures of a folder: what each is, and its content as a data address."""
+    found = []
+    for file in sorted(folder.glob("*.png")):
+        if is_file(file) and file.stat().st_size <= _MOST_PICTURE_BYTES:
+            found.append((file.stem.replace("-", " "), _address(file)))
+    return found
+
+
+def _address(file: Path) -> str:
+    return "data:image/png;base64," + base64.b64encode(file.read_bytes()).decode()
+
+
+def loads_of(answer: Answer) -> list[tuple[str, str]]:
+    """Return pictures of how busy the links are, where the network model knows links."""
+    traffic = dict[str, LinkTraffic]()
+    if isinstance(answer, RunAnswer):
+        traffic = {each.schedule: each.result.link_traffic for each in answer.outcomes if each.result.link_traffic}
+    if isinstance(answer, CollectiveAnswer):
+        traffic = {row["algorithm"]: row["traffic"] for rows in answer.by_size for row in rows if row.get("traffic")}
+    if not traffic:
+        return []
+    from scaleout.report.plots.links import draw_links  # noqa: PLC0415 - matplotlib takes half a second
+
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for schedule, links in traffic.items():
+            file = Path(folder) / "links.png"
+            draw_links(links, file, title=schedule)
+            found.append((f"links under {schedule}", _address(file)))
+    return found
+
+
+def timeline_of_answer(answer: Answer) -> Slices | None:
+    """Return the timeline of a job that was simulated; None of a collective."""
+    if not isinstance(answer, RunAnswer):
+        return None
+    from scaleout.report.perfetto import trace_events  # noqa: PLC0415 - as late as what it is for
+
+    return slices_of(trace_events(answer.comparison), where="timeline")
+
+
+def compared(output: Output, answer: Answer) -> Table:
+    """Return the answer to a what-if beside what the file says: a row a schedule, or an algorithm of a collective."""
+    rows = answer.to_dict()["results"]
+    table = []
+    for row in rows:
+        name, now_s = row.get("schedule") or row.get("algorithm"), row.get("makespan_s", row.get("time_s"))
+        before_s = output.makespans.get(str(name))
+        line = [Cell(str(name), str(name)), Cell(format_seconds(now_s), now_s)]
+        if output.makespans:
+            ratio = f"{now_s / before_s - 1:+.1%}" if before_s else ""
+            line += [Cell(format_seconds(before_s) if before_s else "", before_s or ""), Cell(ratio, ratio)]
+        table.append(line)
+    what = "algorithm" if "collective" in answer.inputs else "schedule"
+    columns = [what, "now", "in the file", "change"][: 4 if output.makespans else 2]
+    return Table("answer", columns, table, len(table), frozenset(range(1, len(columns))))

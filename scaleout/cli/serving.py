@@ -1,0 +1,114 @@
+"""A page to a browser on this machine: who may ask, and what is answered. Knows HTTP, and nothing of what is asked.
+
+The server is bound to the loopback address. Every request must carry the token of the address that is printed, which no
+other user or page knows, and name this server as its host, so that no name of a foreign site that is bound to the
+loopback address reaches it (DNS rebinding). Nothing is kept in the browser: no cookie, no cache.
+"""
+
+import hmac
+import json
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+ADDRESS = "127.0.0.1"
+_MOST_BODY_BYTES = 1 << 20
+_POLICY = (
+    "default-src 'none'; script-src 'nonce-{nonce}' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""What the page may do; Vega compiles its expressions, which is what `unsafe-eval` allows."""
+
+Ask = Callable[[Mapping[str, Any]], Iterable[Mapping[str, Any]]]
+"""From the body of a request to the lines of its answer."""
+
+
+class Server(ThreadingHTTPServer):
+    """One page, and what its scripts may ask: path to function."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, port: int, page: Callable[[str], str], asks: Mapping[str, Ask]) -> None:
+        self.page, self.asks = page, asks
+        self.token = secrets.token_urlsafe(24)
+        super().__init__((ADDRESS, port), _Handler)
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return f"http://{ADDRESS}:{self.server_port}/?token={self.token}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Pass over a browser that has gone away."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    server_version, sys_version = "scaleout", ""
+    timeout = 60
+
+    def do_GET(self) -> None:
+        """Give the page."""
+        parts = urlsplit(self.path)
+        if not self._may(parse_qs(parts.query).get("token", [""])[0]):
+            return
+        if parts.path != "/":
+            self._give(404, "text/plain", b"no such page\n")
+            return
+        nonce = secrets.token_urlsafe(16)
+        self._give(200, "text/html", self.server.page(nonce).encode(), policy=_POLICY.format(nonce=nonce))
+
+    def do_POST(self) -> None:
+        """Answer a question of the page's scripts, line by line as the answer is found."""
+        if not self._may(self.headers.get("X-Token", "")):
+            return
+        ask = self.server.asks.get(urlsplit(self.path).path.strip("/"))
+        length = self.headers.get("Content-Length", "")
+        plain = self.headers.get_content_type() == "application/json"
+        if ask is None or not plain or not length.isdecimal() or int(length) > _MOST_BODY_BYTES:
+            self._give(400, "text/plain", b"no such question\n")
+            return
+        try:
+            body = json.loads(self.rfile.read(int(length)))
+            lines = iter(ask(body if isinstance(body, dict) else {}))
+            first = next(lines)
+        except (ValueError, KeyError, IndexError, TypeError):  # no question that the page asks
+            self._give(400, "text/plain", b"no such question\n")
+            return
+        self._head(200, "application/json")
+        for line in chain([first], lines):
+            self._line(line)
+
+    def _line(self, line: Mapping[str, Any]) -> None:
+        self.wfile.write(json.dumps(line).encode() + b"\n")
+        self.wfile.flush()
+
+    def _may(self, token: str) -> bool:
+        """Whether the request is from the page; refuse it if not."""
+        hosts = (f"{ADDRESS}:{self.server.server_port}", f"localhost:{self.server.server_port}")
+        origin = self.headers.get("Origin")
+        known = self.headers.get("Host") in hosts and (origin is None or origin.removeprefix("http://") in hosts)
+        if hmac.compare_digest(token.encode(), self.server.token.encode()) and known:
+            return True
+        self._give(403, "text/plain", b"not allowed: open the address that scaleout view printed\n")
+        return False
+
+    def _head(self, code: int, kind: str, *, policy: str = "default-src 'none'") -> None:
+        self.send_response(code)
+        for name, value in {
+            "Content-Type": f"{kind}; charset=utf-8", "Cache-Control": "no-store", "Content-Security-Policy": policy,
+            "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+        }.items():  # fmt: skip
+            self.send_header(name, value)
+        self.end_headers()
+
+    def _give(self, code: int, kind: str, body: bytes, *, policy: str = "default-src 'none'") -> None:
+        self._head(code, kind, policy=policy)
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that http.server gives it
+        """Say nothing of requests."""

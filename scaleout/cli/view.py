@@ -1,0 +1,144 @@
+"""`scaleout view`: open an output in the browser, and ask what-ifs of it there."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scaleout.cli.printing import say
+from scaleout.errors import ConfigError, ScaleoutError
+
+if TYPE_CHECKING:
+    from scaleout.api.views import Output
+
+_KEPT = 4
+"""Timelines of earlier answers that pages may still show."""
+_TELL_S = 0.5
+"""From one line of progress to the next."""
+
+
+@click.command()
+@click.argument("path", metavar="DIR|FILE", type=click.Path(path_type=Path))
+@click.option("--topology", metavar="NAME|FILE", help="Network on which traces are simulated; by default their own.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the page; by default a free one.")
+@click.option("--no-browser", is_flag=True, help="Print the page's address, and open no browser.")
+def view(path: Path, topology: str | None, port: int, no_browser: bool) -> None:
+    """Open an output in the browser: timeline, tables, the network with its loads, and what-ifs.
+
+    DIR is a folder of --output (run, search, diff, collective, ...), of a study, or of traces; FILE what --json prints,
+    or a timeline. Bandwidths, latencies, batch and schedule can be changed there, and the job is simulated again.
+
+    The page is served to this machine alone, until Ctrl-C. Examples: scaleout view results; scaleout view results
+    --no-browser --port 8000.
+    """
+    from scaleout.api.views import open_output
+    from scaleout.cli.serving import ADDRESS, Server
+
+    questions = _Questions(open_output(path, topology=topology))
+    try:
+        server = Server(port, questions.page, questions.asks)
+    except OSError as error:
+        raise ConfigError(f"--port {port}: cannot be taken on {ADDRESS} ({error.strerror}); give another") from None
+    say(f"{path} is at {server.url}")
+    say("Ctrl-C ends")
+    if not no_browser:
+        import webbrowser
+
+        webbrowser.open(server.url)
+    with server:
+        server.serve_forever(poll_interval=0.1)
+
+
+class _Questions:
+    """What the page's scripts ask of an output. One job is simulated at a time; the newest question is answered."""
+
+    def __init__(self, output: "Output") -> None:
+        from threading import Lock
+
+        self._output = output
+        self._slices = {} if output.page.slices is None else {0: output.page.slices}  # of the file, and of answers
+        self._busy, self._newest = Lock(), 0
+        self.asks = {"simulate": self.simulate, "timeline": self.timeline, "controls": self.controls}
+
+    def page(self, nonce: str) -> str:
+        from scaleout.report.pages.view import page_of
+
+        return page_of(self._output.page, nonce)
+
+    def controls(self, body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        job = self._job(body)
+        yield [vars(each) for each in self._output.controls(job)]  # type: ignore[misc]
+
+    def _job(self, body: Mapping[str, Any]) -> int:
+        job = body["job"]
+        if not (isinstance(job, int) and 0 <= job < len(self._output.jobs)):
+            raise IndexError(job)
+        return job
+
+    def timeline(self, body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        from scaleout.report.pages.view import timeline_of
+
+        window, of = body["window"], int(body["of"])
+        chosen = [str(each) for each in body["processes"]]
+        found = timeline_of(self._slices[of], None if window is None else (float(window[0]), float(window[1])), chosen)
+        yield {**found, "of": of}
+
+    def simulate(self, body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """Simulate a job with changes in a thread of its own, and tell how far it is until it is done."""
+        from queue import Empty, Queue
+        from threading import Thread
+
+        job = self._job(body)
+        changes = {str(name): int(place) for name, place in body["changes"].items()}
+        known = {each.name: len(each.values) for each in self._output.controls(job)}
+        if not all(0 <= place < known.get(name, 0) for name, place in changes.items()):
+            raise IndexError(changes)
+        self._newest += 1
+        mine, told = self._newest, Queue[Mapping[str, Any]]()
+
+        def work() -> None:
+            with self._busy:
+                if mine == self._newest:
+                    told.put(self._answer(mine, job, changes, told))
+                told.put({})
+
+        Thread(target=work, daemon=True).start()
+        while True:
+            try:
+                line = told.get(timeout=_TELL_S)
+            except Empty:
+                line = {"alive": True}
+            if not line:
+                return
+            yield line
+
+    def _answer(self, number: int, job: int, changes: Mapping[str, int], told: Any) -> Mapping[str, Any]:
+        from dataclasses import replace
+        from time import monotonic
+
+        from scaleout.api.views import compared, loads_of, network_of, timeline_of_answer
+        from scaleout.config.units import format_seconds
+        from scaleout.report.drawing import draw
+        from scaleout.report.pages.view import answer_parts, timeline_of
+
+        begun = monotonic()
+
+        def tell(done: int, total: int, words: str) -> None:
+            told.put({"words": f"simulating {words}, {done + 1} of {total} schedules"})
+
+        try:
+            answer = self._output.again(job, changes, tell)
+            topology = network_of(answer.inputs)
+            page = replace(
+                self._output.page, loads=loads_of(answer), network=draw(topology) if topology is not None else ()
+            )
+            slices = timeline_of_answer(answer)
+            parts = answer_parts(answer.to_dict(), page, compared(self._output, answer))
+            timeline = None if slices is None else {**timeline_of(slices), "of": number}
+            if slices is not None:
+                self._slices = {**{of: self._slices[of] for of in list(self._slices)[-_KEPT:]}, number: slices}
+        except (ScaleoutError, MemoryError) as error:
+            return {"error": str(error) or "there is not enough memory for this; choose smaller values"}
+        done = f"simulated in {format_seconds(monotonic() - begun)}"
+        return {"parts": parts, "timeline": timeline, "done": done}

@@ -1,0 +1,156 @@
+"""JSON files of any length, read as they come: the elements of their long lists one by one, so that few are held.
+
+A recording of a rank is one JSON value of 100 MB and more, most of it events that nobody asks for. Here the value at
+the top is walked, and the lists that are known to be long, element by element; every element, and what stands beside
+the lists, is held to the limits of `documents`. Knows no keys.
+"""
+
+import codecs
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from scaleout.config.documents import MOST_BYTES, MOST_LEVELS, check_levels, check_values, decoder_of, unique
+from scaleout.errors import shown
+
+_PIECE = 2**20
+_MOST_KEYS = 10_000
+_SPACES = re.compile(r"[ \t\n\r]*")
+
+Read = Callable[[int], bytes]
+"""Gives up to so many bytes, and none at the end."""
+Take = Callable[[Any], bool]
+"""Whether an element of a list is kept."""
+
+
+def read_long_json(read: Read, takes: Mapping[str, Take]) -> Any:
+    """Read JSON, leaving out elements of its long lists.
+
+    Parameters
+    ----------
+    read : callable
+        Gives the bytes of the file.
+    takes : mapping
+        Key of the mapping at the top, under which a long list may stand, to what chooses its elements; empty for a
+        list at the top. The first element is always kept, as it tells what the list is.
+
+    Raises
+    ------
+    ValueError
+        If it is no JSON in UTF-8, or an element, or what stands beside the lists, is beyond a limit of `documents`.
+    """
+    text = _Text(read)
+    begins = text.next()
+    if begins == "[" and "" in takes:
+        value: Any = _elements(text, takes[""])
+    elif begins == "{":
+        value = unique(_pairs(text, takes))
+    else:
+        value = text.value()
+    if text.next():
+        raise ValueError(f"something follows its end at character {text.passed:,}")
+    return value
+
+
+class _Text:
+    """What is left of a file, of which pieces are read when they are needed."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self._text, self._at, self._before = "", 0, 0
+        self._ended = False
+        self._json = decoder_of("")
+
+    @property
+    def passed(self) -> int:
+        """How many characters were read."""
+        return self._before + self._at
+
+    def _more(self) -> None:
+        data = self._read(max(_PIECE, (len(self._text) - self._at) // 2))
+        self._text = self._text[self._at :] + self._decoder.decode(data, final=not data)
+        self._before, self._at, self._ended = self._before + self._at, 0, not data
+        self._json = decoder_of(self._text)
+
+    def next(self) -> str:
+        """Return the next character that is no space, and pass over what precedes it; empty at the end."""
+        while True:
+            found = _SPACES.match(self._text, self._at)
+            assert found is not None
+            self._at = at = found.end()
+            if at < len(self._text) or self._ended:
+                return self._text[at : at + 1]
+            self._more()
+
+    def take(self, expected: str) -> str:
+        """Return the next character, which is one of those expected, and pass over it."""
+        found = self.next()
+        if not found or found not in expected:
+            wanted = " or ".join(map(repr, expected))
+            raise ValueError(f"{wanted} is expected at character {self.passed:,}, not {shown(found)}")
+        self._at += 1
+        return found
+
+    def value(self) -> Any:
+        """Return the value that begins here, and pass over it."""
+        self.next()
+        while True:
+            try:
+                value, end = self._json.raw_decode(self._text, self._at)
+            except json.JSONDecodeError as error:
+                if self._ended:
+                    raise ValueError(f"{error.msg} at character {self._before + error.pos:,}") from None
+            except RecursionError:
+                raise ValueError(f"more than {MOST_LEVELS} levels of lists and objects within one another") from None
+            else:
+                if end < len(self._text) or self._ended:
+                    check_values(self._text, self._at, end)
+                    check_levels(self._text, self._at, end)
+                    self._at = end
+                    return value
+            if len(self._text) - self._at > MOST_BYTES:
+                raise ValueError(f"a value of more than {MOST_BYTES:,} characters begins at character {self.passed:,}")
+            check_values(self._text, self._at)
+            self._more()
+
+
+def _elements(text: _Text, take: Take) -> list[Any]:
+    text.take("[")
+    kept: list[Any] = []
+    if text.next() == "]":
+        text.take("]")
+        return kept
+    while True:
+        value = text.value()
+        if not kept or take(value):
+            kept.append(value)
+        if text.take(",]") == "]":
+            return kept
+
+
+def _pairs(text: _Text, takes: Mapping[str, Take]) -> list[tuple[str, Any]]:
+    text.take("{")
+    pairs: list[tuple[str, Any]] = []
+    beside = 0
+    if text.next() == "}":
+        text.take("}")
+        return pairs
+    while True:
+        begin = text.passed
+        if text.next() != '"':
+            raise ValueError(f"a key in quotes is expected at character {text.passed:,}, not {shown(text.next())}")
+        key = text.value()
+        text.take(":")
+        if text.next() == "[" and key in takes:
+            pairs.append((key, _elements(text, takes[key])))
+        else:
+            pairs.append((key, text.value()))
+            beside += text.passed - begin
+        if beside > MOST_BYTES or len(pairs) > _MOST_KEYS:
+            raise ValueError(
+                f"more than {MOST_BYTES:,} characters or {_MOST_KEYS:,} keys beside {' and '.join(filter(None, takes))}"
+            )
+        if text.take(",}") == "}":
+            return pairs

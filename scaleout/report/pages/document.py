@@ -1,0 +1,170 @@
+"""A document of `--json` as tables for a reader: one for each list in it, numbers at three digits with their unit.
+
+What is listed within the rows of a list, such as the busy times of each schedule, is a table of its own, each row
+beginning with what names the row that it is from. Names of older releases, which stand beside those of today, are left
+out.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scaleout.config import units
+from scaleout.report.documents import RENAMED
+from scaleout.report.vocabulary import flattened
+
+MOST_ROWS = 500
+_HEAD = ("schema", "version", "command", "inputs", "models", "model")
+_FORMS = (
+    ("_bytes_per_s", units.format_bytes_per_s), ("_per_s", units.format_rate), ("_s", units.format_seconds),
+    ("bytes", units.format_bytes), ("_dollars", units.format_dollars), ("dollars", units.format_dollars),
+    ("_watts", units.format_watts), ("joules", units.format_joules), ("_tokens", units.format_tokens),
+    ("_share", units.format_share), ("utilisation", units.format_share), ("speedup", units.format_times),
+)  # fmt: skip
+"""End of a name to how its numbers are written; the first that fits."""
+_SHARES = ("mfu", "hfu", "bubble", "saving", "goodput", "kernel_time_sources")
+_LEFT_OUT = ("inputs",)
+"""Of rows: what stands in their command as well."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value as text, and what it is sorted by: a number, or else the text."""
+
+    text: str
+    key: float | str
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of a list; `total` counts those that are left out as well."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    total: int
+    numbers: frozenset[int]  # columns of numbers
+
+
+def text_of(name: str, value: Any) -> str:
+    """Write a value as people read it, by the name of its quantity.
+
+    >>> text_of("makespan_s", 0.05405), text_of("mfu", 0.412), text_of("ranks", 1024), text_of("fits", True)
+    ('54.1 ms', '41.2%', '1,024', 'yes')
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, list | tuple):
+        return ", ".join(text_of(name, each) for each in value)
+    if not _is_number(value):
+        return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    form = _form(name.partition(".")[0])
+    if form is not None:
+        return f"-{form(-value)}" if value < 0 else form(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+
+
+def _form(name: str) -> Callable[[float], str] | None:
+    if name in _SHARES:
+        return units.format_share
+    return next((form for end, form in _FORMS if name.endswith(end)), None)
+
+
+def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what a document says once: names in words, and values."""
+    plain = _without_old_names(document, document.get("command", ""))
+    kept = {
+        name: value for name, value in plain.items() if name not in _HEAD and not _is_list(value) and not _is_row(value)
+    }
+    facts = [(_words(name), text_of(name, value)) for name, value in flattened(kept)]
+    rows = [row for row in plain.get("results") or () if isinstance(row, Mapping) and "makespan_s" in row]
+    if rows:
+        best = min(rows, key=lambda row: float(row["makespan_s"]))
+        facts.insert(0, ("step", f"{text_of('makespan_s', best['makespan_s'])} under {best.get('schedule', '')}"))
+    return [*facts, *(("model", str(each)) for each in document.get("models", ()))]
+
+
+def tables_of(document: Mapping[str, Any]) -> list[Table]:
+    """Return the lists of a document, and those within their rows, each as a table."""
+    return list(_tables(_without_old_names(document, document.get("command", "")), ()))
+
+
+def table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return rows as a table; columns that are empty throughout are left out."""
+    shown = rows[:MOST_ROWS]
+    columns = [name for name in dict.fromkeys(name for row in shown for name in row) if _any(shown, name)]
+    cells = [[_cell(name, row.get(name)) for name in columns] for row in shown]
+    numbers = {
+        place for place, name in enumerate(columns)
+        if all(_is_number(row.get(name)) for row in shown if row.get(name) is not None)
+    }  # fmt: skip
+    return Table(title, [_words(name) for name in columns], cells, len(rows), frozenset(numbers))
+
+
+def _any(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+    return any(row.get(name) not in (None, "", []) for row in rows)
+
+
+def _cell(name: str, value: Any) -> Cell:
+    text = text_of(name, value)
+    return Cell(text, float(value) if _is_number(value) and not math.isnan(value) else text)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(each, Mapping) for each in value)
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, Mapping) and "name" in value
+
+
+def _tables(value: Mapping[str, Any], within: tuple[str, ...]) -> Iterator[Table]:
+    for name, found in value.items():
+        given = [found] if _is_row(found) else found
+        if name in _HEAD or not _is_list(given):
+            continue
+        rows = [{key: row[key] for key in row if key not in _LEFT_OUT} for row in given if isinstance(row, Mapping)]
+        flat = [dict(flattened(row)) for row in rows]
+        yield table_of(" of ".join([_words(name), *within]), flat)
+        nested: dict[str, list[Mapping[str, Any]]] = {}
+        for row in rows:
+            called = next(((key, each) for key, each in row.items() if isinstance(each, str)), None)
+            own = dict([called]) if called else {}
+            for key, each in row.items():
+                if isinstance(each, list):
+                    listed = (one if isinstance(one, Mapping) else {key: one} for one in each)
+                    nested.setdefault(key, []).extend({**own, **one} for one in listed)
+        yield from _tables(nested, (_words(name),))
+
+
+def _words(name: str) -> str:
+    """Return a name in words: without the unit, which stands at each number."""
+    plain, _, rest = name.partition(".")
+    for end in ("_bytes_per_s", "_s", "_bytes"):
+        if plain.endswith(end) and not plain.endswith("_per_s"):
+            plain = plain.removesuffix(end)
+            break
+    if plain == "plan" and rest:
+        plain, rest = rest, ""
+    words = plain.replace("_per_s", "/s").replace("_", " ")
+    known = {"mfu": "MFU", "hfu": "HFU", "results": "results", "busy": "busy times"}
+    return f"{known.get(words, words)}{f' ({rest})' if rest else ''}"
+
+
+def _without_old_names(value: Any, command: str, within: str = "") -> Any:
+    names = RENAMED.get(command, {})
+    if isinstance(value, list):
+        return [_without_old_names(each, command, within) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    found = {}
+    for key, each in value.items():
+        new = names.get(f"{within}.{key}", names.get(key, key))
+        if new == key or new not in value:
+            found[key] = _without_old_names(each, command, key)
+    return found

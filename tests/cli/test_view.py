@@ -1,0 +1,249 @@
+"""`scaleout view`: served to one machine, opened in a real browser, its what-ifs those of the Python API."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+import scaleout as api
+from scaleout.api.again import run_inputs
+from scaleout.api.views import open_output
+from scaleout.cli.serving import Server
+from scaleout.cli.view import _Questions
+from scaleout.config.units import format_seconds
+from scaleout.errors import ConfigError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of a run under two schedules."""
+    found = tmp_path_factory.mktemp("view") / "run"
+    api.run(
+        "llama-3-8b", topology="dgx-h200-2", changes={"tensor_parallel": 8, "data_parallel": 2},
+        schedules=["baseline", "overlap"],
+    ).write(found)  # fmt: skip
+    return found
+
+
+@pytest.fixture
+def served():
+    """Serve outputs, each at an address of its own."""
+    servers = []
+
+    def serve(path, **how):
+        questions = _Questions(open_output(Path(path), **how))
+        servers.append(Server(0, questions.page, questions.asks))
+        Thread(target=servers[-1].serve_forever, daemon=True).start()
+        return servers[-1]
+
+    yield serve
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def opened(browser, served):
+    """Open an output; fails where a script fails or anything but the server is asked."""
+    contexts, errors, asked = [], [], []
+
+    def open_page(path, **how):
+        server = served(path)
+        context = browser.new_context(**how)
+        page = context.new_page()
+        contexts.append(context)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(server.url)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert errors == []
+    assert [url for url in asked if not re.match(r"http://127\.0\.0\.1:|data:|blob:", url)] == []
+
+
+def move(page, name, place):
+    """Move a slider to a place and wait for the answer."""
+    page.locator(f'[name="{name}"]').fill(str(place))
+    page.wait_for_function("document.querySelector('#status').innerText.startsWith('simulated in')")
+
+
+def now(page, schedule):
+    row = page.locator("#answer tbody tr", has_text=schedule)
+    return row.locator("td").nth(1).inner_text()
+
+
+def test_a_slider_gives_the_number_of_the_api(opened, folder):
+    page = opened(folder)
+    assert "llama-3-8b" in page.title()
+    page.wait_for_selector("#timeline canvas")
+    control = next(each for each in open_output(folder).controls(0) if each.name == "bandwidth.1")
+    place = control.labels.index("0.25x")
+    move(page, "bandwidth.1", place)
+    expected = api.run(
+        "llama-3-8b", topology="dgx-h200-2", changes={"tensor_parallel": 8, "data_parallel": 2},
+        schedules=["baseline", "overlap"], network_changes={"bandwidth": {"1": "0.25x"}},
+    )  # fmt: skip
+    assert now(page, "baseline") == format_seconds(expected["baseline"].makespan_s)
+    assert now(page, "overlap") == format_seconds(expected["overlap"].makespan_s)
+    as_it_was = api.run("llama-3-8b", topology="dgx-h200-2", changes={"tensor_parallel": 8, "data_parallel": 2})
+    assert expected["baseline"].makespan_s > as_it_was["baseline"].makespan_s
+
+
+def test_tables_sort_by_value(opened, folder):
+    page = opened(folder)
+    table = page.locator("details", has=page.locator("summary", has_text="busy times"))
+    head = table.get_by_role("button", name="busy times")
+    head.click()
+    head.click()
+    cells = table.locator("tbody tr td:last-child").all()
+    keys = [float(cell.get_attribute("data-key")) for cell in cells]
+    assert keys == sorted(keys, reverse=True)
+    assert len(keys) > 10
+
+
+def test_the_timeline_zooms_to_single_slices(opened, folder):
+    page = opened(folder)
+    page.wait_for_selector("#timeline canvas")
+    whole = page.locator("#drawn").inner_text()
+    for _ in range(4):
+        before = page.locator("#drawn").inner_text()
+        page.get_by_role("button", name="closer").click()
+        page.wait_for_function("text => document.querySelector('#drawn').innerText !== text", arg=before)
+    assert page.locator("#drawn").inner_text() != whole
+
+
+@pytest.mark.parametrize("change", ["token", "host", "origin", "none"])
+def test_only_the_page_is_answered(served, folder, change):
+    server = served(folder)
+    headers = {"X-Token": server.token, "Content-Type": "application/json"}
+    headers |= {"token": {"X-Token": "x"}, "host": {"Host": "evil.example"}, "none": {"X-Token": ""}}.get(change, {})
+    headers |= {"Origin": "http://evil.example"} if change == "origin" else {}
+    body = json.dumps({"job": 0, "changes": {}})
+    assert status(server, "POST", "/simulate", body, headers) == 403
+    token = server.token if change in ("host", "origin") else {"token": server.token[:-1], "none": ""}[change]
+    assert status(server, "GET", f"/?token={token}", None, headers) == 403
+
+
+def status(server, method, path, body, headers):
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    connection.request(method, path, body, headers)
+    found = connection.getresponse()
+    assert found.getheader("Set-Cookie") is None
+    connection.close()
+    return found.status
+
+
+@pytest.mark.parametrize(
+    "body", ["[]", "{", '{"job": 7, "changes": {}}', '{"job": 0, "changes": {"bandwidth.1": 99}}', '{"job": 0}',
+             '{"job": 0, "changes": {"set.layers": 1}}'],
+)  # fmt: skip
+def test_nothing_but_what_is_offered_can_be_asked(served, folder, body):
+    server = served(folder)
+    headers = {"X-Token": server.token, "Content-Type": "application/json"}
+    assert status(server, "POST", "/simulate", body, headers) == 400
+
+
+def test_progress_is_told_by_schedule(folder):
+    """The page shows it from two seconds on."""
+    lines = list(_Questions(open_output(folder)).simulate({"job": 0, "changes": {}}))
+    told = [line["words"] for line in lines if "words" in line]
+    assert told == ["simulating baseline, 1 of 2 schedules", "simulating overlap, 2 of 2 schedules"]
+    assert [line["done"].startswith("simulated in ") for line in lines if "done" in line] == [True]
+
+
+def test_what_cannot_be_simulated_says_why(folder, tmp_path):
+    document = json.loads((folder / "summary.json").read_text())
+    document["inputs"]["workload"] = "nothing-like-it"
+    (tmp_path / "x.json").write_text(json.dumps(document))
+    *_, last = _Questions(open_output(tmp_path / "x.json")).simulate({"job": 0, "changes": {}})
+    assert "nothing-like-it" in last["error"]
+
+
+def test_every_output_opens(scaleout, tmp_path, folder):
+    on = ("--topology", "dgx-h200-1")
+    lines = {
+        "search": ("search", "llama-3-8b", *on, "--workers", "1", "--output", tmp_path / "search"),
+        "collective": ("collective", "all_reduce", "--bytes=1MiB", *on, "--network=link", "--output", tmp_path / "c"),
+        "diff": ("diff", folder, folder, "--schedule", "baseline", "--schedule", "overlap", "--output", tmp_path / "d"),
+        "trace": ("trace", "llama-3-8b", "--set", "data_parallel=8", "--output", tmp_path / "t"),
+    }  # fmt: skip
+    for command, line in lines.items():
+        code, _, err = scaleout(*line)
+        assert code == 0, err
+        output = open_output(line[-1])
+        assert output.page.tables or command == "trace"
+        assert bool(output.jobs) == (command != "diff")
+        for job in range(min(1, len(output.jobs))):
+            assert output.again(job, {}).to_dict()["results"]
+
+
+def test_a_study_opens_with_the_job_of_every_case(tmp_path):
+    study = {"title": "two", "workload": "dlrm-128", "set": {"global_batch": [1024, 2048]}, "schedule": ["baseline"]}
+    cases = api.sweep(study, directory=tmp_path / "study", workers=1).to_frame()
+    from scaleout.study.sweep.table import write_table
+
+    write_table(cases, tmp_path / "study" / "cases.parquet")
+    output = open_output(tmp_path / "study")
+    assert len(output.jobs) == 2
+    times = [output.again(job, {}).outcomes[0].makespan_s for job in range(2)]
+    assert times == sorted(cases["makespan_s"])
+
+
+def test_a_document_is_answered_again_to_the_bit(folder):
+    document = json.loads((folder / "summary.json").read_text())
+    assert run_inputs(document["inputs"]).to_dict()["results"] == document["results"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("summary.json", "{", "summary.json"),
+        ("summary.json", "[1]", "no document"),
+        ("timeline.json", '{"traceEvents": [{"ph": "X", "ts": "now"}]}', "no time"),
+        ("x.json", '{"workload": "dlrm-128"}', "no document"),
+        ("cases.parquet", "PAR1", "no table of a study"),
+        ("plain.txt", "hello", "plain.txt"),
+    ],
+)
+def test_a_broken_file_says_so(scaleout, tmp_path, name, content, words):
+    (tmp_path / name).write_text(content)
+    path = tmp_path if name in ("summary.json", "cases.parquet") else tmp_path / name
+    code, out, err = scaleout("view", path, "--no-browser")
+    assert (code, out) == (2, "")
+    assert words in err
+    assert "Traceback" not in err
+
+
+def test_a_folder_without_an_output_says_what_to_give(tmp_path):
+    with pytest.raises(ConfigError, match="is no output of scaleout; give a folder"):
+        open_output(tmp_path)
+
+
+def test_a_broken_timeline_is_said_on_the_page(opened, folder, tmp_path):
+    (tmp_path / "summary.json").write_bytes((folder / "summary.json").read_bytes())
+    (tmp_path / "timeline.json").write_text('{"traceEvents": 1}')
+    page = opened(tmp_path)
+    assert "is no timeline" in page.get_by_role("alert").inner_text()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of a terminal")
+def test_an_interrupt_ends_it(folder):
+    line = [sys.executable, "-m", "scaleout.cli", "view", str(folder), "--no-browser"]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert "http://127.0.0.1:" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 130
+    assert "interrupted" in process.stderr.read()
+    process.stdout.close()
+    process.stderr.close()

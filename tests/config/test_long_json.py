@@ -1,0 +1,86 @@
+"""JSON that is read piece by piece is what `json` reads at once, wherever a piece ends; limits by message."""
+
+import io
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleout.config import long_json
+from scaleout.config.long_json import read_long_json
+
+SCALARS = st.none() | st.booleans() | st.integers(-(10**17), 10**17) | st.floats(allow_nan=False, allow_infinity=False)
+VALUES = st.recursive(
+    SCALARS | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
+    max_leaves=15,
+)
+EVERYTHING = {"": lambda _: True, "events": lambda _: True}
+
+
+def read(content, takes=EVERYTHING, *, piece=7):
+    """Read bytes in pieces of a few."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(long_json, "_PIECE", piece)
+        return read_long_json(io.BytesIO(content).read, takes)
+
+
+@given(
+    value=VALUES | st.fixed_dictionaries({"events": st.lists(VALUES, max_size=5)}, optional={"a": VALUES}),
+    indent=st.sampled_from([None, 1]), ascii_only=st.booleans(), piece=st.integers(1, 40),
+)  # fmt: skip
+def test_it_is_what_json_reads(value, indent, ascii_only, piece):
+    content = json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        with pytest.raises(ValueError, match="utf-8"):
+            read(content, piece=piece)
+        return
+    assert repr(read(content, piece=piece)) == repr(json.loads(content))
+
+
+@given(value=st.fixed_dictionaries({"events": st.lists(VALUES, max_size=5)}), data=st.data())
+def test_what_is_cut_off_or_followed_by_more_is_refused(value, data):
+    content = json.dumps(value).encode()
+    cut = data.draw(st.integers(0, len(content) - 1))
+    for damaged in (content[:cut], content + b" 1", content + b"]"):
+        with pytest.raises(ValueError, match="character"):
+            read(damaged)
+
+
+def test_elements_are_chosen_but_for_the_first():
+    takes = {"events": lambda value: value > 2}
+    assert read(b'{"events": [0, 1, 2, 3, 4], "others": [1, 2]}', takes) == {"events": [0, 3, 4], "others": [1, 2]}
+    assert read(b"[0, 1]", takes) == [0, 1]
+
+
+REFUSED = {
+    b'{"a": 1, "a": 2}': "stands twice",
+    b'{"events": [], "events": [1]}': "stands twice",
+    b'{"events": [{"a": 1, "a": 2}]}': "stands twice",
+    b'{"events": [99999999999999999999]}': "64 bits",
+    b'{"events": [NaN]}': "no finite number",
+    b'{"events": [1 2]}': "',' or ']' is expected at character 14, not '2'",
+    b'{"events": [1,]}': "Expecting value at character 14",
+    b"{1: 2}": "a key in quotes is expected at character 1, not '1'",
+    b'{"a" 1}': "':' is expected at character 5",
+    b'{"a": 1} {': "something follows its end at character 9",
+    b"": "Expecting value at character 0",
+    b'{"events": [' + b"[" * 65 + b"]" * 65 + b"]}": "64 levels",
+    b"[" * 100_000: "64 levels",
+    b'{"a": "' + b"x" * 2**25 + b'"}': "a value of more than 16,777,216 characters begins at character 6",
+    b'{"events": [{"a": "'
+    + b"x" * 2**25
+    + b'"}]}': "a value of more than 16,777,216 characters begins at character 12",
+    b'{"events": [[' + b"1," * 2**22 + b"1]]}": "2,000,000 values",
+    b"{" + b", ".join(b'"%d": 0' % number for number in range(10_001)) + b"}": "10,000 keys beside events",
+}
+
+
+@pytest.mark.parametrize("content", REFUSED, ids=lambda content: content[:20].decode())
+def test_what_is_refused(content):
+    with pytest.raises(ValueError, match=re.escape(REFUSED[content])):
+        read(content, piece=2**20)

@@ -1,0 +1,53 @@
+"""Marks of a timeline: nothing that is there is left out, whatever the window; numbers worked by hand."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleout.errors import ConfigError
+from scaleout.report.pages.slices import PIXELS, slices_of
+
+spans = st.lists(
+    st.tuples(st.integers(0, 2), st.floats(0, 1e6), st.floats(0, 1e3) | st.floats(0, 1e-3), st.sampled_from("abc")),
+    max_size=60,
+)
+
+
+def timeline(rows):
+    events = [
+        {"ph": "X", "pid": 0, "tid": tid, "ts": ts, "dur": dur, "cat": cat, "name": cat} for tid, ts, dur, cat in rows
+    ]
+    return slices_of({"traceEvents": events}, where="test")
+
+
+@given(rows=spans, window=st.tuples(st.floats(0, 1), st.floats(1e-9, 1)))
+def test_every_slice_of_a_window_is_in_one_mark(rows, window):
+    found, (first, length) = timeline(rows), window
+    last = first + length
+    marks = found.marks((first, last), found.processes)
+    inside = [
+        (ts / 1e6, ts / 1e6 + dur / 1e6) for _, ts, dur, _ in rows if ts / 1e6 + dur / 1e6 >= first and ts / 1e6 <= last
+    ]
+    assert sum(mark["count"] for mark in marks) == len(inside)
+    busy = sum((mark["end_s"] - mark["start_s"]) * mark["busy"] for mark in marks)
+    assert busy <= sum(end - start for start, end in inside) * (1 + 1e-9) + 1e-12
+    for track in range(len(found.tracks)):
+        assert sum(mark["track"] == track for mark in marks) <= 1.5 * PIXELS + len(rows)
+
+
+def test_short_neighbours_are_one_mark_that_says_how_busy_it_is():
+    rows = [(0, 100.0, 1.0, "a"), (0, 102.0, 2.0, "b"), (0, 5000.0, 5000.0, "c")]
+    joined, alone = sorted(timeline(rows).marks((0.0, 0.01), ("process 0",)), key=lambda mark: mark["start_s"])
+    assert (joined["count"], joined["kind"], joined["busy"]) == (2, "b", pytest.approx(0.75))
+    assert (joined["start_s"], joined["end_s"]) == (pytest.approx(100e-6), pytest.approx(104e-6))
+    assert (alone["count"], alone["name"]) == (1, "c")
+
+
+def test_zooming_in_parts_them():
+    rows = [(0, 100.0, 1.0, "a"), (0, 102.0, 2.0, "b")]
+    assert [mark["name"] for mark in timeline(rows).marks((99e-6, 105e-6), ("process 0",))] == ["a", "b"]
+
+
+def test_what_is_no_timeline():
+    with pytest.raises(ConfigError, match="is no timeline"):
+        slices_of({"a": 1}, where="x")
