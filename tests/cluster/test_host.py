@@ -132,3 +132,30 @@ def test_by_default_nothing_waits_for_the_host():
 def test_what_is_refused(device, host, message):
     with pytest.raises(ConfigError, match=message.replace("(", r"\(").replace("?", r"\?")):
         issue(program_of(small_layers(2)), load_device(device), host=host)
+
+
+def test_a_host_that_blocks_adds_its_calls_to_the_kernels():
+    """By hand: the next call comes when the kernel before is done; a collective's call comes with the next kernel."""
+    graph = GraphBuilder("layer_forward", NodeRole.FORWARD)
+    first = graph.compute(kernel("gemm", dtype="bf16", M=64, N=64, K=64))
+    sent = graph.collective("all_reduce", 1024, group=0, after=(first,))
+    graph.compute(kernel("gelu_fwd", dtype="bf16", elements=1024), after=(sent,))
+    program, costs = program_of(graph), H200.host_launch_s
+    (alone,), (found,) = program.graphs, issue(program, H200, host="blocking").graphs
+    added = found.duration_s[[0, 2]] - alone.duration_s[[0, 2]] - H200.launch_gap_s
+    called = [costs["gemm_no_grad"], costs["all_reduce_no_grad"] + costs["gelu_no_grad"]]
+    assert added == pytest.approx(called)
+    assert not found.issue_s.any()
+
+
+@given(calls=st.integers(1, 40))
+def test_a_step_is_never_shorter_where_the_host_blocks(calls):
+    program = program_of(small_layers(calls))
+    waits, ahead = (simulate(issue(program, H200, host=host), NODE).makespan_s for host in ("blocking", "eager"))
+    assert waits >= ahead
+
+
+def test_a_host_that_blocks_leaves_nothing_to_overlap():
+    job = load_workload("llama-3-8b", {"layers": 2, "data_parallel": 4, "batch_per_replica": 1})
+    found = compare(job, topology=NODE, device=H200, schedules=("baseline", "overlap"), host="blocking")
+    assert found.outcomes[0].makespan_s == found.outcomes[1].makespan_s
