@@ -185,9 +185,9 @@ SIMULATION: Mapping[str, Callable[[Command], Command]] = {
         "--host",
         default="none",
         show_default=True,
-        metavar="none|eager",
+        metavar="none|eager|blocking",
         help="CPU launch overhead: none, or that of eager PyTorch, which launches kernels and collectives one after "
-        "another (eager).",
+        "another (eager), or each when the one before is done (blocking: CUDA_LAUNCH_BLOCKING=1).",
     ),
     "clocks": click.option(
         "--clocks",
