@@ -12,10 +12,12 @@ from scaleout.config.units import SECONDS, parse
 
 GUIDE = Path(__file__).parents[1] / "docs" / "how-to" / "twelve-tasks.md"
 TASKS = re.findall(r"^## (\d+)\. [^\n]*\n(.*?)(?=^## |\Z)", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-CONFIG = """{"architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": 6656,
-"intermediate_size": 17920, "model_type": "llama", "num_attention_heads": 52, "num_hidden_layers": 60, "num_key_value_heads": 52,
-"rms_norm_eps": 1e-06, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "vocab_size": 32000,
-"max_position_embeddings": 2048}"""
+CONFIG = """
+{"architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": 6656, "intermediate_size": 17920,
+ "model_type": "llama", "num_attention_heads": 52, "num_hidden_layers": 60, "num_key_value_heads": 52,
+ "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "vocab_size": 32000,
+ "max_position_embeddings": 2048}
+"""
 CLOSE = 0.04
 """How far a time may be from the one of the guide."""
 
