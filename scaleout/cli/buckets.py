@@ -33,6 +33,7 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: Stated, o
     --algorithm ring.
     """
     from scaleout.cli.console import print_answer, print_table
+    from scaleout.cli.progress import progress
     from scaleout.config.units import format_bytes, format_seconds
     from scaleout.report.documents import document
     from scaleout.study.buckets import best, sweep_buckets
@@ -46,7 +47,8 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: Stated, o
     loaded, topology, device = job.load()
     how = options_for(loaded, device, **options)
     swept = Job(loaded, device, topology, "overlap:always", how)
-    rows = sweep_buckets(swept, sizes_bytes=parse_sizes(sizes), ways=tuple(dict.fromkeys(ways)))
+    with progress(kept="nothing is kept", quiet=output.as_json) as tell:
+        rows = sweep_buckets(swept, sizes_bytes=parse_sizes(sizes), ways=tuple(dict.fromkeys(ways)), tell=tell)
     found = best(rows)
     model = provenance_of(swept)
     about = {"workload": workload, "model": model.summary()}

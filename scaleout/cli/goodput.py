@@ -65,6 +65,7 @@ def goodput(job: NamedJob, schedule: str, tokens: str, options: Stated, output: 
     --tokens 15T --checkpoint 10s.
     """
     from scaleout.analysis.goodput import goodput as find
+    from scaleout.cli.progress import progress
     from scaleout.config.units import TOKENS, parse
     from scaleout.report.documents import document
     from scaleout.study.job import Job, run
@@ -82,7 +83,9 @@ def goodput(job: NamedJob, schedule: str, tokens: str, options: Stated, output: 
     disturbance = _disturbance(topology, device, **asked)
     how = options_for(workload, device, **options)
     simulated = Job(workload, device, topology, schedule, how)
-    outcome = run(simulated)
+    with progress(kept="nothing is kept", quiet=output.as_json) as tell:
+        tell(0, 1, "step simulated")
+        outcome = run(simulated)
     compute_s = outcome.breakdown.compute_s
     found = find(outcome.makespan_s, compute_s=compute_s, ranks=workload.num_ranks, disturbance=disturbance)
     steps = wanted / (workload.tokens * workload.data_parallel)
