@@ -27,6 +27,10 @@ def _part(_context: click.Context, _option: click.Parameter, text: str | None) -
     return int(found[1]), int(found[2])
 
 
+_NAMED = 5
+"""Workloads of the box, each with its fastest case."""
+
+
 @click.command()
 @click.argument("file", metavar="STUDY")
 @click.option(
@@ -147,7 +151,7 @@ def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[
 
 
 def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str, Any], *, as_json: bool) -> None:
-    from scaleout.cli.console import print_table
+    from scaleout.cli.console import print_answer, print_table
     from scaleout.cli.printing import say, say_json
     from scaleout.config.units import format_dollars, format_seconds
     from scaleout.errors import one_line
@@ -163,7 +167,12 @@ def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str
         + [f"{each[by]:.4g}"] * also
         for each in summary["fastest_cases"]
     ]
-    title = f"{asked.title}: the fastest of each workload, by {label}"
+    more = f", {summary['left_out']:,} left out" if summary["left_out"] else ""
+    facts = {"cases": f"{summary['cases']:,}: {summary['ok']:,} ok, {summary['failed']:,} failed{more}"}
+    for each, row in zip(summary["fastest_cases"][:_NAMED], rows, strict=False):
+        facts[each["workload"]] = f"{row[3]}, case {each['case']}: {each['varied']}"
+    print_answer(asked.title, facts)
+    title = f"the fastest of each workload, by {label}"
     print_table(title, ("workload", "inputs", "case", "makespan", *[label] * also), rows, left=2)
     for each in summary["cheapest_cases"]:
         say(
@@ -175,8 +184,6 @@ def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str
         )
     for each in summary["fastest_cases"]:
         say(one_line(f"case {each['case']} alone: {each['run']}"))
-    more = f", {summary['left_out']:,} left out" if summary["left_out"] else ""
-    say(f"{summary['cases']:,} cases: {summary['ok']:,} ok, {summary['failed']:,} failed{more}")
     for each in summary["failed_for"]:
         say(one_line(f"{each['cases']:,} failed: {each['message']}"))
     for name, meaning in summary["files"].items():

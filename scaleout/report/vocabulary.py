@@ -110,7 +110,7 @@ OBJECTS: Mapping[str, Contents] = {
         "id paper figure metric unit published simulated tolerance met basis constant note", "at_minus_30 at_plus_30"
     ),
     "validate row": Contents(
-        "id error", "measured_us predicted_us low_us high_us measured_bytes predicted_bytes reason"
+        "id error", "measured_us predicted_us low_us high_us measured_bytes predicted_bytes reason note"
     ),
     "cause": Contents("cause share faster slower"),
     "intervals": Contents("num_rows within below above median_width"),

@@ -137,6 +137,7 @@ class Compared:
     reason: str = ""
     quantity: str = "time"
     variant: tuple[str, int] | None = None
+    note: str = ""
     interval: Interval | None = None
 
     @property
@@ -163,6 +164,7 @@ class Compared:
             **{f"{end}_{unit}": at * per_base for end, at in zip(_ENDS, self.span or (), strict=False)},
             "error": self.error,
             **({"reason": self.reason} if self.reason else {}),
+            **({"note": self.note} if self.note else {}),
         }
 
 
@@ -271,6 +273,7 @@ def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
             quantity=quantity,
             variant=case.variant,
             interval=case.interval(),
+            note=case.note,
         )
     except (NoModelError, GraphError, SimulationError) as reason:
         return Compared(row.id, row.name, _name(row, family, quantity), measured, None, str(reason), quantity)
