@@ -37,6 +37,7 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: "Simulati
     --algorithm ring.
     """
     from scaleout.cli.console import print_answer, print_table
+    from scaleout.cli.progress import progress
     from scaleout.config.units import format_bytes, format_seconds
     from scaleout.report.documents import document
     from scaleout.study.buckets import best, sweep_buckets
@@ -48,7 +49,8 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: "Simulati
     workload = str(job.workload)
     loaded, topology, device = job.load()
     swept = Job(loaded, device, topology, "overlap:always", options)
-    rows = sweep_buckets(swept, sizes_bytes=parse_sizes(sizes), ways=tuple(dict.fromkeys(ways)))
+    with progress(kept="nothing is kept", quiet=output.as_json) as tell:
+        rows = sweep_buckets(swept, sizes_bytes=parse_sizes(sizes), ways=tuple(dict.fromkeys(ways)), tell=tell)
     found = best(rows)
     model = provenance_of(swept)
     about = {"workload": workload, "model": model.summary()}

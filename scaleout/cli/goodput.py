@@ -59,6 +59,7 @@ def goodput(
     --tokens 15T --checkpoint 10s.
     """
     from scaleout.analysis.goodput import goodput as find
+    from scaleout.cli.progress import progress
     from scaleout.config.units import TOKENS, parse
     from scaleout.report.documents import document
     from scaleout.study.job import Job, run
@@ -74,7 +75,9 @@ def goodput(
         raise ConfigError("--tokens 0 trains on nothing; give more than zero, such as 15T")
     disturbance = _disturbance(topology, device, **asked)
     simulated = Job(workload, device, topology, schedule, options)
-    outcome = run(simulated)
+    with progress(kept="nothing is kept", quiet=output.as_json) as tell:
+        tell(0, 1, "step simulated")
+        outcome = run(simulated)
     compute_s = outcome.breakdown.compute_s
     found = find(outcome.makespan_s, compute_s=compute_s, ranks=workload.num_ranks, disturbance=disturbance)
     steps = wanted / (workload.tokens * workload.data_parallel)

@@ -22,6 +22,7 @@ from scaleout.errors import ConfigError, ScaleoutError
 if TYPE_CHECKING:
     from scaleout.api.runs import RunAnswer
     from scaleout.simulation.options import SimulationOptions
+    from scaleout.study.job import Tell
 
 
 @click.command()
@@ -85,13 +86,32 @@ def run(
 
     --degrade, --break and --slow number the ranks as the topology does, whatever the --placement.
     """
+    from scaleout.cli.progress import progress
+
+    with progress(kept="nothing is kept", quiet=output.as_json) as told:
+
+        def tell(done: int, total: int, schedule: str) -> None:
+            told(done, total, f"schedules, now {schedule}")
+
+        answer = _answer(job, schedules, options, (trace_path, edits, plan), tell)
+    _give(answer, output, verbose=verbose, measure_next=measure_next)
+
+
+def _answer(
+    job: NamedJob,
+    schedules: tuple[str, ...],
+    options: "SimulationOptions",
+    given: tuple[str | None, tuple[str, ...], str | None],
+    tell: "Tell",
+) -> "RunAnswer":
+    """Simulate a plan, a workload or traces; `given` are --trace, --edit and --plan."""
+    trace_path, edits, plan = given
     if plan is not None:
         from scaleout.cli.plan import run_plan
 
         if trace_path is not None or edits:
             raise ConfigError(f"--plan {plan} is of a workload; leave out --trace and --edit")
-        _give(run_plan(plan, job, options, schedules), output, verbose=verbose, measure_next=measure_next)
-        return
+        return run_plan(plan, job, options, schedules, tell)
     if job.workload is None and trace_path is None:
         raise ConfigError(
             "give a workload, such as `scaleout run dlrm-128` (`scaleout list workloads`), or --trace DIR"
@@ -101,8 +121,7 @@ def run(
     if trace_path is None:
         if edits:
             raise ConfigError(f"--edit {edits[0]} changes a recording (--trace); a workload is changed by --set")
-        _give(job.run(schedules, options), output, verbose=verbose, measure_next=measure_next)
-        return
+        return job.run(schedules, options, tell)
     if job.settings:
         raise ConfigError("--set changes a workload, which a trace has none of; leave it out")
     from scaleout.api.traces import read_trace
@@ -110,10 +129,10 @@ def run(
 
     check_traced(options)
     trace = read_trace(trace_path).edit(**pairs_of(edits, option="--edit", form="as batch=2x or layers=8->4"))
-    answer = trace.run(
-        topology=job.topology, device=job.device, schedules=schedules, network_changes=job.changes, options=options
-    )
-    _give(answer, output, verbose=verbose, measure_next=measure_next)
+    return trace.run(
+        topology=job.topology, device=job.device, schedules=schedules, network_changes=job.changes, options=options,
+        tell=tell,
+    )  # fmt: skip
 
 
 def _give(answer: "RunAnswer", output: Output, *, verbose: bool, measure_next: Path | None) -> None:

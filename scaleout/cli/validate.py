@@ -63,10 +63,19 @@ def validate(
 
 
 def _print(comparison: "Comparison", contenders: "Sequence[Contender]") -> None:
-    from scaleout.cli.console import print_table
+    from scaleout.cli.console import print_answer, print_table
     from scaleout.config.units import format_bytes, format_seconds
     from scaleout.validation.measured.compare import choices
 
+    total = comparison.accuracy
+    facts = {"predicted": f"{total.predicted:,} of {total.num_rows:,} rows"}
+    if total.predicted:
+        facts |= {
+            "mean absolute error": f"{total.mean_absolute_error:.1%}",
+            "worst": f"{total.worst:+.1%}",
+            "bias": f"{total.bias:+.1%}",
+        }
+    print_answer("predictions against measured runs", facts)
     formats = {"time": format_seconds, "memory": format_bytes, "fit": _format_fit}
     print_table(
         "measured and predicted",

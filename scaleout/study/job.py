@@ -101,9 +101,10 @@ class Job:
 
     @property
     def carried_out(self) -> str:
-        """The schedule that is carried out: a back end that blocks the host leaves nothing to overlap."""
+        """The schedule that is carried out: a host that waits for the device leaves nothing to overlap."""
         library = self.network.library
-        return "baseline" if library is not None and library.blocks_host else self.schedule
+        blocks = self.options.host == "blocking" or (library is not None and library.blocks_host)
+        return "baseline" if blocks else self.schedule
 
     def ready(self, program: Program) -> Program:
         """Return a program of the job's work timed, issued by the host and with its ranks where the options say."""

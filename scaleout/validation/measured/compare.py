@@ -138,6 +138,7 @@ class Compared:
     reason: str = ""
     quantity: str = "time"
     variant: tuple[str, int] | None = None
+    note: str = ""
     interval: Interval | None = None
     device: str = ""
     mfu: float | None = None
@@ -167,6 +168,7 @@ class Compared:
             **{f"{end}_{unit}": at * per_base for end, at in zip(_ENDS, self.span or (), strict=False)},
             "error": self.error,
             **({"reason": self.reason} if self.reason else {}),
+            **({"note": self.note} if self.note else {}),
         }
 
 
@@ -279,6 +281,7 @@ def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
             device=machine.device.name,
             mfu=case.mfu(measured) if case.mfu is not None else None,
             others=case.others,
+            note=case.note,
         )
     except (NoModelError, GraphError, SimulationError) as reason:
         return Compared(row.id, row.name, _name(row, family, quantity), measured, None, str(reason), quantity)

@@ -180,6 +180,7 @@ class Case:
     predict: Callable[[], float]
     quantity: str = "time"
     variant: tuple[str, int] | None = None
+    note: str = ""  # what to know of the row
     interval: Callable[[], Interval | None] = lambda: None
     mfu: Callable[[float], float] | None = None
     others: Mapping[str, float] = field(default_factory=dict)

@@ -160,6 +160,16 @@ _DEEPSPEED = (
     Setting("overlap_sends", False, "runtime/pipe/p2p.py: sends and receives that are waited for"),
 )  # fmt: skip
 
+_DEEPSPEED_2021 = (
+    *(setting for setting in _DEEPSPEED if setting.key not in ("prefetch", "flat_gradients")),
+    Setting(
+        "shard_lists", True,
+        "runtime/zero/partition_parameters.py, _allgather_param and _reduce_scatter_gradient: a parameter at a time, "
+        "torch.distributed.all_gather and reduce_scatter of lists, whose tensors PyTorch copies one by one",
+    ),
+    Setting("prefetch", 0, "the same: torch.cuda.synchronize before each gather, so that nothing runs beside it"),
+)  # fmt: skip
+
 _MAXTEXT = (
     Setting("zero", 3, "configs/base.yml: ici_fsdp_parallelism takes what chips are left"),
     Setting("replicas_at_end", True, "configs/base.yml: layers are scanned, gradients of all one array", _has_replicas),
@@ -226,6 +236,11 @@ FRAMEWORKS: dict[str, Framework] = {
         "DeepSpeed: ZeRO as `zero` says, buckets of 5e8 gradients, Ulysses",
         "github.com/deepspeedai/DeepSpeed",
         _DEEPSPEED,
+    ),
+    "deepspeed-2021": Framework(
+        "DeepSpeed until September 2021: ZeRO-3 gathers a parameter at a time, through a list, with nothing beside it",
+        "github.com/deepspeedai/DeepSpeed, 5ca86ae4e (April 2021) to e2fdd254e (September 2021)",
+        _DEEPSPEED_2021,
     ),
     "maxtext": Framework(
         "MaxText: FSDP within a slice, scanned layers computed again, compiled by XLA",

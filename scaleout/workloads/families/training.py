@@ -141,6 +141,11 @@ class Training(WithFramework):
         description="copies of PyTorch's eager layers: heads' gradients side by side; gradients into buckets, those of "
         "a single element left out; shards into and out of the buffers of FSDP",
     )
+    shard_lists: bool = Field(
+        default=False,
+        description="zero 3: each parameter is gathered and each gradient reduced by itself, through a list with a "
+        "tensor a rank; one gather waits for the other, and smaller parameters than 1e5 elements stay whole",
+    )
     flat_gradients: bool = Field(
         default=False,
         description="zero 2 or 3: gradients of a layer are put into one tensor, cast to gradient_dtype and scaled "
