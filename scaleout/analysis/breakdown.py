@@ -265,6 +265,27 @@ class Segment:
     end_s: float
 
 
+def critical_nodes(result: Result) -> tuple[list[int], list[float]]:
+    """Return the result's nodes that decide the makespan, last first, and their starts, with the makespan before them.
+
+    Each lasts from its start to the one before it in the list. What is left before the last start, nothing that ran
+    held up: the host had not issued it.
+    """
+    ends = np.concatenate([line.end_s for line in result.timelines])
+    if not len(ends):
+        return [], [0.0]
+    starts = np.concatenate([line.start_s for line in result.timelines])
+    causes = np.concatenate([line.cause for line in result.timelines])
+    node, nodes, times = int(ends.argmax()), [], [float(ends.max())]
+    while node != NONE:
+        start = float(starts[node])
+        if times[-1] > start:
+            nodes.append(node)
+            times.append(start)
+        node = int(causes[node])
+    return nodes, times
+
+
 def critical_path(result: Result) -> list[Segment]:
     """Nodes that decide the makespan, from first to last, each waiting for the one before it.
 
@@ -272,21 +293,15 @@ def critical_path(result: Result) -> list[Segment]:
     The segments follow each other without a gap and add up to the makespan. Where
     the first node waited for the host to issue it, a segment `host` stands for the host's calls up to there.
     """
-    ends = np.concatenate([line.end_s for line in result.timelines])
-    if not len(ends):
-        return []
-    node, until = int(ends.argmax()), float(ends.max())
+    nodes, times = critical_nodes(result)
     path: list[Segment] = []
-    while node != NONE:
+    for node, start, until in zip(nodes, times[1:], times, strict=False):
         number, index = result.locate(node)
         line = result.timelines[number]
         graph = line.graph
-        start = float(line.start_s[index])
-        if until > start:
-            name, phase = graph.names[index], graph.phases[graph.phase[index]]
-            communicates, times_s = bool(line.is_communication[index]), (start, until)
-            path.append(Segment(line.ranks[0], index, name, graph.operation(index), phase, communicates, *times_s))
-        node, until = int(line.cause[index]), start
-    if path and until > 0:  # nothing that ran held the first node up: the host had not issued it
-        path.append(replace(path[-1], name="host", operation="host", communication=False, start_s=0.0, end_s=until))
+        name, phase = graph.names[index], graph.phases[graph.phase[index]]
+        communicates, span_s = bool(line.is_communication[index]), (start, until)
+        path.append(Segment(line.ranks[0], index, name, graph.operation(index), phase, communicates, *span_s))
+    if path and times[-1] > 0:
+        path.append(replace(path[-1], name="host", operation="host", communication=False, start_s=0.0, end_s=times[-1]))
     return path[::-1]

@@ -16,10 +16,11 @@ from scaleout.config.reading import nearest
 from scaleout.config.units import BYTES, BYTES_PER_S, parse
 from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta import cost as closed_form
-from scaleout.network.collectives import algorithm_bandwidth, bus_bandwidth, candidates
+from scaleout.network.collectives import ALGORITHMS, algorithm_bandwidth, bus_bandwidth, candidates
 from scaleout.network.flow import collective as flows
 from scaleout.network.routes.links import links_of
 from scaleout.simulation.options import SimulationOptions
+from scaleout.study.job import Tell
 from scaleout.study.provenance import Provenance, provenance
 
 if TYPE_CHECKING:
@@ -102,12 +103,17 @@ class CollectiveAnswer(Answer):
 
     kind: str
     topology: Topology
-    num_ranks: int
+    members: list[int]
     network: str
     costs: Mapping[int, Costs]
     left_out: Sequence[str]  # algorithms with too many messages to route
     asked: Mapping[str, Any]
     command: str = "collective"
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks that take part."""
+        return len(self.members)
 
     @property
     def title(self) -> str:
@@ -155,6 +161,23 @@ class CollectiveAnswer(Answer):
         return rows
 
     @property
+    def refused(self) -> dict[str, list[str]]:
+        """Why other algorithms of this kind are not here: each reason, and whom it keeps out."""
+        if self.asked["algorithm"] != "auto":
+            return {}
+        group = _Request(self.kind, self.topology, self.members, "auto", None, None).placement
+        there = {*next(iter(self.costs.values())), *self.left_out}
+        found: dict[str, list[str]] = {}
+        for each in ALGORITHMS.values():
+            if self.kind in each.schedules and each.name not in there:
+                why = each.supports(self.kind, group)
+                if why is None:
+                    assert group.library is not None, "it can, and no library chooses"
+                    why = f"not among those of {group.library.name} here; --algorithm NAME times one alone"
+                found.setdefault(why, []).append(each.name)
+        return found
+
+    @property
     def decisions(self) -> tuple[flows.Decision, ...]:
         """What `auto` takes at each size, and where that changes."""
         times = {
@@ -200,6 +223,7 @@ def collective(
     injection: float | str | None = None,
     num_chunks: int | None = None,
     policy: str | None = None,
+    tell: Tell = lambda *_told: None,
 ) -> CollectiveAnswer:
     """Return what a collective takes on a network, by each algorithm that can do it.
 
@@ -223,6 +247,8 @@ def collective(
         Of a pipelined algorithm; by default the fastest number.
     policy : str, optional
         Which of the topology's back ends serves all-reduces.
+    tell : callable
+        Called before each size with how many are done, of how many, and words for it.
 
     Raises
     ------
@@ -249,7 +275,10 @@ def collective(
     members = list(range(cluster.num_ranks)) if ranks is None else list(ranks)
     limit = parse(injection, BYTES_PER_S) if isinstance(injection, str) else injection
     request = _Request(kind, cluster, members, algorithm, limit, num_chunks)
-    costs = {size: COST_MODELS[network](request, size) for size in wanted}
+    costs = {}
+    for number, size in enumerate(wanted):
+        tell(number, len(wanted), "sizes timed")
+        costs[size] = COST_MODELS[network](request, size)
     able = [found.name for found in candidates(kind, request.placement)] if algorithm == "auto" else []
     if num_chunks is not None and all(row["num_chunks"] != num_chunks for row in costs[max(wanted)].values()):
         raise ConfigError(f"--chunks {num_chunks}: nothing here cuts the buffer into chunks; leave it out")
@@ -266,7 +295,7 @@ def collective(
         **({} if policy is None else {"policy": policy}),
     }
     left_out = [name for name in able if name not in costs[wanted[0]]]
-    return CollectiveAnswer(kind, cluster, len(members), network, costs, left_out, asked)
+    return CollectiveAnswer(kind, cluster, members, network, costs, left_out, asked)
 
 
 def _listed(sizes: int | str | Sequence[int | str]) -> Sequence[int | str]:

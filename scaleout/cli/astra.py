@@ -78,7 +78,10 @@ def astra(physical: bool, output: Output, **given: Any) -> None:
     summary = document("astra", facts, inputs=asked, models=[f"ASTRA-sim's rules, congestion-{options.backend}"])
 
     def print_tables() -> None:
-        _print(outcome, f"{name}, ranks {len(outcome.per_rank_ns)}, backend {options.backend}")
+        title = f"{name}, ranks {len(outcome.per_rank_ns)}, backend {options.backend}"
+        say(f"{title}: {outcome.time_ns:,} ns, at most {max(outcome.exposed_ns):,} ns of communication exposed")
+        say("")
+        _print(outcome)
         if compared:
             _print_dimensions(outcome)
             _print_compared(compared)
@@ -99,7 +102,7 @@ def _facts(outcome: "Outcome", backend: str) -> dict[str, object]:
     }
 
 
-def _print(outcome: "Outcome", title: str) -> None:
+def _print(outcome: "Outcome") -> None:
     """Print a line a rank as ASTRA-sim does, then the first and the last rank to finish."""
     lines = [
         f"sys[{rank}] finished, {end} cycles, exposed communication {exposed} cycles."
@@ -114,7 +117,7 @@ def _print(outcome: "Outcome", title: str) -> None:
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    say("\n".join([*lines, "", title, *table, ""]))
+    say("\n".join([*lines, "", *table, ""]))
 
 
 def _compared(outcome: "Outcome", name: str, *, physical: bool) -> "SideBySide":

@@ -27,6 +27,7 @@ SIZES_HELP = "Sizes such as 64MiB or 1MiB,64MiB; FIRST:LAST doubles from the fir
 
 @click.command()
 @click.argument("kind")
+@click.argument("extra", nargs=-1, metavar="")
 @click.option("--bytes", "sizes", metavar="SIZES", help=SIZES_HELP)
 @click.option("--topology", required=True, metavar="NAME|FILE", help="Name or file of the topology.")
 @click.option("--algorithm", default="auto", show_default=True, metavar="NAME", help="One algorithm instead of all.")
@@ -50,6 +51,7 @@ SIZES_HELP = "Sizes such as 64MiB or 1MiB,64MiB; FIRST:LAST doubles from the fir
 @network_options(ranks=False)
 def collective(
     kind: str,
+    extra: tuple[str, ...],
     sizes: str | None,
     topology: str,
     algorithm: str,
@@ -77,9 +79,12 @@ def collective(
     --output it is drawn.
     """
     from scaleout.api.collectives import collective as find
+    from scaleout.cli.progress import progress
     from scaleout.cluster.topology.topology import load_topology
     from scaleout.cluster.topology.what_if import change_network
 
+    if extra:
+        raise click.UsageError(f"{kind} takes no {' '.join(extra)}; a size is given by --bytes, as --bytes {extra[0]}")
     kind = kind.replace("-", "_")
     if comparing:
         if decide or group is not None or algorithm != "auto" or network != "alpha_beta":
@@ -92,18 +97,11 @@ def collective(
     members = None
     if group is not None:
         members = parse_ranks(group, change_network(load_topology(topology), changes).num_ranks)
-    answer = find(
-        kind,
-        wanted,
-        topology=topology,
-        network_changes=changes,
-        ranks=members,
-        algorithm=algorithm,
-        network=network,
-        injection=injection,
-        num_chunks=chunks,
-        policy=policy,
-    )
+    with progress(kept="nothing is kept", quiet=output.as_json) as tell:
+        answer = find(
+            kind, wanted, topology=topology, network_changes=changes, ranks=members, algorithm=algorithm,
+            network=network, injection=injection, num_chunks=chunks, policy=policy, tell=tell,
+        )  # fmt: skip
     if decide:
         _decide(answer, output)
         return
@@ -209,17 +207,26 @@ def _write(answer: "CollectiveAnswer", summary: dict[str, Any], folder: Path) ->
 
 def _print(answer: "CollectiveAnswer") -> None:
     """Print all algorithms of one size, or of each of several what auto takes."""
-    from scaleout.cli.console import print_links, print_table
+    from scaleout.cli.console import console, print_answer, print_links, print_table
     from scaleout.config.units import format_bytes, format_bytes_per_s, format_seconds
 
     by_size, left_out = answer.by_size, answer.left_out
     several = len(by_size) > 1
     chosen = [next((row for row in rows if row.get("auto")), rows[0]) for rows in by_size] if several else by_size[0]
     chunked = any(row["num_chunks"] > 1 for row in chosen)
+    taken = next((row for row in chosen if row.get("auto")), chosen[0]) if not several else chosen[-1]
+    print_answer(
+        f"{answer.kind} on {answer.topology.name}, ranks {answer.num_ranks}",
+        {
+            "time": f"{format_seconds(taken['time_s'])} for {format_bytes(taken['bytes'])} by {taken['algorithm']}",
+            "bus bandwidth": format_bytes_per_s(taken["bus_bandwidth_bytes_per_s"]),
+            "model": answer.model.title,
+        },
+    )
     bandwidths = ("algorithm_bandwidth_bytes_per_s", "bus_bandwidth_bytes_per_s")
     columns = ("time", "algorithm bandwidth", "bus bandwidth")
     print_table(
-        answer.title,
+        "by size, what auto takes" if several else "algorithms",
         ("bytes", "algorithm", *["chunks"] * chunked, *columns),
         [
             [
@@ -235,6 +242,8 @@ def _print(answer: "CollectiveAnswer") -> None:
     )
     if not several and "busiest_links" in chosen[0]:
         print_links(f"busiest links of {chosen[0]['algorithm']}", chosen[0]["busiest_links"])
+    for why, names in answer.refused.items() if not several else ():
+        console().print(f"not here: {', '.join(names)}: {why}")
     if left_out:
         say(f"left out, as they have too many messages to route: {', '.join(left_out)}")
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _ROWS = 12
 
+_NAMED = 3
+"""Operations of the box."""
+
 _MANY = 10
 """Times A from which a growth is written as a multiple, not in per cent."""
 
@@ -84,8 +87,12 @@ def _side(path: str, schedule: str | None, topology: str | None, *, timeline: bo
 
 
 def _print(found: "Difference") -> None:
-    from scaleout.cli.console import console, print_table
+    from scaleout.cli.console import print_answer, print_table
 
+    whole: Sequence[Change] = (*found.step, found.makespan)
+    changed = [f"{row.name} {_times(row)[2]}" for row in found.operations[:_NAMED] if row.difference_s]
+    facts = {row.name: _words(row) for row in (found.makespan, *found.step)}
+    print_answer("B against A", {**facts, "most": ", ".join(changed) or "-", "A": str(found.a), "B": str(found.b)})
     tables = {"phase": found.phases, "operation": found.operations, "collective": found.collectives}
     for what, rows in tables.items():
         sized = what == "collective"
@@ -94,11 +101,13 @@ def _print(found: "Difference") -> None:
             cells = [_cells(row, sized=sized) for row in rows[:_ROWS]]
             left = "" if len(rows) <= _ROWS else f", the {_ROWS} largest of {len(rows)}"
             print_table(f"busy time by {what}{left}", columns, cells, left=1 if sized else 2)
-    whole: Sequence[Change] = (*found.step, found.makespan)
     cells = [[row.name, *_times(row)] for row in whole] + [[f"busy: {row.kind}", *_times(row)] for row in found.busy]
     print_table("step", ("", "A", "B", "difference", "of A", ""), cells, left=1)
-    console().print(f"A: {found.a}", soft_wrap=True)
-    console().print(f"B: {found.b}", soft_wrap=True)
+
+
+def _words(row: "Change") -> str:
+    a, b, difference, share, _ = _times(row)
+    return f"{b} against {a}, {difference}{f' ({share})' if share else ''}"
 
 
 def _cells(row: "Change", *, sized: bool) -> list[str]:

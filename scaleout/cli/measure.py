@@ -8,6 +8,7 @@ import click
 
 from scaleout.cli.options import Folder, Whole, parse_settings, set_option
 from scaleout.cli.printing import say, say_json
+from scaleout.config.documents import is_file
 from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,8 +19,19 @@ if TYPE_CHECKING:
 NAMES = ("kernels", "collectives", "host", "contention", "steps", "fused")
 
 
+class Measurements(click.Choice[str]):
+    """A kind of measurement, all of them, or a file of rows of several kinds."""
+
+    def __init__(self) -> None:
+        super().__init__((*NAMES, "all"))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the kind or the file; refuse what is neither."""
+        return str(value) if is_file(Path(str(value))) else super().convert(value, param, ctx)
+
+
 @click.command()
-@click.argument("what", type=click.Choice((*NAMES, "all")))
+@click.argument("what", type=Measurements(), metavar=f"{'|'.join((*NAMES, 'all'))}|FILE")
 @click.option("--output", required=True, type=Folder(), help="Directory for all files.")
 @click.option("--gpus", type=Whole(1024), metavar="N", help="GPUs that take part; by default all.")
 @click.option("--quick", is_flag=True, help="Few rows of each kind: minutes instead of an hour.")
@@ -57,6 +69,8 @@ def measure(
 ) -> None:
     """Measure kernels, collectives and steps on this machine's GPUs.
 
+    FILE is what `scaleout run --measure-next FILE` wrote: rows with their `experiment`, one JSON object a line.
+
     Needs PyTorch and Triton (pip install 'scaleout[measure]'). Rows are written as they are measured; the same command
     resumes where it was interrupted. In the end DIRECTORY/device.yaml and DIRECTORY/machine.yaml describe the machine:
     scaleout run llama-3-8b --device DIRECTORY/device.yaml --topology DIRECTORY/machine.yaml, and
@@ -65,9 +79,13 @@ def measure(
     from scaleout.validation.measure import experiments, shapes
     from scaleout.validation.measure.checkpoint import read
 
+    listed = {} if what in (*NAMES, "all") else experiments.listed(read(Path(what)), where=what)
+    if listed and (workload or file or quick):
+        raise ConfigError(f"{what} says what to measure; leave out --workload, --rows and --quick")
+    names = list(listed) or [name for name in NAMES if what in {name, "all"}]
     if what == "all" and (workload or file or only or dtypes):
         raise ConfigError("--workload, --rows, --only and --dtype are for one kind of measurement; name it, not all")
-    if workload and what != "kernels":
+    if workload and names != ["kernels"]:
         raise ConfigError(f"--workload says which kernels to measure, not {what}; measure kernels")
     if workload and file:
         raise ConfigError("--workload and --rows both say what to measure; give one of them")
@@ -75,7 +93,9 @@ def measure(
         raise ConfigError("--set changes a workload; name it with --workload")
 
     def rows_of(name: str, ranks: int) -> "list[Row]":
-        if workload is not None:
+        if listed:
+            found = experiments.check_rows(name, listed[name], gpus=ranks)
+        elif workload is not None:
             found = shapes.of_workload(workload, parse_settings(settings))
         elif file is None:
             found = experiments.plan(name, gpus=ranks, quick=quick)
@@ -86,12 +106,11 @@ def measure(
         return experiments.chosen(found, only=only, dtypes=dtypes)
 
     if plan_only:
-        for name in NAMES if what == "all" else (what,):
+        for name in names:
             for row in rows_of(name, gpus or 1 if name in ("kernels", "host", "steps") else gpus or 2):
                 say_json({"experiment": name, **row}, indent=None)
         return
     machine = experiments.backend()
-    names = [name for name in NAMES if what in {name, "all"}]
     if what == "all" and (gpus or machine.gpus()) == 1:
         names = [name for name in names if experiments.EXPERIMENTS[name].least_gpus == 1]
     ranks = experiments.check_machine(machine, names, gpus=gpus)

@@ -126,8 +126,8 @@ def _timeline(found: "Evaluation") -> list[dict[str, Any]]:
 
 
 def _print(found: "Evaluation", title: str, between: "Mapping[str, Sequence[float]]") -> None:
-    from scaleout.cli.console import print_facts, print_table
-    from scaleout.config.units import counted, format_seconds, format_times
+    from scaleout.cli.console import print_answer, print_facts, print_table
+    from scaleout.config.units import counted, format_seconds, format_share, format_times
 
     plain = found.plain()
     baseline_s = found.baseline_s
@@ -140,7 +140,16 @@ def _print(found: "Evaluation", title: str, between: "Mapping[str, Sequence[floa
         ("ideal: the longer of computing and communication", found.ideal_s),
     ):
         rows.append([label, format_seconds(seconds), format_times(baseline_s / seconds)])
-    print_table(title, ("", "time", "speed-up"), rows)
+    fused_s = plain["fused_aware_s"]
+    print_answer(
+        title,
+        {
+            "fused": f"{format_seconds(fused_s)}, {format_times(baseline_s / fused_s)} as fast as bulk-synchronous",
+            "saved": format_share(plain["saving"]),
+            "ideal": f"{format_seconds(found.ideal_s)}, {format_times(baseline_s / found.ideal_s)}",
+        },
+    )
+    print_table("ways to compute it", ("", "time", "speed-up"), rows)
     if between:
         ends = [
             [key, *(f"{format_seconds(each)} ({format_times(baseline_s / each)})" for each in sorted(times))]
@@ -166,15 +175,18 @@ def _print(found: "Evaluation", title: str, between: "Mapping[str, Sequence[floa
 
 
 def _print_sweep(key: str, rows: list[dict[str, Any]], title: str) -> None:
-    from scaleout.cli.console import print_table
+    from scaleout.cli.console import print_answer, print_table
     from scaleout.config.units import format_seconds, format_share
 
     times = ("baseline_s", "fused_aware_s", "fused_oblivious_s", "kernel_split_s", "ideal_s")
     columns = (key, *(time.removesuffix("_s").replace("_", " ") for time in times), "saved")
+    best = max(rows, key=lambda row: row["saving"])
+    found = f"{key} {best[key]}: {format_seconds(best['fused_aware_s'])}, {format_share(best['saving'])} saved"
+    print_answer(title, {"best": found})
     cells = [
         [f"{row[key]}", *(format_seconds(row[time]) for time in times), format_share(row["saving"])] for row in rows
     ]
-    print_table(title, columns, cells)
+    print_table(f"by {key}", columns, cells)
 
 
 def _draw(key: str, rows: list[dict[str, Any]], title: str, answer: dict[str, Any], folder: Path) -> dict[str, str]:

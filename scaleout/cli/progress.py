@@ -1,10 +1,12 @@
 """One bar of progress for what takes longer than two seconds, with the time left, where standard error is a terminal.
 
-Elsewhere, as in a log, it is a line now and then. An interrupt ends the work with what is kept of it.
+It shows by itself, however long one part of the work takes. Elsewhere, as in a log, it is a line now and then. An
+interrupt ends the work with what is kept of it.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Timer
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -31,23 +33,24 @@ def progress(*, kept: str, quiet: bool = False) -> "Iterator[Tell]":
     shown = Console(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     hidden = quiet or not shown.is_terminal
-    begun = said = monotonic()
-    bars = Progress(*columns, console=shown, disable=hidden, transient=True, auto_refresh=False)
+    said = monotonic()
+    bars = Progress(*columns, console=shown, disable=hidden, transient=True)
     bar = bars.add_task("", total=None)
+    shows = Timer(_AFTER_S, bars.start)
+    shows.daemon = True
 
     def tell(done: int, total: int, words: str) -> None:
         nonlocal said
         bars.update(bar, completed=done, total=total, description=words)
-        if monotonic() - begun > _AFTER_S:
-            bars.start()
-            bars.refresh()
         if hidden and not quiet and monotonic() - said > _A_LINE_S:
             said = monotonic()
             shown.print(f"{done:,} of {total:,} {words}", soft_wrap=True, markup=False)
 
+    shows.start()
     try:
         yield tell
     except KeyboardInterrupt:
         raise KeyboardInterrupt(kept) from None
     finally:
+        shows.cancel()
         bars.stop()

@@ -1,6 +1,7 @@
 """`scaleout run`: simulate a job under several schedules and say where the time goes."""
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +11,7 @@ from scaleout.cli.options import (
     SIMULATION,
     NamedJob,
     Output,
+    Stated,
     job_options,
     output_options,
     pairs_of,
@@ -20,7 +22,7 @@ from scaleout.errors import ConfigError, ScaleoutError
 
 if TYPE_CHECKING:
     from scaleout.api.runs import RunAnswer
-    from scaleout.simulation.options import SimulationOptions
+    from scaleout.study.job import Tell
 
 
 @click.command()
@@ -54,15 +56,23 @@ if TYPE_CHECKING:
     metavar="FILE#N",
     help="Simulate plan N of a folder that `scaleout search --output` has written, such as plans#1, not a workload.",
 )
+@click.option(
+    "--measure-next",
+    "measure_next",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write what to measure to make the error bars of the fastest schedule narrower, for `scaleout measure FILE`.",
+)
 @verbose_option
 @output_options("Write tables, timeline and figure here.")
 def run(
     job: NamedJob,
     schedules: tuple[str, ...],
-    options: "SimulationOptions",
+    options: Stated,
     trace_path: str | None,
     edits: tuple[str, ...],
     plan: str | None,
+    measure_next: Path | None,
     verbose: bool,
     output: Output,
 ) -> None:
@@ -76,13 +86,32 @@ def run(
 
     --degrade, --break and --slow number the ranks as the topology does, whatever the --placement.
     """
+    from scaleout.cli.progress import progress
+
+    with progress(kept="nothing is kept", quiet=output.as_json) as told:
+
+        def tell(done: int, total: int, schedule: str) -> None:
+            told(done, total, f"schedules, now {schedule}")
+
+        answer = _answer(job, schedules, options, (trace_path, edits, plan), tell)
+    _give(answer, output, verbose=verbose, measure_next=measure_next)
+
+
+def _answer(
+    job: NamedJob,
+    schedules: tuple[str, ...],
+    options: Stated,
+    given: tuple[str | None, tuple[str, ...], str | None],
+    tell: "Tell",
+) -> "RunAnswer":
+    """Simulate a plan, a workload or traces; `given` are --trace, --edit and --plan."""
+    trace_path, edits, plan = given
     if plan is not None:
         from scaleout.cli.plan import run_plan
 
         if trace_path is not None or edits:
             raise ConfigError(f"--plan {plan} is of a workload; leave out --trace and --edit")
-        _give(run_plan(plan, job, options, schedules), output, verbose=verbose)
-        return
+        return run_plan(plan, job, options, schedules, tell)
     if job.workload is None and trace_path is None:
         raise ConfigError(
             "give a workload, such as `scaleout run dlrm-128` (`scaleout list workloads`), or --trace DIR"
@@ -92,28 +121,42 @@ def run(
     if trace_path is None:
         if edits:
             raise ConfigError(f"--edit {edits[0]} changes a recording (--trace); a workload is changed by --set")
-        _give(job.run(schedules, options), output, verbose=verbose)
-        return
+        return job.run(schedules, options, tell)
     if job.settings:
         raise ConfigError("--set changes a workload, which a trace has none of; leave it out")
     from scaleout.api.traces import read_trace
     from scaleout.study.job import check_traced
+    from scaleout.study.realism import stated_options
 
-    check_traced(options)
+    check_traced(stated_options(**options))
     trace = read_trace(trace_path).edit(**pairs_of(edits, option="--edit", form="as batch=2x or layers=8->4"))
-    answer = trace.run(
-        topology=job.topology, device=job.device, schedules=schedules, network_changes=job.changes, options=options
-    )
-    _give(answer, output, verbose=verbose)
+    return trace.run(
+        topology=job.topology, device=job.device, schedules=schedules, network_changes=job.changes, tell=tell,
+        **options,
+    )  # fmt: skip
 
 
-def _give(answer: "RunAnswer", output: Output, *, verbose: bool) -> None:
-    """Print or write an answer; `ScaleoutError` if a schedule of it failed."""
+def _give(answer: "RunAnswer", output: Output, *, verbose: bool, measure_next: Path | None) -> None:
+    """Print or write an answer, and what to measure; `ScaleoutError` if a schedule of it failed."""
     from scaleout.cli.tables import print_comparison
     from scaleout.report.files import write
 
     found, summary = answer.comparison, answer.to_dict()
+    if measure_next is not None:
+        _write_next(answer, measure_next)
     printed = partial(print_comparison, found, verbose=verbose)
     output.give(summary, printed, partial(write, found, summary=summary))
     if found.failures:
         raise ScaleoutError("; ".join(map(str, found.failures)))
+
+
+def _write_next(answer: "RunAnswer", file: Path) -> None:
+    """Write rows to measure, what narrows the error bars of the fastest schedule most first."""
+    from scaleout.config.documents import to_json
+    from scaleout.config.writing import write_text
+
+    best = min(answer.outcomes, key=lambda outcome: outcome.makespan_s)
+    rows = best.interval.rows if best.interval is not None else []
+    if not rows:
+        raise ConfigError(f"--measure-next {file}: nothing of this step is left to measure that `scaleout measure` can")
+    write_text(file, "".join(f"{to_json(row, indent=None)}\n" for row in rows))

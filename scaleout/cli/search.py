@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scaleout.cli import completion
-from scaleout.cli.options import NamedJob, Output, Whole, job_options, output_options, simulation_options
+from scaleout.cli.options import NamedJob, Output, Stated, Whole, job_options, output_options, simulation_options
 from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scaleout.api.searches import Export, SearchAnswer
-    from scaleout.simulation.options import SimulationOptions
     from scaleout.study.search.best import EvaluatedPlan
     from scaleout.study.search.explanation import Explanation
     from scaleout.study.search.request import SearchRequest
@@ -73,7 +72,7 @@ _COUNTED = {
 @output_options("Write plans and a figure here; the same command resumes an interrupted search from them.")
 def search(
     job: NamedJob,
-    options: "SimulationOptions",
+    options: Stated,
     workers: int | None,
     formats: tuple[str, ...],
     output: Output,
@@ -158,7 +157,7 @@ def _memory(text: str) -> float:
 
 def _search(
     job: NamedJob,
-    options: "SimulationOptions",
+    options: Stated,
     workers: int | None,
     output: Output,
     *,
@@ -186,7 +185,7 @@ def _search(
             changes=job.settings,
             network_changes=job.changes,
             memory=None if memory is None else _memory(memory),
-            options=options,
+            **options,
             directory=output.folder,
             workers=workers,
             tell=tell,
@@ -198,7 +197,7 @@ def _print_answer(answer: "SearchAnswer", folder: Path | None) -> None:
     """Print the fastest plan, what it reaches, and how to run it, on lines that can be pasted."""
     from scaleout.cli.console import print_answer
     from scaleout.cli.printing import say
-    from scaleout.config.units import format_bytes, format_rate, format_seconds, format_share
+    from scaleout.config.units import format_bytes, format_rate, format_seconds, format_share, format_span
     from scaleout.study.sweep.cases import run_line
 
     request, best = answer.request, answer.plans.fastest[0]
@@ -209,7 +208,9 @@ def _print_answer(answer: "SearchAnswer", folder: Path | None) -> None:
         f"global batch {request.batch}",
         {
             "plan": f"{best.plan}, under {best.schedule}",
-            "step": format_seconds(each.step_s),
+            "step": format_seconds(each.step_s)
+            if answer.interval is None
+            else format_span(each.step_s, *answer.interval.of(each.step_s)),
             "speed": f"{format_rate(each.tokens_per_s / request.num_ranks)} tokens/s/GPU, MFU {format_share(each.mfu)}",
             "exposed": ", ".join(exposed) or "nothing",
             "memory": f"fits: {format_bytes(each.peak_bytes)} of {format_bytes(request.memory_bytes)}, "

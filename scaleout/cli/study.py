@@ -27,6 +27,10 @@ def _part(_context: click.Context, _option: click.Parameter, text: str | None) -
     return int(found[1]), int(found[2])
 
 
+_NAMED = 5
+"""Workloads of the box, each with its fastest case."""
+
+
 @click.command()
 @click.argument("file", metavar="STUDY")
 @click.option(
@@ -125,7 +129,7 @@ def _write(
 def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[str, str]) -> dict[str, Any]:
     """Return what is printed as JSON: counts, the fastest case of each workload, and what failed."""
     from scaleout.study.sweep.cases import version
-    from scaleout.study.sweep.table import best_of, failures_of, measure_of
+    from scaleout.study.sweep.table import best_of, cheapest_of, failures_of, measure_of
 
     counts = cases["status"].value_counts()
     return {
@@ -140,15 +144,17 @@ def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[
         "axes": {column: list(values) for column, values in asked.axes.items()},
         "fastest_by": measure_of(cases),
         "fastest": best_of(asked, cases),
+        "within_share": asked.file.within,
+        "cheapest_cases": cheapest_of(asked, cases),
         "failures": failures_of(cases),
         "files": written,
     }
 
 
 def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str, Any], *, as_json: bool) -> None:
-    from scaleout.cli.console import print_table
+    from scaleout.cli.console import print_answer, print_table
     from scaleout.cli.printing import say, say_json
-    from scaleout.config.units import format_seconds
+    from scaleout.config.units import format_dollars, format_seconds
     from scaleout.errors import one_line
     from scaleout.study.sweep.columns import column_of
 
@@ -162,12 +168,23 @@ def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str
         + [f"{each[by]:.4g}"] * also
         for each in summary["fastest_cases"]
     ]
-    title = f"{asked.title}: the fastest of each workload, by {label}"
+    more = f", {summary['left_out']:,} left out" if summary["left_out"] else ""
+    facts = {"cases": f"{summary['cases']:,}: {summary['ok']:,} ok, {summary['failed']:,} failed{more}"}
+    for each, row in zip(summary["fastest_cases"][:_NAMED], rows, strict=False):
+        facts[each["workload"]] = f"{row[3]}, case {each['case']}: {each['varied']}"
+    print_answer(asked.title, facts)
+    title = f"the fastest of each workload, by {label}"
     print_table(title, ("workload", "inputs", "case", "makespan", *[label] * also), rows, left=2)
+    for each in summary["cheapest_cases"]:
+        say(
+            one_line(
+                f"cheapest network within {100 * summary['within_share']:.4g}% of the fastest, {each['workload']}: "
+                f"{each['varied']}, {format_dollars(each['network_dollars'])}, {each['slower_share']:.1%} slower: case "
+                f"{each['case']}"
+            )
+        )
     for each in summary["fastest_cases"]:
         say(one_line(f"case {each['case']} alone: {each['run']}"))
-    more = f", {summary['left_out']:,} left out" if summary["left_out"] else ""
-    say(f"{summary['cases']:,} cases: {summary['ok']:,} ok, {summary['failed']:,} failed{more}")
     for each in summary["failed_for"]:
         say(one_line(f"{each['cases']:,} failed: {each['message']}"))
     for name, meaning in summary["files"].items():

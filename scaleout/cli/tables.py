@@ -1,5 +1,6 @@
 """Comparisons as tables on the terminal."""
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict
 from math import fsum
@@ -15,6 +16,7 @@ from scaleout.config.units import (
     format_rate,
     format_seconds,
     format_share,
+    format_span,
     format_times,
     format_watts,
 )
@@ -72,14 +74,20 @@ def _answer(comparison: "Comparison") -> tuple[str, dict[str, str]]:
         if found is None
         else ", ".join(f"{axis} {format_seconds(each)}" for axis, each in sorted(found.exposed_s.items()) if each)
     )
-    step = f"{format_seconds(best.makespan_s)} under {best.schedule}"
+    bars = best.interval
+    took = format_seconds(best.makespan_s) if bars is None else format_span(best.makespan_s, *bars.of(best.makespan_s))
+    step = f"{took} under {best.schedule}"
     if best is not first:
         step += f", {format_times(best.speedup)} as fast as under {first.schedule}"
     elif len(comparison.outcomes) > 1:
         step += f", the fastest of {len(comparison.outcomes)} schedules"
-    facts = {"step": step}
+    fits = best.fit is None or best.fit.fits
+    facts = {"step": step} if fits else {"memory": _room(best.fit), "step": f"{step}, if it fitted"}
     if found is not None:
         facts["speed"] = f"{format_rate(found.tokens_per_s_per_rank)} tokens/s/GPU, MFU {format_share(found.mfu)}"
+        facts["speed"] += "" if fits else ", if it fitted"
+        if best.workload is not None and best.workload.mode == "decode":
+            facts["speed"] += f", a token of each sequence behind {best.workload.sequence:,} in the cache"
     elif comparison.samples and best.makespan_s:
         per_s = comparison.samples / best.makespan_s
         facts["speed"] = f"{format_rate(per_s / comparison.ranks)} samples/s/GPU, {format_rate(per_s)} in all"
@@ -87,7 +95,7 @@ def _answer(comparison: "Comparison") -> tuple[str, dict[str, str]]:
     facts["exposed"] = f"{format_seconds(exposed)} of communication, {share} of the step" + (
         f": {by_axis}" if by_axis else ""
     )
-    facts["memory"] = _room(best.fit)
+    facts.setdefault("memory", _room(best.fit))
     if comparison.provenance:
         facts["model"] = comparison.provenance.title
     title = f"{comparison.workload} on {comparison.topology}, ranks {comparison.ranks}, device {comparison.device}"
@@ -108,6 +116,7 @@ def _room(found: "Fit | None") -> str:
 def _print_details(outcome: "Outcome") -> None:
     """Print what few ask for: the critical path, when ranks are done, and what a schedule decided."""
     _print_critical_path(outcome)
+    _print_causes(outcome)
     if outcome.result.has_puts:
         _print_ranks(outcome)
     if outcome.decisions:
@@ -174,6 +183,25 @@ def _print_critical_path(outcome: "Outcome") -> None:
         rows.append(["others", "", "", format_seconds(rest), format_share(rest / outcome.makespan_s)])
     columns = ("phase", "operation", "graph nodes", "time", "of makespan")
     print_table(f"critical path of {outcome.schedule}", columns, rows, left=2)
+
+
+def _print_causes(outcome: "Outcome") -> None:
+    """Print what the error bars come from, each alone, and what to measure next."""
+    bars = outcome.interval
+    if bars is None:
+        return
+    rows = [
+        [
+            each.cause,
+            format_share(each.share),
+            f"{math.expm1(-each.faster) + 0.0:.1%}",
+            f"+{math.expm1(each.slower):.1%}",
+        ]
+        for each in bars.causes
+    ]
+    print_table(f"error bars of {outcome.schedule}", ("cause", "of the step", "faster", "slower"), rows)
+    if bars.measurement is not None:
+        console().print(f"next measurement: {bars.measurement.cause} (--measure-next FILE lists what to measure)")
 
 
 def _print_ranks(outcome: "Outcome") -> None:

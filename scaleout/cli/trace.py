@@ -19,6 +19,7 @@ def trace(workload: str, output: Path, device: str | None, settings: tuple[str, 
 
     The files <name>.<rank>.et are read by ASTRA-sim and by `scaleout run --trace`.
     """
+    from scaleout.cli.progress import progress
     from scaleout.cluster.device.spec import load_device
     from scaleout.config.units import counted
     from scaleout.config.writing import check_writable
@@ -29,9 +30,12 @@ def trace(workload: str, output: Path, device: str | None, settings: tuple[str, 
     check_writable(output)
     job = load_workload(workload, changes := parse_settings(settings))
     on = load_device(device or job.device)
-    program = timed(job, on)
-    facts = {"workload": job.name, "device": on.name, "topology": job.topology}
-    files = save_program(program, output, name=job.name, facts=facts)
+    with progress(kept="nothing is kept", quiet=as_json) as tell:
+        tell(0, 2, "graphs generated, files written")
+        program = timed(job, on)
+        facts = {"workload": job.name, "device": on.name, "topology": job.topology}
+        tell(1, 2, "graphs generated, files written")
+        files = save_program(program, output, name=job.name, facts=facts)
     if as_json:
         from scaleout.api.inputs import inputs_of
         from scaleout.report.documents import document

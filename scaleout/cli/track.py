@@ -84,12 +84,17 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
 
 
 def _print(found: "dict[str, Outcome]", title: str) -> None:
-    from scaleout.cli.console import print_table
+    from scaleout.cli.console import print_answer, print_table
     from scaleout.config.units import format_bytes, format_seconds, format_times
 
     first = next(iter(found.values()))
+    best = min(found, key=lambda name: found[name].total_s)
+    gain = format_times(first.total_s / found[best].total_s)
+    fastest = f"{best}, {format_seconds(found[best].total_s)}, {gain} as fast as {next(iter(found))}"
+    traffic = f"{format_bytes(found[best].traffic.total)} of a rank, instead of {format_bytes(first.traffic.total)}"
+    print_answer(title, {"fastest": fastest, "memory traffic": traffic})
     print_table(
-        title,
+        "configurations",
         (
             "configuration",
             "time",

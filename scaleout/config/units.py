@@ -237,6 +237,26 @@ def format_seconds(seconds: float) -> str:
     return _scaled(seconds, "", _OF_TIME) if seconds >= 3600 else _scaled(seconds, "s", _DOWN)
 
 
+def format_span(seconds: float, low_s: float, high_s: float) -> str:
+    """Write a time with the ends between which it is, in the unit of the time, such as ``'52.9 ms (48 to 58, 90%)'``.
+
+    >>> format_span(0.0529, 0.0481, 0.0577)
+    '52.9 ms (48 to 58, 90%)'
+    >>> format_span(0.99, 0.9, 1.25)
+    '990 ms (900 to 1,250, 90%)'
+    """
+    shown = format_seconds(seconds)
+    unit = shown.rpartition(" ")[2]
+    scale = seconds / float(shown.removesuffix(unit).replace(",", "")) if seconds else 1.0
+    low, high = (_two_digits(end_s / scale) for end_s in (low_s, high_s))
+    return f"{shown} ({low} to {high}, 90%)"
+
+
+def _two_digits(number: float) -> str:
+    """Write a number with two digits or, from 100 on, three."""
+    return f"{float(f'{number:.{3 if number >= 99.5 else 2}g}'):,.10g}"
+
+
 def format_rate(per_s: float) -> str:
     """Write how many of something there are in a second, such as ``'5,450'``."""
     rounded = float(f"{per_s:.3g}")

@@ -332,6 +332,10 @@ OPERATIONS: Mapping[str, Operation] = {
     "add": _elementwise(3),
     "mul_scalar": _elementwise(2),
     "clone": _elementwise(2),
+    # A tensor copied into or out of a list of so many, one call each.
+    "list_copy": Operation(
+        Family.ELEMENTWISE, ("elements", "tensors"), _no_flops, lambda s, i: 2 * s["elements"] * i, like="clone"
+    ),
     "fill": _elementwise(1, like="sum_all"),
     "copy_d2d": _elementwise(2),
     "gelu_fwd": _elementwise(2),

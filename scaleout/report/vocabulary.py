@@ -59,6 +59,7 @@ def flattened(row: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
 
 
 _TIMES = "makespan_s compute_s communication_s exposed_communication_s idle_s kernel_time_sources speedup"
+_BARS = "step_low_s step_high_s causes next_measurement"
 _CHANGE = "name kind bytes group_size a_count b_count a_s b_s difference_s only_in"
 _OPERATOR = (
     "baseline_s baseline_parts_s fused_aware_s fused_oblivious_s ideal_s kernel_split_s kernel_split_chunks saving "
@@ -70,8 +71,9 @@ OBJECTS: Mapping[str, Contents] = {
     "model": Contents("version network library contention host clocks inputs notes"),
     "run row": Contents(
         f"schedule {_TIMES} busy",
-        "recorded_share scaled_share modelled_share samples_per_s tokens_per_s tokens_per_s_per_rank mfu hfu bubble "
-        "exposed_by_axis_s energy decisions memory rank_ends busiest_links traffic strategy peak_memory_bytes fits",
+        f"{_BARS} recorded_share scaled_share modelled_share samples_per_s tokens_per_s tokens_per_s_per_rank mfu hfu "
+        "bubble exposed_by_axis_s energy decisions memory rank_ends busiest_links traffic strategy peak_memory_bytes "
+        "fits",
     ),
     "energy": Contents("device_joules node_joules network_joules joules"),
     "cost": Contents("dollars device_dollars network_dollars device_watts network_watts parts unpriced unpowered"),
@@ -83,7 +85,8 @@ OBJECTS: Mapping[str, Contents] = {
     "port_traffic": Contents("dimension kind role links total_bytes mean_utilisation most_utilisation"),
     "plan_row": Contents(
         "plan schedule makespan_s compute_s exposed_by_axis_s bubble_s tokens_per_s mfu memory_by_kind_bytes host_s "
-        "bubble peak_memory_bytes bound_by tokens_per_s_per_rank headroom_bytes inputs run"
+        "bubble peak_memory_bytes bound_by tokens_per_s_per_rank headroom_bytes inputs run",
+        _BARS,
     ),
     "simulations": Contents("done choices bounded left lower_bound_s"),
     "explanation": Contents("plan schedule overlap same_plan best_plan_under_baseline gain_over_best_under_baseline"),
@@ -106,12 +109,20 @@ OBJECTS: Mapping[str, Contents] = {
     "reproduce row": Contents(
         "id paper figure metric unit published simulated tolerance met basis constant note", "at_minus_30 at_plus_30"
     ),
-    "validate row": Contents("id error", "measured_us predicted_us measured_bytes predicted_bytes reason"),
+    "validate row": Contents(
+        "id error", "measured_us predicted_us low_us high_us measured_bytes predicted_bytes reason note"
+    ),
+    "cause": Contents("cause share faster slower"),
+    "contender": Contents(
+        "tool source num_rows predicted mean_absolute_error median_absolute_error p90_absolute_error worst bias "
+        "scaleout_mean_error"
+    ),
+    "intervals": Contents("num_rows within below above median_width"),
     "accuracy": Contents(_ACCURACY),
     "change": Contents(_CHANGE),
     "case_row": Contents(
         "workload case varied makespan_s run",
-        "tokens_per_s tokens_per_s_per_rank samples_per_s samples_per_s_per_rank",
+        "tokens_per_s tokens_per_s_per_rank samples_per_s samples_per_s_per_rank network_dollars slower_share",
     ),
     "failed_for": Contents("message cases case"),
     "recorded_step": Contents("step recorded_s"),
@@ -143,10 +154,12 @@ DOCUMENTS: Mapping[str, Contents] = {
     ),
     "track": Contents("device topology ranks settings configurations", "model"),
     "reproduce": Contents("rows", "model"),
-    "validate": Contents(f"rows {_ACCURACY} families", "model"),
+    "validate": Contents(f"rows {_ACCURACY} families", "intervals arena model"),
     "diff": Contents("a b makespan makespan_parts by_kind by_phase by_operation by_collective", "model"),
     "study": Contents(
-        "study output", "title build cases ok failed left_out axes fastest_by fastest_cases failed_for files shard_of"
+        "study output",
+        "title build cases ok failed left_out axes fastest_by fastest_cases within_share cheapest_cases failed_for "
+        "files shard_of",
     ),
     "import pytorch": Contents(
         "name device ranks recorded_ranks steps kernels kernels_kept kernels_linked operators_linked copies "

@@ -16,7 +16,7 @@ from scaleout.errors import ConfigError
 from scaleout.network.collectives import ALGORITHMS
 from scaleout.program.fastest import ranked
 from scaleout.simulation.options import SimulationOptions
-from scaleout.study.job import Job, run
+from scaleout.study.job import Job, Tell, run
 from scaleout.workloads.config import ModelFamily
 
 AUTO = "auto"
@@ -34,7 +34,9 @@ class Bucketed:
     exposed_s: float
 
 
-def sweep_buckets(job: Job, *, sizes_bytes: Sequence[int], ways: Sequence[str] = (AUTO,)) -> tuple[Bucketed, ...]:
+def sweep_buckets(
+    job: Job, *, sizes_bytes: Sequence[int], ways: Sequence[str] = (AUTO,), tell: Tell = lambda *_told: None
+) -> tuple[Bucketed, ...]:
     """Simulate a job with buckets of each size, reduced in each way.
 
     A bucket is reduced as soon as it holds so many bytes; 1 for one reduction a buffer of parameters. Ways are `AUTO`,
@@ -44,10 +46,11 @@ def sweep_buckets(job: Job, *, sizes_bytes: Sequence[int], ways: Sequence[str] =
     base = job.work
     if not isinstance(base, ModelFamily) or base.data_parallel == 1:
         raise ConfigError("buckets are of gradients that data-parallel ranks reduce; set data_parallel above 1")
-    rows = []
+    rows = list[Bucketed]()
     for way in ways:
         options = _reduced(job.topology, way, job.options)
         for size in sizes_bytes:
+            tell(len(rows), len(ways) * len(sizes_bytes), "sizes simulated")
             keys = {**base.model_dump(exclude_unset=True), "gradient_bucket": size}
             sized = validate(type(base), keys, where=f"buckets of {size} B")
             outcome = run(replace(job, work=sized, options=options))

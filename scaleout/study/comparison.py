@@ -67,6 +67,7 @@ class Comparison:
                     "schedule": outcome.schedule,
                     **asdict(outcome.breakdown),
                     "speedup": outcome.speedup,
+                    **({} if outcome.interval is None else outcome.interval.summary(outcome.makespan_s)),
                     **outcome.shares,
                     **({} if outcome.efficiency is None else asdict(outcome.efficiency)),
                     **({} if outcome.energy is None else {"energy": outcome.energy.summary()}),

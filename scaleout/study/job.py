@@ -15,6 +15,7 @@ from scaleout import schedule as schedules
 from scaleout.analysis.breakdown import Breakdown, breakdown
 from scaleout.analysis.cost import Energy, energy
 from scaleout.analysis.efficiency import Efficiency, Fit, efficiency
+from scaleout.analysis.uncertainty import Interval, interval
 from scaleout.cluster.device.annotate import annotate
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
@@ -100,9 +101,10 @@ class Job:
 
     @property
     def carried_out(self) -> str:
-        """The schedule that is carried out: a back end that blocks the host leaves nothing to overlap."""
+        """The schedule that is carried out: a host that waits for the device leaves nothing to overlap."""
         library = self.network.library
-        return "baseline" if library is not None and library.blocks_host else self.schedule
+        blocks = self.options.host == "blocking" or (library is not None and library.blocks_host)
+        return "baseline" if blocks else self.schedule
 
     def ready(self, program: Program) -> Program:
         """Return a program of the job's work timed, issued by the host and with its ranks where the options say."""
@@ -169,6 +171,13 @@ class Outcome:
         if self.workload is None or self.device is None:
             return None
         return efficiency(self.result, self.workload, self.device)
+
+    @cached_property
+    def interval(self) -> Interval | None:
+        """Error bars of the makespan; None where the device is only a name, or says no spread."""
+        if self.device is None or self.topology is None:
+            return None
+        return interval(self.result, self.device, self.topology)
 
     @cached_property
     def energy(self) -> Energy | None:

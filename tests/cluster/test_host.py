@@ -62,7 +62,8 @@ def test_a_step_of_small_kernels_takes_as_long_as_its_calls():
     result = simulate(issue(program_of(small_layers(calls)), H200, host="eager"), NODE)
     per_call_s = H200.host_launch_s["gelu_no_grad"]
     last_s = float(result.timelines[0].duration_s[-1])
-    assert result.makespan_s == pytest.approx(calls * per_call_s + last_s)
+    start_s = H200.host_launch_s["start_no_grad"]
+    assert result.makespan_s == pytest.approx(start_s + calls * per_call_s + last_s)
     segments = analysis.critical_path(result)
     assert segments[0].name == "host"
     assert all(one.end_s == two.start_s for one, two in pairwise(segments))
@@ -81,6 +82,7 @@ def test_calls_by_hand():
     graph.compute(kernel("gemm", dtype="bf16", M=64, N=64, K=64), after=(pause,))
     launch = H200.host_launch_s
     calls = [launch["gemm_forward"], launch["all_reduce_forward"], launch["pointwise_forward"], 0.0]
+    calls[0] += launch["start_forward"]
     calls.append(launch["gemm_backward"] + launch["start_backward"])
     plain = program_of(graph)
     issued = issue(plain, H200, host="eager")
@@ -90,12 +92,13 @@ def test_calls_by_hand():
     assert gaps[3] == 0
 
 
-def test_each_microbatch_starts_its_own_backward():
+def test_each_microbatch_starts_its_own_passes():
     job = load_workload("gpt-3", {"layers": 8, "pipeline_parallel": 4, "tensor_parallel": 1, "batch_per_replica": 4,
                                   "microbatch": 1, "data_parallel": 1})  # fmt: skip
     graph = issue(time_kernels(generate(job), H200), H200, host="eager").graphs[0]
     costs = np.diff(graph.issue_s, prepend=0.0)
-    assert (costs >= H200.host_launch_s["start_backward"]).sum() == 4
+    starts = min(H200.host_launch_s[f"start_{name}"] for name in ("forward", "backward"))
+    assert (costs >= starts).sum() == 2 * 4
 
 
 @given(host=st.sampled_from(["none", "eager"]), schedule=st.sampled_from(["baseline", "overlap", "fused"]))
@@ -129,3 +132,30 @@ def test_by_default_nothing_waits_for_the_host():
 def test_what_is_refused(device, host, message):
     with pytest.raises(ConfigError, match=message.replace("(", r"\(").replace("?", r"\?")):
         issue(program_of(small_layers(2)), load_device(device), host=host)
+
+
+def test_a_host_that_blocks_adds_its_calls_to_the_kernels():
+    """By hand: the next call comes when the kernel before is done; a collective's call comes with the next kernel."""
+    graph = GraphBuilder("layer_forward", NodeRole.FORWARD)
+    first = graph.compute(kernel("gemm", dtype="bf16", M=64, N=64, K=64))
+    sent = graph.collective("all_reduce", 1024, group=0, after=(first,))
+    graph.compute(kernel("gelu_fwd", dtype="bf16", elements=1024), after=(sent,))
+    program, costs = program_of(graph), H200.host_launch_s
+    (alone,), (found,) = program.graphs, issue(program, H200, host="blocking").graphs
+    added = found.duration_s[[0, 2]] - alone.duration_s[[0, 2]] - H200.launch_gap_s
+    called = [costs["gemm_no_grad"], costs["all_reduce_no_grad"] + costs["gelu_no_grad"]]
+    assert added == pytest.approx(called)
+    assert not found.issue_s.any()
+
+
+@given(calls=st.integers(1, 40))
+def test_a_step_is_never_shorter_where_the_host_blocks(calls):
+    program = program_of(small_layers(calls))
+    waits, ahead = (simulate(issue(program, H200, host=host), NODE).makespan_s for host in ("blocking", "eager"))
+    assert waits >= ahead
+
+
+def test_a_host_that_blocks_leaves_nothing_to_overlap():
+    job = load_workload("llama-3-8b", {"layers": 2, "data_parallel": 4, "batch_per_replica": 1})
+    found = compare(job, topology=NODE, device=H200, schedules=("baseline", "overlap"), host="blocking")
+    assert found.outcomes[0].makespan_s == found.outcomes[1].makespan_s

@@ -1,6 +1,7 @@
 """Files, timelines and figures of a comparison: complete, consistent with the result, and the same each time."""
 
 import json
+import re
 from itertools import pairwise
 
 import pandas as pd
@@ -165,3 +166,27 @@ def test_bars_add_up_to_the_makespan(comparison):
 @pytest.mark.parametrize(("longest_s", "unit"), [(2.0, "s"), (0.5, "ms"), (2e-5, "µs"), (3e-7, "ns")])
 def test_time_axes_have_a_readable_unit(longest_s, unit):
     assert colours.time_scale(longest_s)[1] == unit
+
+
+@pytest.mark.parametrize("form", ["png", "svg", "pdf"])
+@pytest.mark.parametrize(("width", "inches"), [("column", 3.35), ("page", 7.0)])
+def test_pictures_have_the_format_and_width_of_a_journal(scaleout, tmp_path, form, width, inches):
+    code, out, err = scaleout("run", "dlrm-128", "--schedule", "baseline", "--schedule", "fused",
+                              "--output", tmp_path, "--format", form, "--width", width)  # fmt: skip
+    assert code == 0, err
+    (file,) = tmp_path.glob("breakdown.*")
+    assert file.name == f"breakdown.{form}"
+    assert file.name in out
+    content = file.read_bytes()
+    found = {
+        "png": lambda: int.from_bytes(content[16:20], "big") / 300,
+        "svg": lambda: float(re.search(rb'width="([\d.]+)pt"', content)[1]) / 72,
+        "pdf": lambda: float(re.search(rb"/MediaBox \[ 0 0 ([\d.]+)", content)[1]) / 72,
+    }[form]()
+    assert found == pytest.approx(inches, rel=0.01)
+
+
+def test_a_format_is_of_an_output(scaleout):
+    code, _, err = scaleout("run", "dlrm-128", "--format", "pdf")
+    assert code == 2
+    assert "give --output" in err

@@ -52,7 +52,7 @@ class Cluster:
         return self.start("dask_scheduler", "--host", "127.0.0.1", "--port", str(self.port))
 
     def start_worker(self):
-        return self.start("dask_worker", self.address, "--nthreads", "1", "--no-nanny", "--death-timeout", "60")
+        return self.start("dask_worker", self.address, "--nthreads", "2", "--no-nanny", "--death-timeout", "60")
 
     def kill_worker(self, which):
         self.kill(self.workers[which])

@@ -18,6 +18,8 @@ from scaleout.errors import ConfigError
 from scaleout.program.operations import kernel
 from scaleout.study.comparison import compare
 from scaleout.validation.measured.compare import accuracy_of, compare_files
+from scaleout.validation.measured.restated import RESTATED
+from scaleout.workloads.config import Transformer
 
 STEP = {
     "name": "transformer_forward", "gpus": 4, "hidden": 512, "heads": 4, "layers": 2, "seq": 256, "batch": 1,
@@ -293,9 +295,35 @@ def test_the_command_line(tmp_path):
     summary = json.loads(printed.output)
     assert summary == json.loads((out / "validation.json").read_text())
     assert {"rows", "mean_absolute_error", "median_absolute_error", "worst", "bias"} <= summary.keys()
-    assert summary["rows"][0].keys() == {"id", "measured_us", "predicted_us", "error"}
+    assert summary["rows"][0].keys() == {"id", "measured_us", "predicted_us", "low_us", "high_us", "error"}
     assert summary["rows"][2]["predicted_us"] is None
     assert summary["coverage"] == pytest.approx(2 / 3)
+
+
+def test_what_a_source_says_otherwise_is_restated_and_noted(tmp_path):
+    """By its source alone: a row of another one, or of another table of the same, is left as it is."""
+    keys = {
+        "kind": "transformer", "hidden": 1024, "layers": 1, "heads": 8, "ffn": 4096, "sequence": 512, "dtype": "fp16",
+        "batch_per_replica": 1, "data_parallel": 8, "zero": 3, "gradient_dtype": "fp32", "fused_accumulation": True,
+    }  # fmt: skip
+    row = {"workload": keys, "device": "a100-80g", "topology": "a100-node-8", "measured_us": 1e4}
+    sources = ["arXiv:2104.04473, Table 2, ZeRO-3 without", "arXiv:2104.04473, Table 9", "another"]
+    path = write(tmp_path, [{**row, "source": source} for source in sources], gpu="")
+    restated, *others = compare_files([path]).rows
+    assert "framework deepspeed-2021" in restated.note
+    assert restated.summary()["note"] == restated.note
+    assert [other.note for other in others] == ["", ""]
+    assert others[0].predicted == others[1].predicted < restated.predicted
+    as_said = {"framework": "deepspeed-2021", "gradient_dtype": None, "fused_accumulation": False}
+    given = {**row, "changes": as_said, "host": "eager", "source": "another"}
+    assert compare_files([write(tmp_path, [given], gpu="")]).rows[0].predicted == restated.predicted
+
+
+@pytest.mark.parametrize("each", RESTATED, ids=lambda each: each.source)
+def test_what_is_restated_are_keys_that_exist_with_a_reason(each):
+    assert each.changes.keys() <= Transformer.model_fields.keys()
+    assert each.keys.keys() <= {"host", "schedule"}
+    assert len(each.why) > 40
 
 
 def test_a_described_run_has_its_files_beside_it_and_a_group(tmp_path):

@@ -1,8 +1,10 @@
 """The host's time to issue a step: a timed program to one whose nodes cannot start before they are issued.
 
 Eager frameworks issue one call after another and do not wait for the device: ``issue_s = sum of the costs of all calls
-up to it``, by operation and direction in the device file's `host_launch`. CUDA graphs have no such cost, nor a gap
-between kernels. See docs/models/host-issue.md.
+up to it``, by operation and direction in the device file's `host_launch`. A host that blocks (CUDA_LAUNCH_BLOCKING=1)
+issues a call when the one before is done, so that costs lengthen the kernels. A loop over a list of tensors, which the
+host begins when the device has nothing left to do, lasts as long as its calls: for each tensor a view and a copy. CUDA
+graphs have no such cost, nor a gap between kernels. See docs/models/host-issue.md.
 
 Source: costs of calls measured among other calls, `scaleout.validation.measure.host`.
 """
@@ -16,8 +18,8 @@ from scaleout.program.graph import NONE, ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.program import Program
 from scaleout.program.reorder import gathers_parameters
 
-HOSTS = ("none", "eager")
-"""How a step is issued: everything at once, or call by call."""
+HOSTS = ("none", "eager", "blocking")
+"""How a step is issued: everything at once, call by call, or each call when the device is done with the one before."""
 
 _ENDS = ("_unfused", "_fused", "_fwd", "_bwd")
 _LIKE = dict.fromkeys(("attention_gqa", "attention_window", "attention_decode"), "attention") | {
@@ -28,6 +30,9 @@ _LIKE = dict.fromkeys(("attention_gqa", "attention_window", "attention_decode"),
 
 _PASSES = {"forward": NodeRole.FORWARD, "backward": NodeRole.BACKWARD | NodeRole.RECOMPUTE}
 """Passes of a micro-batch: each costs, beyond its calls, the time to start it and for each layer that it gathers."""
+
+_CALLS_A_TENSOR = 2
+"""A view and a copy: DeepSpeed, runtime/zero/partition_parameters.py, 5ca86ae4e; PyTorch 1.8, ProcessGroupNCCL.cpp."""
 
 _NEEDED = tuple(f"pointwise_{direction}" for direction in ("no_grad", "forward", "backward", "loop"))
 
@@ -43,14 +48,14 @@ def issue(program: Program, device: Device, *, host: str) -> Program:
     check_host(device, host)
     if host == "none":
         return program
-    return program.map_graphs(lambda graph: _issued(graph, device))
+    return program.map_graphs(lambda graph: _issued(graph, device, blocking=host == "blocking"))
 
 
 def check_host(device: Device, host: str) -> None:
     """Check that a host is known, and that the device file has the costs of its calls (else `ConfigError`)."""
     if host not in HOSTS:
         raise ConfigError(f"unknown host {host!r}; {nearest(host, HOSTS)}")
-    missing = [name for name in _NEEDED if name not in device.host_launch_s]
+    missing = unknown_costs(device)
     if missing and host != "none":
         raise ConfigError(
             f"device {device.name!r} does not say what its host spends on a call ({', '.join(missing)} in "
@@ -58,22 +63,40 @@ def check_host(device: Device, host: str) -> None:
         )
 
 
-def _issued(graph: ExecutionGraph, device: Device) -> ExecutionGraph:
+def unknown_costs(device: Device) -> list[str]:
+    """Return which costs of calls an eager host needs that the device's file does not have."""
+    return [name for name in _NEEDED if name not in device.host_launch_s]
+
+
+def _issued(graph: ExecutionGraph, device: Device, *, blocking: bool) -> ExecutionGraph:
     costs_s = np.zeros(len(graph))
     for call, nodes in calls_of(graph).items():
         costs_s[nodes] = call_s(call, device)
+    trains = _trains(graph)
     changes = (graph.microbatch[1:] != graph.microbatch[:-1]) | (graph.stage[1:] != graph.stage[:-1])
     gathers = gathers_parameters(graph)
     for name, roles in _PASSES.items():
         runs = graph.has_role(roles)
         starts = runs & np.concatenate(([True], ~runs[:-1] | changes))
-        costs_s[starts] += device.host_launch_s.get(f"start_{name}", 0.0)
+        start = f"start_{name}" if trains else "start_no_grad"
+        costs_s[starts] += device.host_launch_s.get(start, 0.0)
         costs_s[gathers & runs] += device.host_launch_s.get(f"gathered_{name}", 0.0)
     kernels = (graph.kind == NodeKind.COMPUTE) & (graph.kernel != NONE)
+    loops_s = np.array([kernel.sizes.get("tensors", 0) for kernel in graph.kernels] or [0], dtype=np.float64)
+    loops_s = np.where(kernels, loops_s[graph.kernel], 0.0) * _CALLS_A_TENSOR * device.host_launch_s["pointwise_loop"]
+    busy_s = np.maximum(graph.duration_s + device.launch_gap_s, loops_s)
+    if blocking:  # a collective's call, which has no duration here, comes with the next kernel
+        number = np.minimum(np.searchsorted(np.flatnonzero(kernels), np.arange(len(graph))), max(kernels.sum() - 1, 0))
+        busy_s[kernels] += np.bincount(number, weights=costs_s, minlength=kernels.sum())[: kernels.sum()]
     return graph.with_columns(
-        issue_s=np.cumsum(costs_s),
-        duration_s=np.where(kernels, graph.duration_s + device.launch_gap_s, graph.duration_s),
+        issue_s=np.zeros(len(graph)) if blocking else np.cumsum(costs_s),
+        duration_s=np.where(kernels, busy_s, graph.duration_s),
     )
+
+
+def _trains(graph: ExecutionGraph) -> bool:
+    """Return whether calls keep what a backward needs: a step without one runs under `no_grad`."""
+    return bool(graph.has_role(NodeRole.BACKWARD | NodeRole.DEFERRED | NodeRole.REDUCTION | NodeRole.RECOMPUTE).any())
 
 
 Call = tuple[str, str]
@@ -83,8 +106,7 @@ Call = tuple[str, str]
 def calls_of(graph: ExecutionGraph) -> dict[Call, list[int]]:
     """Return the host's calls, each with the nodes that it issues; recomputed nodes are issued as forward ones."""
     backward = graph.has_role(NodeRole.BACKWARD | NodeRole.DEFERRED | NodeRole.REDUCTION)
-    trains = backward.any() or graph.has_role(NodeRole.RECOMPUTE).any()
-    plain = np.where(backward, "backward", "forward" if trains else "no_grad")
+    plain = np.where(backward, "backward", "forward" if _trains(graph) else "no_grad")
     directions = np.where(graph.has_role(NodeRole.LOOP), "loop", plain).tolist()
     is_call = (graph.kind != NodeKind.COMPUTE) | (graph.kernel != NONE)
     found: dict[Call, list[int]] = {}

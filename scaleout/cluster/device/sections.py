@@ -1,4 +1,4 @@
-"""Sections of a device file beyond its rates: `power`, `work_groups` (gathers and fused kernels) and `stages`.
+"""Sections of a device file beyond its rates: `power`, `work_groups` (gathers and fused kernels), `stages`, `spread`.
 
 In `stages` a GEMM is cut into tiles, one for each work-group; as many work-groups as the device holds are a stage,
 which reads, multiplies and writes. See docs/models/clocks-and-power.md, fused-operators.md and t3.md.
@@ -110,6 +110,36 @@ class Reliability(Config):
     jitter: Cited[ShareOrZero] = Field(
         default=0.0, description="standard deviation of a device's compute in a step, over its mean"
     )
+
+
+class Spread(Config):
+    """How far off times are: ``ln(actual / predicted)`` of what errs as one, at either end of 90% of all cases.
+
+    What a device does not state is that of its reference device. See docs/models/uncertainty.md.
+    """
+
+    machine: Cited[NotNegative] | None = Field(
+        default=None, description="of all kernels together, from one machine of the device to another"
+    )
+    interpolated: dict[str, Cited[NotNegative]] = Field(
+        default_factory=dict, description="class of kernels to that of one that lies between measured ones"
+    )
+    transferred: dict[str, Cited[NotNegative]] = Field(
+        default_factory=dict,
+        description="class of kernels to that of all of them together, where their times are another device's, scaled",
+    )
+    transferred_each: dict[str, Cited[NotNegative]] = Field(
+        default_factory=dict, description="the same of one kernel, beside that of its class"
+    )
+    host: Cited[NotNegative] | None = Field(default=None, description="of the host's calls together")
+    links_faster: Cited[NotNegative] | None = Field(
+        default=None, description="by how much collectives are faster than bare links, of which no library knows a cost"
+    )
+    links_slower: Cited[NotNegative] | None = Field(default=None, description="by how much they are slower")
+    step_faster: Cited[NotNegative] | None = Field(
+        default=None, description="by how much a step is faster than its parts say, as other software runs it"
+    )
+    step_slower: Cited[NotNegative] | None = Field(default=None, description="by how much it is slower")
 
 
 class WorkGroups(Config):

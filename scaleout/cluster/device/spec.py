@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from scaleout.cluster.device.sections import DeviceCost, Power, Reliability, Stages, WorkGroups
+from scaleout.cluster.device.sections import DeviceCost, Power, Reliability, Spread, Stages, WorkGroups
 from scaleout.config import library
 from scaleout.config.documents import is_file
 from scaleout.config.units import Bytes, BytesPerSecond, ComputeRate, Count, Hertz, Positive, Rate, Seconds
@@ -86,6 +86,7 @@ class DeviceFile(Config):
     power: Power | None = Field(default=None, description="what the device may draw, and what its work draws")
     cost: DeviceCost | None = Field(default=None, description="price and power as part of a node")
     reliability: Reliability | None = Field(default=None, description="failures, and how much steps vary")
+    spread: Spread | None = Field(default=None, description="how far off times of the device are, for error bars")
     work_groups: WorkGroups | None = Field(
         default=None, description="constants of work-groups, for gathers and fused kernels"
     )
@@ -135,6 +136,7 @@ class Device:
     power: Power | None = None
     cost: DeviceCost | None = None
     reliability: Reliability | None = None
+    spread: Spread | None = field(default=None, hash=False)
     work_groups: WorkGroups | None = None
     # key of `work_groups` that was not measured to the section with the least and with the greatest that it may be
     brackets: Mapping[str, tuple[WorkGroups, WorkGroups]] = field(default_factory=dict, hash=False, repr=False)

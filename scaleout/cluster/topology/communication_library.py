@@ -214,6 +214,14 @@ class ResourceUse(validated.Config):
     source: str = Field(description="where the numbers are from")
 
 
+class LinkSpread(validated.Config):
+    """How far off the library's times over a kind of link are: ``ln(actual / predicted)`` at either end of 90%."""
+
+    faster: NotNegative = Field(description="by how much collectives are faster than predicted")
+    slower: NotNegative = Field(description="by how much they are slower")
+    source: str = Field(description="where the numbers are from")
+
+
 @dataclass(frozen=True)
 class Library:
     """A communication library."""
@@ -228,6 +236,7 @@ class Library:
     blocks_host: bool = False
     # which back end serves an all-reduce, where a library is made of several; without it the fastest
     selection: Selection | None = None
+    spread: tuple[tuple[str, LinkSpread], ...] = ()  # kind of link to how far off times over it are, where it says so
 
     def __hash__(self) -> int:
         return hash(self.name)  # placements are hashed often
@@ -332,6 +341,9 @@ class LibraryFile(validated.Config):
     algorithms: dict[Kind, tuple[str, ...]] = Field(
         default_factory=dict, description="kind of collective to the algorithms that `auto` chooses from; all if unset"
     )
+    spread: dict[str, LinkSpread] = Field(
+        default_factory=dict, description="kind of link to how far off times over it are, for error bars"
+    )
     protocols: tuple[_ProtocolFile, ...] = Field(description="what messages are sent by")
 
 
@@ -357,6 +369,7 @@ def load_library(path: Path) -> Library:
         "\n".join(lines),
         values.contention,
         values.blocks_host,
+        spread=tuple(values.spread.items()),
     )
 
 

@@ -19,7 +19,7 @@ from scaleout.cluster.topology.topology import Topology
 from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.network.routes.links import Floats, Ints, Port
 from scaleout.report.colours import COMMUNICATION
-from scaleout.report.plots.schedules import STYLE, save
+from scaleout.report.plots.schedules import STYLE, journal, save
 
 COLOURS = LinearSegmentedColormap.from_list("links", ["#e0e0e0", "#f2b36f", COMMUNICATION, "#b3341a", "#420808"])
 """Pale grey where a link rests, dark where it is full; reads in grey and without colour vision."""
@@ -39,7 +39,7 @@ def draw_links(traffic: LinkTraffic, path: Path, *, title: str) -> None:
     topology = traffic.links.topology
     ports = [(port, ranks, utilisation) for port, ranks, _, utilisation in traffic.ports() if len(ranks)]
     most = max((float(utilisation.max()) for _, _, utilisation in ports), default=0.0)
-    with mpl.rc_context({**STYLE, "axes.spines.top": True, "axes.spines.right": True}):
+    with mpl.rc_context({**STYLE, **journal(), "axes.spines.top": True, "axes.spines.right": True}):
         # To 100% where links come near it, else to the busiest, lest all of the picture be pale.
         scale = mpl.cm.ScalarMappable(Normalize(0, 100.0 if most > 0.5 or most == 0 else 100 * most), COLOURS)
         if _is_plane(topology):

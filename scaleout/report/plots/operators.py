@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE, PUBLISHED, SERIES, time_scale
-from scaleout.report.plots.schedules import drawn
+from scaleout.report.plots.schedules import drawn, legend_columns
 from scaleout.schedule.fusion import Evaluation
 from scaleout.schedule.fusion.fused import RankTimeline, Recipe
 from scaleout.schedule.t3.overlap import Overlapped
@@ -44,7 +44,10 @@ def draw_timelines(evaluation: Evaluation, path: Path, *, title: str) -> None:
         grid[0, 0].set_ylabel("persistent work-group")
         grid[1, 0].set_ylabel("of remote slices")
         figure.legend(
-            handles=_legend(evaluation.plan.recipes["aware"]), loc="outside lower center", ncols=7, frameon=False
+            handles=_legend(evaluation.plan.recipes["aware"]),
+            loc="outside lower center",
+            ncols=legend_columns(7),
+            frameon=False,
         )
 
 
@@ -176,7 +179,7 @@ def draw_traffic(axes: Axes, found: Overlapped) -> None:
         bottom += rate
     for end_s in found.stage_ends_s:
         axes.axvline(end_s * 1e6, color=PUBLISHED, linewidth=0.4)
-    axes.legend(frameon=False, fontsize=7, ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.12))
+    axes.legend(frameon=False, fontsize=7, ncols=legend_columns(4), loc="upper center", bbox_to_anchor=(0.5, 1.12))
     axes.set_xlabel("time (µs); lines: ends of stages")
     axes.set_ylabel("memory traffic (GB/s)")
 

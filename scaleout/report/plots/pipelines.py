@@ -19,7 +19,7 @@ from matplotlib.patheffects import withStroke
 
 from scaleout.analysis.pipeline import Actions, MemoryOverTime
 from scaleout.report.colours import PUBLISHED, time_scale
-from scaleout.report.plots.schedules import STYLE, drawn
+from scaleout.report.plots.schedules import STYLE, drawn, legend_columns
 from scaleout.workloads.memory import KINDS
 from scaleout.workloads.pipeline import Action
 
@@ -75,7 +75,11 @@ def draw_pipelines(
         used = {Action(action) for _, done, _ in panels for each in done for action in each.action.tolist()}
         has_rest = any(each.rest_s for _, done, _ in panels for each in done)
         figure.legend(
-            handles=_handles(used, has_rest=has_rest), loc="outside lower center", ncols=4, frameon=False, fontsize=8
+            handles=_handles(used, has_rest=has_rest),
+            loc="outside lower center",
+            ncols=legend_columns(4),
+            frameon=False,
+            fontsize=8,
         )
         if title:
             figure.suptitle(title)
@@ -182,7 +186,9 @@ def draw_memory(
         handles = [Patch(color=MEMORY[kind], label=kind.replace("_", " ")) for kind in kinds]
         limit = Line2D([], [], color=PUBLISHED, linewidth=1, linestyle="--")
         limit.set_label(f"capacity of the device, {capacity_bytes / 2**30:.0f} GiB")
-        figure.legend(handles=[*handles, limit], loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+        figure.legend(
+            handles=[*handles, limit], loc="outside lower center", ncols=legend_columns(4), frameon=False, fontsize=8
+        )
         figure.suptitle(title)
 
 

@@ -5,9 +5,10 @@ Colours: compute blue, communication orange, idle grey.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -38,6 +39,42 @@ STYLE: dict[Any, Any] = {
 _MOST_OPERATIONS = 20
 """Bars of operations."""
 
+FORMATS = ("png", "svg", "pdf")
+WIDTHS = {"column": 3.35, "page": 7.0}
+"""Widths of a journal's column and page [in]."""
+_NARROW_IN = 5.0
+"""Below which panels stand one below the other."""
+_COLUMN_POINTS = 6.0
+_JOURNAL: dict[Any, Any] = {"font.size": 7, "axes.titlesize": 7, "figure.dpi": 300}
+
+
+_LEAST_HEIGHT = 0.6
+"""Of a picture that is made narrower, of the height that it had."""
+_UNDATED = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+
+
+class Look(NamedTuple):
+    """How pictures are written: their format, and their width in inches, or as wide as each reads well."""
+
+    format: str = "png"
+    width_in: float | None = None
+
+
+_LOOK = ContextVar("_LOOK", default=Look())  # noqa: B039 - a tuple
+
+
+@contextmanager
+def look(format: str = "png", width: str | None = None) -> Iterator[None]:  # noqa: A002 - as `savefig` calls it
+    """Pictures that are drawn within have this format and, if one is named, a width of `WIDTHS`.
+
+    At the width of a page fonts have 7 points, at that of a column 6, and the title is left to the caption.
+    """
+    token = _LOOK.set(Look(format, None if width is None else WIDTHS[width]))
+    try:
+        yield
+    finally:
+        _LOOK.reset(token)
+
 
 def draw_comparison(comparison: "Comparison", path: Path) -> None:
     """Draw stacked bars of each schedule's time and, beside them, the first class's timelines on one time axis."""
@@ -52,27 +89,56 @@ def draw_comparison(comparison: "Comparison", path: Path) -> None:
         )
 
 
+def legend_columns(wanted: int) -> int:
+    """Return the columns of a legend: two at most where the picture is as narrow as a column of text."""
+    return min(wanted, 2) if (_LOOK.get().width_in or _NARROW_IN) < _NARROW_IN else wanted
+
+
+def journal() -> dict[Any, Any]:
+    """Return what the style is at the width of a journal; nothing otherwise."""
+    return {} if _LOOK.get().width_in is None else _JOURNAL
+
+
 @contextmanager
 def drawn(
     path: Path, rows: int = 1, columns: int = 1, *, title: str = "", style: dict[Any, Any] = STYLE, **options: Any
 ) -> Iterator[tuple[Figure, Any]]:
-    """Yield a figure and its axes, shape (rows, columns), to draw on, and write it; `options` are of `plt.subplots`."""
-    with mpl.rc_context(style):
-        figure, grid = plt.subplots(rows, columns, layout="constrained", squeeze=False, **options)
-        yield figure, grid
+    """Yield a figure and its axes, shape (rows, columns), to draw on, and write it; `options` are of `plt.subplots`.
+
+    A row of panels is a column of them where the picture is as narrow as a column of text.
+    """
+    width_in = _LOOK.get().width_in
+    stacked = width_in is not None and width_in < _NARROW_IN and rows == 1 and columns > 1
+    if stacked:
+        options.pop("width_ratios", None)
+        wide, high = options.get("figsize", (10.0, 4.0))
+        options["figsize"] = (wide / columns, high * columns)
+    with mpl.rc_context({**style, **journal()}):
+        shape = (columns, rows) if stacked else (rows, columns)
+        figure, grid = plt.subplots(*shape, layout="constrained", squeeze=False, **options)
+        yield figure, grid.T if stacked else grid
         if title:
             figure.suptitle(title, fontsize=10)
         save(figure, path)
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure, the same bytes for the same figure."""
+    """Write a figure in the format and width that `look` says, the same bytes for the same figure."""
+    how = _LOOK.get()
+    path = path.with_suffix(f".{how.format}") if path.suffix == ".png" else path
+    if how.width_in is not None:
+        wide, high = figure.get_size_inches()
+        figure.set_size_inches(how.width_in, high * max(how.width_in / wide, _LEAST_HEIGHT))
+        figure.suptitle("")
+        narrow = how.width_in < _NARROW_IN
+        for text in figure.findobj(Text):
+            text.set_fontsize(min(text.get_fontsize(), _COLUMN_POINTS if narrow else _JOURNAL["font.size"]))
     of_axes = [each for axes in figure.axes for each in axes.get_children() if each not in axes.texts]
     for title in (each for each in (*figure.texts, *of_axes) if isinstance(each, Text)):
         title.set_text(title.get_text().encode(errors="replace").decode())  # names of files need be no proper text
         title.set_parse_math(False)
     drawn = BytesIO()  # as Pillow takes a write to a file that a full disk cuts short for a whole one
-    metadata = {"Software": None} if path.suffix == ".png" else None
+    metadata = _UNDATED.get(path.suffix)
     figure.savefig(drawn, format=path.suffix[1:] or None, metadata=metadata)
     plt.close(figure)
     write_bytes(path, drawn.getvalue())
@@ -126,7 +192,13 @@ def _bars(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> None
     axes.invert_yaxis()
     axes.set_xlim(0, max(left) * 1.3)
     axes.set_xlabel(f"time of one step [{unit}]")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.0 + 0.5 / len(names)), ncols=3, frameon=False, fontsize=7)
+    axes.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, 1.0 + 0.5 / len(names)),
+        ncols=legend_columns(3),
+        frameon=False,
+        fontsize=7,
+    )
 
 
 def _chains(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> None:

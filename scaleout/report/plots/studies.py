@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from scaleout.config.units import counted, format_bytes, format_seconds
 from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE, PUBLISHED, SERIES, time_scale
-from scaleout.report.plots.schedules import drawn, on_axes
+from scaleout.report.plots.schedules import drawn, legend_columns, on_axes
 from scaleout.study.backends import BackendComparison
 from scaleout.study.buckets import Bucketed, best
 from scaleout.study.search.best import SLACK
@@ -74,7 +74,9 @@ def draw_curves(
             lowest = [axes for axes in grid[:, column] if axes.get_visible()][-1]
             lowest.set_xlabel("size of the all-reduce [B]")
             lowest.tick_params(labelbottom=True)
-        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+        figure.legend(
+            *grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=legend_columns(4), frameon=False
+        )
 
 
 def _panel(axes: Axes, comparison: BackendComparison, ranks: int) -> None:

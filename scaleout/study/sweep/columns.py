@@ -18,6 +18,8 @@ class Column(NamedTuple):
 COLUMNS: Mapping[str, Column] = {
     "ranks": Column("ranks"),
     "makespan_s": Column("makespan", "s", "low"),
+    "step_low_s": Column("lower end of the makespan's error bars, 90%", "s", "low"),
+    "step_high_s": Column("upper end of the makespan's error bars, 90%", "s", "low"),
     "speedup": Column("speed-up over the baseline", "x", "high"),
     "compute_s": Column("compute", "s", "low"),
     "communication_s": Column("communication", "s", "low"),

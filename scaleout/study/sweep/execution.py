@@ -7,14 +7,16 @@ run again by whoever asks next. Dask is imported where a cluster is asked for, a
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 from scaleout.errors import ConfigError, ScaleoutError
 from scaleout.study.search.execution import pools_of
+from scaleout.study.sweep.slurm import Jobs
 from scaleout.study.sweep.worker import Chunk, Row, run_chunk
 
 _QUEUED = 2
@@ -22,8 +24,9 @@ _QUEUED = 2
 _ALLOWED_DEATHS = 1000
 """Of workers that ran a chunk, before Dask gives it up: workers that are killed at random say nothing of a chunk."""
 _PATIENCE_S = 60.0
-"""Until the first worker of a cluster has come, or its scheduler answers."""
-
+"""Until the first worker of a cluster has come, or its scheduler answers; jobs of Slurm may wait for days."""
+_LOOK_S = 10.0
+"""Between looks at jobs of Slurm."""
 
 COLLECTIONS = (50_000, 20, 20)
 """Thresholds of the collector; graphs, and what imports make, are tuples without cycles, and stay."""
@@ -57,10 +60,15 @@ def timed(chunk: Chunk) -> Done:
     return Done(rows, time.perf_counter() - begin)
 
 
+_ONE_AT_A_TIME = Lock()
+"""Held while a process of Dask runs a chunk: one with several threads would share what is no thread's own."""
+
+
 def on_worker(chunk: Chunk) -> Done:
     """Run a chunk in a process of Dask, whose collector is to look for cycles as seldom as that of the command line."""
     gc.set_threshold(*COLLECTIONS)
-    return timed(chunk)
+    with _ONE_AT_A_TIME:
+        return timed(chunk)
 
 
 class Here:
@@ -117,37 +125,44 @@ class Processes:
 class OnDask:
     """Runs chunks on the workers of a Dask cluster, and counts them anew each time: they come and go."""
 
-    def __init__(self, client: Any) -> None:
-        from distributed import as_completed  # noqa: PLC0415 - Dask is an extra
-
-        self._client, self._completed, self._taken = client, as_completed(), 0
+    def __init__(self, client: Any, jobs: Jobs | None = None) -> None:
+        self._client, self._jobs = client, jobs
+        self._running: set[Any] = set()
+        self._looked_s = time.monotonic()
         self.workers = self._count()
 
     @property
     def free(self) -> int:
         """Chunks that keep all workers busy, less those that were taken."""
-        return max(1, _QUEUED * self.workers) - self._taken
+        return max(1, _QUEUED * self.workers) - len(self._running)
 
     def submit(self, chunk: Chunk) -> None:
         """Send a chunk to the scheduler."""
         with _told():
-            self._completed.add(self._client.submit(on_worker, chunk, pure=False))
-        self._taken += 1
+            self._running.add(self._client.submit(on_worker, chunk, pure=False))
 
     def finished(self) -> list[Done]:
-        """Wait for the next chunks that are done."""
+        """Wait for the next chunks that are done, and see to the jobs meanwhile."""
+        from distributed import wait as first_of  # noqa: PLC0415 - Dask is an extra
+
         with _told():
-            futures = [next(self._completed)]
-            while self._completed.has_ready():
-                futures.append(next(self._completed))
-            self._taken -= len(futures)
-            found: list[Done] = [future.result() for future in futures]
+            while True:
+                self._tend()
+                with suppress(TimeoutError):
+                    done, self._running = first_of(self._running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+                    break
+            found: list[Done] = [future.result() for future in done]
             self.workers = self._count()
         return found
 
+    def _tend(self) -> None:
+        if self._jobs is not None and time.monotonic() - self._looked_s >= _LOOK_S:
+            self._jobs.tend(self._count())
+            self._looked_s = time.monotonic()
+
     def _count(self) -> int:
         with _told():
-            return int(sum(self._client.nthreads().values()))
+            return len(self._client.nthreads())
 
 
 @contextmanager
@@ -187,27 +202,32 @@ def cluster(where: str, workers: int | None) -> Iterator[Pool]:
     """
     try:
         import dask  # noqa: PLC0415 - an extra
-        from distributed import Client  # noqa: PLC0415
     except ImportError:
         raise ConfigError(f"--cluster {where} needs Dask; install it: pip install 'scaleout[cluster]'") from None
     settings = {
         "distributed.scheduler.allowed-failures": _ALLOWED_DEATHS,
         "distributed.comm.timeouts.connect": f"{_PATIENCE_S:g}s",
+        "distributed.deploy.lost-worker-timeout": "1000d",  # `Jobs.tend` replaces jobs, once Slurm has no more of them
         "distributed.worker.daemon": True,
         "distributed.worker.profile.enabled": False,  # which samples the stacks of all threads
-        "distributed.logging.distributed": "error",
+        # what is lost is told in one message; Dask reads this as it is imported
+        "distributed.logging": dict.fromkeys(("distributed", "distributed.client", "tornado.application"), "critical"),
     }
     with ExitStack() as stack:
         stack.enter_context(dask.config.set(settings))
-        address = _CLUSTERS[where](stack, workers) if where in _CLUSTERS else where
+        from distributed import Client  # noqa: PLC0415 - an extra
+
+        jobs = Jobs(stack, workers or 1) if where == "slurm" else None
+        address = jobs.cluster if jobs else _local(stack, workers) if where == "local" else where
         if isinstance(address, str) and not address.startswith(("tcp://", "tls://", "ucx://")):
             raise ConfigError(f"--cluster {where}: give local, slurm, or a scheduler's address as tcp://host:8786")
         try:
             client = stack.enter_context(Client(address, timeout=_PATIENCE_S))
-            client.wait_for_workers(1, timeout=_PATIENCE_S if where != "slurm" else None)
+            if jobs is None:
+                client.wait_for_workers(1, timeout=_PATIENCE_S)
         except (OSError, TimeoutError, ValueError) as error:
             raise ConfigError(f"--cluster {where}: does not answer ({error}); start it, or give another") from None
-        yield OnDask(client)
+        yield OnDask(client, jobs)
 
 
 def _local(stack: ExitStack, workers: int | None) -> Any:
@@ -215,27 +235,6 @@ def _local(stack: ExitStack, workers: int | None) -> Any:
 
     count = workers or cores()
     return stack.enter_context(LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None))
-
-
-def _slurm(stack: ExitStack, workers: int | None) -> Any:
-    """Start workers as jobs of Slurm; partition, memory and time stand in Dask's own configuration (jobqueue.slurm)."""
-    try:
-        from dask_jobqueue import SLURMCluster  # noqa: PLC0415 - an extra
-    except ImportError:
-        raise ConfigError("--cluster slurm needs dask-jobqueue; install it: pip install 'scaleout[cluster]'") from None
-    try:
-        found = stack.enter_context(SLURMCluster())
-    except (ValueError, TypeError) as error:
-        raise ConfigError(
-            f"--cluster slurm: {str(error).splitlines()[0]}; say in ~/.config/dask/jobqueue.yaml what a job is to "
-            f"have (cores, memory, walltime, queue)"
-        ) from None
-    found.scale(workers or 1)
-    return found
-
-
-_CLUSTERS: dict[str, Callable[[ExitStack, int | None], Any]] = {"local": _local, "slurm": _slurm}
-"""Name of a kind of cluster to what starts one."""
 
 
 def cores() -> int:

@@ -137,6 +137,8 @@ def results_of(outcome: Outcome, job: Job) -> Row:
         "measured_share": times.kernel_time_sources.get(MEASURED) if times.kernel_time_sources else None,
         "decisions": "; ".join(outcome.decisions),
     }
+    if outcome.interval is not None:
+        found["step_low_s"], found["step_high_s"] = outcome.interval.of(times.makespan_s)
     carried = bytes_by_dimension(outcome.result, job.network, job.options.algorithms)
     found["slowest_dimension_bytes"] = slowest_dimension_bytes(job.network, carried)
     found |= {f"{DIMENSION_BYTES}{number}": size_bytes for number, size_bytes in carried.items()}

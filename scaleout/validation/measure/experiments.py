@@ -199,6 +199,19 @@ def plan(name: str, *, gpus: int, quick: bool = False) -> list[Row]:
     return list({identity(row, EXPERIMENTS[name].keys): row for row in rows}.values())
 
 
+def listed(rows: Sequence[Mapping[str, Any]], *, where: str) -> dict[str, list[Row]]:
+    """Return rows that say their `experiment` by it, without it; raise `ConfigError` if one says none of ours."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        name = row.get("experiment")
+        if name not in EXPERIMENTS:
+            raise ConfigError(f"{where}: a row has experiment {shown(name)}; {nearest(str(name), EXPERIMENTS)}")
+        found.setdefault(str(name), []).append({key: value for key, value in row.items() if key != "experiment"})
+    if not found:
+        raise ConfigError(f"{where}: holds no rows; give one JSON object a line, with its experiment")
+    return {name: found[name] for name in EXPERIMENTS if name in found}
+
+
 def check_rows(name: str, rows: Sequence[Mapping[str, Any]], *, gpus: int) -> list[Row]:
     """Return the rows of a user's file; raise `ConfigError` or `GraphError` if one does not fit."""
     if name == "kernels":

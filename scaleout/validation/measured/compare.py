@@ -5,13 +5,14 @@ a known family that lacks a key or holds an impossible value is an error.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from scaleout.analysis.uncertainty import Interval
 from scaleout.errors import ConfigError, GraphError, SimulationError
 from scaleout.program import operations
 from scaleout.program.fastest import fastest
@@ -116,11 +117,17 @@ def family_of(row: Row) -> Family | None:
     return table_named(row.source) or next((family for knows, family in FAMILIES if knows(row)), None)
 
 
+_ENDS = ("low", "high")
+"""Of error bars, the begin of their names in JSON."""
+
+
 @dataclass(frozen=True)
 class Compared:
     """The measured and the predicted number of a row, in seconds or bytes (`quantity`), or the `reason` for none.
 
     `variant` is the case for which a number of chunks is to be chosen, and the number in this row; see `Choice`.
+    `interval` has the error bars of the prediction, where it has any; `device`, `mfu` (as long as it was measured to
+    take) and `others` are for the arena.
     """
 
     id: str
@@ -131,6 +138,16 @@ class Compared:
     reason: str = ""
     quantity: str = "time"
     variant: tuple[str, int] | None = None
+    note: str = ""
+    interval: Interval | None = None
+    device: str = ""
+    mfu: float | None = None
+    others: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """The ends of the error bars."""
+        return None if self.interval is None or self.predicted is None else self.interval.of(self.predicted)
 
     @property
     def error(self) -> float | None:
@@ -148,8 +165,10 @@ class Compared:
             "id": self.id,
             f"measured_{unit}": None if self.measured is None else self.measured * per_base,
             f"predicted_{unit}": None if self.predicted is None else self.predicted * per_base,
+            **{f"{end}_{unit}": at * per_base for end, at in zip(_ENDS, self.span or (), strict=False)},
             "error": self.error,
             **({"reason": self.reason} if self.reason else {}),
+            **({"note": self.note} if self.note else {}),
         }
 
 
@@ -158,6 +177,11 @@ class Comparison:
     """All rows of some files."""
 
     rows: tuple[Compared, ...]
+
+    @property
+    def bars(self) -> "ErrorBars | None":
+        """How well the error bars hold; None if no row has any."""
+        return error_bars_of(self.rows)
 
     @property
     def accuracy(self) -> Accuracy:
@@ -174,7 +198,32 @@ class Comparison:
         """Return the numbers as plain values, as `scaleout validate --json` prints them; unknown ones are null."""
         rows = [row.summary() for row in self.rows]
         families = {name: _plain(accuracy) for name, accuracy in self.families.items()}
-        return {"rows": rows, **_plain(self.accuracy), "families": families}
+        bars = {} if self.bars is None else {"intervals": asdict(self.bars)}
+        return {"rows": rows, **_plain(self.accuracy), "families": families, **bars}
+
+
+@dataclass(frozen=True)
+class ErrorBars:
+    """Of rows with error bars: the shares of measured times that lie within them, below and above.
+
+    `median_width` is that of the whole interval over the prediction.
+    """
+
+    num_rows: int
+    within: float
+    below: float
+    above: float
+    median_width: float
+
+
+def error_bars_of(rows: Sequence[Compared]) -> ErrorBars | None:
+    """Sum up how well the error bars of rows hold; None if none has any."""
+    spans = [(row.measured, *row.span, row.predicted) for row in rows if row.span and row.measured is not None]
+    if not spans:
+        return None
+    measured, low, high, predicted = np.array(spans).T
+    below, above = float((measured < low).mean()), float((measured > high).mean())
+    return ErrorBars(len(spans), 1.0 - below - above, below, above, float(np.median((high - low) / predicted)))
 
 
 def _accuracy(rows: Sequence[Compared]) -> Accuracy:
@@ -216,10 +265,24 @@ def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
     measured, quantity = None, "time"
     try:
         home = (device, topology) if device and topology else family.home(row) or (device, topology)
-        case = family.case(row, machine_of(row, device=home[0], topology=home[1]))
+        machine = machine_of(row, device=home[0], topology=home[1])
+        case = family.case(row, machine)
         measured, quantity = case.measured, case.quantity
         name, predicted = _name(row, family, quantity), case.predict()
-        return Compared(row.id, row.name, name, measured, predicted, quantity=quantity, variant=case.variant)
+        return Compared(
+            row.id,
+            row.name,
+            name,
+            measured,
+            predicted,
+            quantity=quantity,
+            variant=case.variant,
+            interval=case.interval(),
+            device=machine.device.name,
+            mfu=case.mfu(measured) if case.mfu is not None else None,
+            others=case.others,
+            note=case.note,
+        )
     except (NoModelError, GraphError, SimulationError) as reason:
         return Compared(row.id, row.name, _name(row, family, quantity), measured, None, str(reason), quantity)
     except ConfigError as error:

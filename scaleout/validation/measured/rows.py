@@ -7,10 +7,13 @@ A file holds one JSON object per line, or, where a table is named, one object wi
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from scaleout.analysis.efficiency import mfu_of
 from scaleout.analysis.goodput import expected_slowest
+from scaleout.analysis.uncertainty import Interval
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import load_topology
@@ -20,8 +23,8 @@ from scaleout.config.validated import nearest, validate
 from scaleout.errors import ConfigError, shown
 from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
-from scaleout.study.job import Job, run
-from scaleout.workloads.config import FAMILIES, ModelFamily
+from scaleout.study.job import Job, Outcome, run
+from scaleout.workloads.config import FAMILIES, LayeredModel, ModelFamily
 
 
 @dataclass(frozen=True)
@@ -169,12 +172,18 @@ class Case:
     """A measured number, in seconds or bytes or whether a run fits (`quantity`), and what predicts it in the same unit.
 
     `variant` is set where a number of chunks is to be chosen: the case it is chosen for, and the number in this row.
+    `interval` has the error bars of a simulated step, or None. `mfu` says what of its devices' peak the model's FLOPs
+    would use in some seconds, where a model of layers ran; `others` are seconds that other tools are known to predict.
     """
 
     measured: float
     predict: Callable[[], float]
     quantity: str = "time"
     variant: tuple[str, int] | None = None
+    note: str = ""  # what to know of the row
+    interval: Callable[[], Interval | None] = lambda: None
+    mfu: Callable[[float], float] | None = None
+    others: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -220,13 +229,24 @@ def simulated(
     job = workload_of(work, row, machine) if isinstance(work, Mapping) else work
     chosen = SimulationOptions(**{"host": "eager", "clocks": "cold_start", **options})
 
-    def predict_s() -> float:
+    @cache
+    def outcome() -> Outcome:
         part = machine.of(job.num_ranks)
-        outcome = run(Job(job, part.device, part.topology, schedule, chosen))
-        jitter = part.device.reliability.jitter if slowest and part.device.reliability else 0.0
-        return outcome.makespan_s + outcome.breakdown.compute_s * (expected_slowest(job.num_ranks, jitter) - 1)
+        return run(Job(job, part.device, part.topology, schedule, chosen))
 
-    return Case((row.number("step_us") if measured_us is None else measured_us) * 1e-6, predict_s)
+    def predict_s() -> float:
+        reliability = machine.device.reliability
+        jitter = reliability.jitter if slowest and reliability else 0.0
+        found = outcome()
+        return found.makespan_s + found.breakdown.compute_s * (expected_slowest(job.num_ranks, jitter) - 1)
+
+    measured_s = (row.number("step_us") if measured_us is None else measured_us) * 1e-6
+    return Case(measured_s, predict_s, interval=lambda: outcome().interval, mfu=utilisation(job, machine))
+
+
+def utilisation(work: object, machine: Machine) -> Callable[[float], float] | None:
+    """Return what a model of layers uses of a machine's peak in some seconds; None for any other work."""
+    return partial(mfu_of, work, machine.device) if isinstance(work, LayeredModel) else None
 
 
 def machine_of(row: Row, *, device: str | None = None, topology: str | None = None) -> Machine:

@@ -29,6 +29,7 @@ from scaleout.program.operations import ITEM_BYTES, Kernel, kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.simulation.options import CLOCKS, RENAMED_CLOCKS
 from scaleout.simulation.run import simulate
+from scaleout.validation.measured.restated import restate
 from scaleout.validation.measured.rows import Case, NoModelError, Row, simulated
 from scaleout.workloads.config import ModelFamily, load_workload
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients
@@ -274,11 +275,15 @@ def described(row: Row, machine: Machine) -> Case:
     where scaleout runs; `measured`, such as "812 ms", may replace `measured_us`; `changes`, `schedule` (baseline),
     `host` (none), `clocks` (unthrottled) and `network` (alpha_beta) may be left out. Errors are summed up by `group`.
     A row with a `source` is a run on others' GPUs, whose step waits for the slowest of them.
+    What its source is known to say otherwise is restated, see `restated`.
     A job of a published run that cannot be expressed counts against coverage.
     """
     for key in row.values:
         if key not in _KEYS:
             raise ConfigError(f"{row.where}: unknown key {key!r}; {nearest(key, _KEYS)}")
+    if not isinstance(row.values.get("changes", {}), Mapping):
+        raise ConfigError(f"{row.where}: changes is {row.values['changes']!r}; give an object of a workload's keys")
+    row, machine, note = restate(row, machine)
     options = {
         "schedule": str(row.values.get("schedule", "baseline")),
         "host": row.word("host", HOSTS) if "host" in row.values else "none",
@@ -286,7 +291,8 @@ def described(row: Row, machine: Machine) -> Case:
         "clocks": row.word("clocks", (*CLOCKS, *RENAMED_CLOCKS)) if "clocks" in row.values else CLOCKS[0],
     }
     work, measured_us = _workload(row), _measured_s(row) * 1e6
-    return simulated(row, work, machine, measured_us=measured_us, slowest="source" in row.values, **options)
+    case = simulated(row, work, machine, measured_us=measured_us, slowest="source" in row.values, **options)
+    return replace(case, note=note)
 
 
 def _measured_s(row: Row) -> float:
@@ -305,8 +311,6 @@ def _measured_s(row: Row) -> float:
 
 def _workload(row: Row) -> ModelFamily | Mapping[str, Any]:
     given, changes = row.values["workload"], row.values.get("changes", {})
-    if not isinstance(changes, Mapping):
-        raise ConfigError(f"{row.where}: changes is {changes!r}; give an object of a workload's keys")
     if isinstance(given, Mapping):
         return {**given, **changes}
     try:

@@ -58,6 +58,7 @@ class Framework:
     summary: str
     source: str
     settings: tuple[Setting, ...]
+    issued_whole: bool = False  # whether a step is one compiled program, which the host starts once
 
     def applying(self, keys: Keys) -> dict[str, Setting]:
         """Return the settings that apply beside keys that are given, by key; those of given keys are among them."""
@@ -160,6 +161,16 @@ _DEEPSPEED = (
     Setting("overlap_sends", False, "runtime/pipe/p2p.py: sends and receives that are waited for"),
 )  # fmt: skip
 
+_DEEPSPEED_2021 = (
+    *(setting for setting in _DEEPSPEED if setting.key not in ("prefetch", "flat_gradients")),
+    Setting(
+        "shard_lists", True,
+        "runtime/zero/partition_parameters.py, _allgather_param and _reduce_scatter_gradient: a parameter at a time, "
+        "torch.distributed.all_gather and reduce_scatter of lists, whose tensors PyTorch copies one by one",
+    ),
+    Setting("prefetch", 0, "the same: torch.cuda.synchronize before each gather, so that nothing runs beside it"),
+)  # fmt: skip
+
 _MAXTEXT = (
     Setting("zero", 3, "configs/base.yml: ici_fsdp_parallelism takes what chips are left"),
     Setting("replicas_at_end", True, "configs/base.yml: layers are scanned, gradients of all one array", _has_replicas),
@@ -227,10 +238,16 @@ FRAMEWORKS: dict[str, Framework] = {
         "github.com/deepspeedai/DeepSpeed",
         _DEEPSPEED,
     ),
+    "deepspeed-2021": Framework(
+        "DeepSpeed until September 2021: ZeRO-3 gathers a parameter at a time, through a list, with nothing beside it",
+        "github.com/deepspeedai/DeepSpeed, 5ca86ae4e (April 2021) to e2fdd254e (September 2021)",
+        _DEEPSPEED_2021,
+    ),
     "maxtext": Framework(
         "MaxText: FSDP within a slice, scanned layers computed again, compiled by XLA",
         "github.com/AI-Hypercomputer/maxtext at 76bd53b0f",
         _MAXTEXT,
+        issued_whole=True,
     ),
     "nanotron": Framework(
         "nanotron: sequence parallel, DDP in buckets of 25 MiB, gradients accumulated in fp32",
@@ -259,6 +276,11 @@ class WithFramework(ModelFamily):
         found = handler({**{key: value for key, value in sets.items() if key in cls.model_fields}, **given})
         object.__setattr__(found, "__pydantic_fields_set__", found.model_fields_set - sets.keys())
         return found
+
+    @property
+    def issued_whole(self) -> bool:
+        """Whether the framework compiles a step."""
+        return self.framework is not None and FRAMEWORKS[self.framework].issued_whole
 
     def changed(self, changes: Keys) -> Self:
         """Return a copy with other keys, not validated; what the framework sets follows them."""

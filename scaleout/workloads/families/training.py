@@ -141,6 +141,11 @@ class Training(WithFramework):
         description="copies of PyTorch's eager layers: heads' gradients side by side; gradients into buckets, those of "
         "a single element left out; shards into and out of the buffers of FSDP",
     )
+    shard_lists: bool = Field(
+        default=False,
+        description="zero 3: each parameter is gathered and each gradient reduced by itself, through a list with a "
+        "tensor a rank; one gather waits for the other, and smaller parameters than 1e5 elements stay whole",
+    )
     flat_gradients: bool = Field(
         default=False,
         description="zero 2 or 3: gradients of a layer are put into one tensor, cast to gradient_dtype and scaled "
@@ -250,6 +255,11 @@ class Training(WithFramework):
                 f"layers {self.layers} do not divide over {self.num_stages} stages; "
                 f"choose a divisor of {self.layers}, or give stage_layers"
             )
+
+    @property
+    def issued_whole(self) -> bool:
+        """Whether a step is one: decode, as a CUDA graph, or what the framework compiles."""
+        return self.mode == "decode" or super().issued_whole
 
     @property
     def microbatch_size(self) -> int:

@@ -81,6 +81,7 @@ class Gradients:
     final: list[int] = field(default_factory=list)
     copies: str = ""  # data type of gradients that are copied into the buffers that are reduced
     flat: tuple[tuple[str, str], ...] = ()  # kernels, and their data types, that make one flat tensor of sharded ones
+    lists: str = ""  # data type of gradients that are each reduced by itself, out of a list with a tensor a rank
     replicas_at_end: bool = False  # shards are summed over their replicas at the end of the step, and not here
 
     def accumulate_gradient(self, graph: GraphBuilder, gradient: int, num_parameters: int, bucket: Bucket) -> None:
@@ -96,7 +97,7 @@ class Gradients:
             gradient = graph.compute(scale, after=(gradient,), name="gradient_into_bucket")
         bucket.nodes.append(gradient)
         bucket.size_bytes += num_parameters * self.item_bytes
-        if bucket.size_bytes >= self.bucket_bytes:
+        if bucket.size_bytes >= self.bucket_bytes or self.lists:
             self.flush(graph, bucket)
 
     def _copies_in(self, sharing: GradientSync) -> bool:
@@ -116,6 +117,10 @@ class Gradients:
         for op, dtype in self.flat if sharing.sharded and sharing.degree > 1 else ():
             made = kernel(op, dtype=dtype, elements=size_bytes // self.item_bytes)
             bucket.nodes = [graph.compute(made, after=bucket.nodes, name=f"flat_gradients_{op}")]
+        if self.lists and sharing.sharded and sharing.degree > 1:
+            sizes = {"elements": size_bytes // self.item_bytes, "tensors": sharing.degree}
+            copied = kernel("list_copy", dtype=self.lists, **sizes)
+            bucket.nodes = [graph.compute(copied, after=bucket.nodes, name="gradients_out_of_list")]
         steps = [*sharing.reduces(size_bytes), *(() if self.replicas_at_end else sharing.sums_replicas(size_bytes))]
         copy = kernel("clone", dtype=self.copied, elements=size_bytes // self.item_bytes) if self.copied else None
         reduction = Reduction(tuple(steps), tuple(bucket.nodes), copy)
@@ -149,6 +154,7 @@ class AutogradTape:
     recompute_bytes: float = 0.0  # the most that a part which backward recomputes keeps meanwhile
     all_recompute_bytes: float = 0.0  # what all such parts keep together, where gradients of weights are deferred
     parameters: dict[str, int] = field(default_factory=dict)  # that its layers hold
+    tensors: list[tuple[str, int]] = field(default_factory=list)  # the same one by one, a bias with its weight
     partial: dict[str, int] = field(default_factory=dict)  # of whose gradient each tensor-parallel rank makes a part
     layers: list[int] = field(default_factory=list)  # the layer that each action belongs to
     role: NodeRole = NodeRole.FORWARD  # the pass that layers write
@@ -206,12 +212,13 @@ class AutogradTape:
         """Count parameters of a layer, whose gradients may be `partial` sums over the tensor axis."""
         self.partial[bucket.name] = self.partial.get(bucket.name, 0) + num_parameters * partial
         self.parameters[bucket.name] = self.parameters.get(bucket.name, 0) + num_parameters
+        self.tensors.append((bucket.name, num_parameters))
 
     def branch(self) -> "AutogradTape":
         """Return a tape of its own with the same cursor, of layers beside those of this one."""
         return AutogradTape(
-            self.cursor, self.dtype, self.gradients, parameters=self.parameters, partial=self.partial,
-            role=self.role, style=self.style, saved=self.saved, weights=self.weights,
+            self.cursor, self.dtype, self.gradients, parameters=self.parameters, tensors=self.tensors,
+            partial=self.partial, role=self.role, style=self.style, saved=self.saved, weights=self.weights,
         )  # fmt: skip
 
     def recompute(self, *, saved: bool = False) -> "AutogradTape":

@@ -86,6 +86,7 @@ class Stage:
                 copied=dtype if workload.copied_buckets else "",
                 copies=dtype if workload.layout_copies else "",
                 flat=flat_gradients(workload),
+                lists=dtype if workload.shard_lists and workload.zero == 3 else "",
                 replicas_at_end=workload.replicas_at_end,
             )
         self.tape = AutogradTape(Cursor(GraphBuilder()), workload.dtype, gradients, style=workload.style)

@@ -73,6 +73,11 @@ class Rank(Generic[Job]):
         return self.dense, self.experts
 
 
+_WHOLE_ELEMENTS, _KEPT_ELEMENTS = 10**5, 10**9
+"""Elements from which on DeepSpeed shards a parameter (stage3_param_persistence_threshold), and up to which it keeps
+what is read again (stage3_max_reuse_distance): runtime/zero/constants.py."""
+
+
 @dataclass
 class Units:
     """Layers whose parameters are gathered together where they are sharded: each is gathered ahead of its turn.
@@ -82,7 +87,7 @@ class Units:
     """
 
     rank: Rank[Any]
-    held: list[tuple[dict[str, int], int, int]] = field(default_factory=list)
+    held: list[tuple[AutogradTape, int, int]] = field(default_factory=list)
     begun: list[int] = field(default_factory=list)
     gathers: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     graph: GraphBuilder | None = None
@@ -95,7 +100,7 @@ class Units:
         unit = len(self.held)
         held = AutogradTape(Cursor(GraphBuilder()), tape.dtype, None)
         layer(held, NONE)
-        self.held.append((held.parameters, item_bytes or tape.item_bytes, tape.graph.layer))
+        self.held.append((held, item_bytes or tape.item_bytes, tape.graph.layer))
         if phase:
             tape.enter(phase)
 
@@ -138,14 +143,35 @@ class Units:
 
     def _gather(self, tape: AutogradTape, unit: int, after: int) -> list[tuple[int, int]]:
         """Gather the parameters of a unit behind a node; return each gather and its elements."""
-        parameters, item_bytes, layer = self.held[unit]
+        held, item_bytes, layer = self.held[unit]
         gathers, current, tape.graph.layer = [], tape.graph.layer, layer
         for bucket in self.rank.buckets:
-            size_bytes = parameters.get(bucket.name, 0) * item_bytes
-            if size_bytes and bucket.sharing.degree > 1:
+            size_bytes = held.parameters.get(bucket.name, 0) * item_bytes
+            if not size_bytes or bucket.sharing.degree <= 1:
+                continue
+            if self.rank.workload.shard_lists:
+                counts = [count for name, count in held.tensors if name == bucket.name]
+                after = self._gather_lists(tape, bucket, [count * item_bytes for count in counts], after)
+                gathers.append((after, 0))
+            else:
                 gathers.append((self._gather_bucket(tape, bucket, size_bytes, after), size_bytes // tape.item_bytes))
         tape.graph.layer = current
         return gathers
+
+    def _gather_lists(self, tape: AutogradTape, bucket: Bucket, sizes_bytes: list[int], after: int) -> int:
+        """Gather tensors one after the other, each through a list with a tensor a rank; return the last node.
+
+        Small tensors stay whole. A layer that is computed again is gathered for that and once more for its backward,
+        if it has more elements than those that are kept because they are read soon.
+        """
+        elements = [size_bytes // tape.item_bytes for size_bytes in sizes_bytes]
+        again = tape.graph is self.graph and self.rank.workload.recompute == "full" and sum(elements) > _KEPT_ELEMENTS
+        for count, size_bytes in (1 + again) * list(zip(elements, sizes_bytes, strict=True)):
+            if count >= _WHOLE_ELEMENTS:
+                gathered = self._gather_bucket(tape, bucket, size_bytes, after)
+                sizes = {"elements": count, "tensors": bucket.sharing.degree}
+                after = tape.aside("list_copy", gathered, name="parameters_into_list", **sizes)
+        return after
 
     def _gather_bucket(self, tape: AutogradTape, bucket: Bucket, size_bytes: int, after: int) -> int:
         """Gather the parameters of a bucket; where eager FSDP copies, from a buffer that it fills."""

@@ -1,0 +1,288 @@
+"""Simulated steps to error bars: how far off a time may be, what that comes from, and what to measure next.
+
+``ln(actual / predicted)`` of a step is the sum over what errs as one (all kernels of a class on a device, all
+collectives over a kind of link, the host) of its share of the critical path times its own, and of what concerns the
+whole step. These are independent of each other, and either side adds up in quadrature, as errors are skewed. The
+spreads are those of the device's file, or of its reference device's, and of the communication library's. Knows no
+measured step. See docs/models/uncertainty.md.
+
+Symbols: w share of the makespan; s spread, of 90% of all cases.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scaleout.analysis.breakdown import critical_nodes
+from scaleout.cluster.device.kernel_times import source_names
+from scaleout.cluster.device.sections import Spread
+from scaleout.cluster.device.spec import CLASSES, Device, load_device
+from scaleout.cluster.topology.peers import peer_of
+from scaleout.cluster.topology.placement import place
+from scaleout.cluster.topology.topology import Topology
+from scaleout.program.graph import COLLECTIVES, NONE, NodeKind, NodeRole
+from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Kernel
+from scaleout.simulation.result import Result, Timeline
+
+CONFIDENCE = 0.9
+"""Share of all cases that lie within an interval."""
+
+STEP = "software: what no part of the step explains"
+"""The cause that concerns a step as a whole."""
+
+UNALIGNED_GEMM = "unaligned gemm"
+"""The class of GEMMs with rows of no multiple of 16 bytes, a load."""
+ITEM_ALIGNMENT = 16
+
+HOST_STEPS = ("data_parallel", "perceptron", "loop")
+"""Steps by which `scaleout measure host` finds what calls cost."""
+
+
+class Call(NamedTuple):
+    """A collective or message on the critical path: over how many ranks, which link, and whether within a node."""
+
+    kind: str
+    size_bytes: int
+    ranks: int
+    link: str  # kind of the outermost that it crosses
+    innermost: bool  # whether it crosses no other
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What the critical path of a step consists of, in parts of the makespan; they add up to 1.
+
+    `kernels` are by where their time comes from; `host` is what nothing but the host held up.
+    """
+
+    kernels: Mapping[tuple[Kernel, str], float]
+    calls: Mapping[Call, float]
+    host: float = 0.0
+    given: float = 0.0  # of kernels of a trace, whose times are not predicted
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What errs as one: its share of the step, what it adds to either side, and rows that would take it away."""
+
+    cause: str
+    share: float
+    faster: float
+    slower: float
+    rows: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def variance(self) -> float:
+        """What it adds to the square of the interval."""
+        return self.faster**2 + self.slower**2
+
+
+@dataclass(frozen=True)
+class Interval:
+    """How far off a step's time may be in 90% of all cases, by what causes it, the largest first."""
+
+    causes: tuple[Cause, ...]
+
+    @cached_property
+    def faster(self) -> float:
+        """``ln(predicted / low)``."""
+        return math.hypot(*(each.faster for each in self.causes))
+
+    @cached_property
+    def slower(self) -> float:
+        """``ln(high / predicted)``."""
+        return math.hypot(*(each.slower for each in self.causes))
+
+    def of(self, seconds: float) -> tuple[float, float]:
+        """Return the least and the greatest time."""
+        return seconds * math.exp(-self.faster), seconds * math.exp(self.slower)
+
+    @property
+    def measurement(self) -> Cause | None:
+        """The cause of which a measurement would narrow the interval most; None if there is nothing to measure."""
+        return next((each for each in self.causes if each.rows), None)
+
+    @property
+    def rows(self) -> list[Mapping[str, Any]]:
+        """What `scaleout measure` is to measure, what narrows the interval most first."""
+        return [row for each in self.causes for row in each.rows]
+
+    def summary(self, seconds: float) -> dict[str, Any]:
+        """Return the numbers of a step of some seconds as plain values."""
+        low_s, high_s = self.of(seconds)
+        names = ("cause", "share", "faster", "slower")
+        return {
+            "step_low_s": low_s,
+            "step_high_s": high_s,
+            "causes": [{name: getattr(each, name) for name in names} for each in self.causes],
+            **({} if self.measurement is None else {"next_measurement": self.measurement.cause}),
+        }
+
+
+def spread_of(device: Device) -> Spread:
+    """Return the spread of a device: what its file states, and for all else what those of its reference devices do."""
+    stated, seen = [device.spread], {device.name}
+    while device.efficiency_from not in seen:
+        device = load_device(device.efficiency_from)
+        seen.add(device.name)
+        stated.append(device.spread)
+    found: dict[str, Any] = {}
+    for spread in filter(None, reversed(stated)):
+        for name in spread.model_fields_set:
+            own = getattr(spread, name)
+            found[name] = {**found.get(name, {}), **own} if isinstance(own, dict) else own
+    return Spread.model_construct(**found)
+
+
+def interval(result: Result, device: Device, topology: Topology) -> Interval | None:
+    """Return the error bars of a simulated step; None where no spread of a whole step is known of the device."""
+    spread = spread_of(device)
+    if spread.step_slower is None or not result.makespan_s:
+        return None
+    return interval_of(shares_of(result, topology), device, topology)
+
+
+def interval_of(shares: Shares, device: Device, topology: Topology) -> Interval:
+    """Return the error bars of a step that consists of some shares."""
+    spread, predicted = spread_of(device), 1.0 - shares.given
+    causes = [
+        *_of_kernels(shares.kernels, device, spread),
+        *_of_calls(shares.calls, topology, spread),
+        _host(shares.host, device, spread),
+        Cause(STEP, predicted, predicted * (spread.step_faster or 0.0), predicted * (spread.step_slower or 0.0)),
+    ]
+    return Interval(tuple(sorted((each for each in causes if each.variance), key=lambda each: -each.variance)))
+
+
+def _host(share: float, device: Device, spread: Spread) -> Cause:
+    rows = tuple({"experiment": "host", "step": step} for step in HOST_STEPS)
+    off = share * (spread.host or 0.0)
+    return Cause(f"calls of the host of {device.name}", share, off, off, rows)
+
+
+def _of_kernels(kernels: Mapping[tuple[Kernel, str], float], device: Device, spread: Spread) -> Iterable[Cause]:
+    """Yield what kernels add: the machine, and by class those that lie between measured ones, or are transferred."""
+    total = math.fsum(kernels.values())
+    machine = total * (spread.machine or 0.0)
+    yield Cause(f"{device.name} from one machine to another", total, machine, machine)
+    for name in (*dict.fromkeys(CLASSES.values()), UNALIGNED_GEMM):
+        of_class = {key: share for key, share in kernels.items() if class_of(key[0]) == name}
+        between = {key: share for key, share in of_class.items() if key[1] == "interpolated"}
+        off = math.hypot(*between.values()) * spread.interpolated.get(name, 0.0)
+        yield Cause(
+            f"{name} kernels between those measured on {device.name}", sum(between.values()), off, off, _rows(between)
+        )
+        other = {key: share for key, share in of_class.items() if key[1] not in ("measured", "interpolated")}
+        share = math.fsum(other.values())
+        each = math.hypot(*other.values()) * spread.transferred_each.get(name, 0.0)
+        off = math.hypot(share * spread.transferred.get(name, 0.0), each)
+        yield Cause(f"{name} kernels not measured on {device.name}", share, off, off, _rows(other))
+
+
+def _rows(kernels: Mapping[tuple[Kernel, str], float]) -> tuple[Mapping[str, Any], ...]:
+    """Return the kernels as rows to measure, the largest share first."""
+    largest = sorted(kernels, key=lambda key: -kernels[key])
+    return tuple(
+        {"experiment": "kernels", "op": each.op, "dtype": each.dtype, "shape": dict(each.shape)}
+        for each, _ in largest
+        if each.op in OPERATIONS
+    )
+
+
+def class_of(kernel: Kernel) -> str:
+    """Return the class in which a kernel errs; GEMMs whose rows are not aligned differ most between devices."""
+    found = CLASSES[OPERATIONS[kernel.op].family] if kernel.op in OPERATIONS else "memory"
+    aligned = ITEM_ALIGNMENT // ITEM_BYTES[kernel.dtype] or 1
+    odd = found == "gemm" and any(kernel.sizes.get(name, aligned) % aligned for name in "NK")
+    return UNALIGNED_GEMM if odd else found
+
+
+def _of_calls(calls: Mapping[Call, float], topology: Topology, spread: Spread) -> Iterable[Cause]:
+    """Yield what collectives and messages add, by the kind of the outermost link that they cross."""
+    known = dict(topology.library.spread) if topology.library else {}
+    by_link: dict[str, dict[Call, float]] = {}
+    for call, share in calls.items():
+        by_link.setdefault(call.link, {})[call] = share
+    for link, found in by_link.items():
+        share = math.fsum(found.values())
+        own = known.get(link)
+        faster, slower = (own.faster, own.slower) if own else (spread.links_faster or 0.0, spread.links_slower or 0.0)
+        largest = sorted((call for call in found if call.innermost), key=lambda call: -found[call])
+        rows = (
+            {"experiment": "collectives", "collective": call.kind, "ranks": call.ranks, "bytes": call.size_bytes}
+            for call in largest
+        )
+        name = f"collectives over {link}" if own else f"collectives over {link}, of which no library knows"
+        yield Cause(name, share, share * faster, share * slower, tuple(rows))
+
+
+def shares_of(result: Result, topology: Topology) -> Shares:
+    """Divide the critical path of a step among kernels, collectives and the host."""
+    nodes, times = critical_nodes(result)
+    lasts = -np.diff(times) / result.makespan_s
+    where = np.searchsorted(result.offsets, nodes, side="right") - 1
+    indices = np.asarray(nodes, np.int64) - result.offsets[where]
+    kernels: dict[tuple[Kernel, str], float] = {}
+    calls: dict[Call, float] = {}
+    host, given = times[-1] / result.makespan_s, 0.0
+    for number in np.unique(where).tolist():
+        line, on_line = result.timelines[number], where == number
+        index, share = indices[on_line], lasts[on_line]
+        communicates = line.is_communication[index]
+        runs = ~communicates & (line.graph.kernel[index] != NONE)
+        issues = ~communicates & ~runs & line.graph.has_role(NodeRole.HOST)[index]
+        host += float(share[issues].sum())
+        given += float(share[~communicates & ~runs & ~issues].sum())
+        for call, part in _calls(result, line, topology, index[communicates], share[communicates]):
+            calls[call] = calls.get(call, 0.0) + part
+        for key, part in _kernels(line, index[runs], share[runs]):
+            if key[1] in _GIVEN:
+                given += part
+            else:
+                kernels[key] = kernels.get(key, 0.0) + part
+    return Shares(kernels, calls, host, given)
+
+
+_GIVEN = ("given", "recorded", "scaled")
+"""Sources of kernel times that are not predicted."""
+
+
+def _kernels(line: Timeline, index: "np.ndarray[Any, Any]", share: "np.ndarray[Any, Any]") -> Iterable[Any]:
+    """Yield each kernel with the source of its time, and the share of its calls."""
+    graph, names = line.graph, source_names()
+    pairs, inverse = np.unique(
+        np.column_stack([graph.kernel[index], graph.time_source[index]]), axis=0, return_inverse=True
+    )
+    totals = np.bincount(inverse.reshape(-1), share, len(pairs))
+    for (kernel, source), total in zip(pairs.tolist(), totals.tolist(), strict=True):
+        yield (graph.kernels[kernel], names.get(source, "")), total
+
+
+def _calls(
+    result: Result, line: Timeline, topology: Topology, index: "np.ndarray[Any, Any]", share: "np.ndarray[Any, Any]"
+) -> Iterable[tuple[Call, float]]:
+    """Yield each collective and message that crosses a dimension, and its share."""
+    graph, rank = line.graph, line.ranks[0]
+    columns = (graph.kind, graph.collective, graph.group, graph.peer, graph.bytes)
+    _, first, inverse = np.unique(
+        np.column_stack([column[index] for column in columns]), axis=0, return_index=True, return_inverse=True
+    )
+    totals = np.bincount(inverse.reshape(-1), share, len(first))
+    for node, total in zip(index[first].tolist(), totals.tolist(), strict=True):
+        members: Sequence[int] = ()
+        if graph.kind[node] != NodeKind.COLLECTIVE:
+            members, kind = (rank, peer_of(result.program, rank, graph, node)), "send"
+        else:
+            kind = COLLECTIVES[int(graph.collective[node])]
+            members = range(result.program.num_ranks)
+            if graph.group[node] != NONE:
+                members = result.program.groups[int(graph.group[node])].of(rank)
+        extents = place(topology, sorted(set(members))).extents
+        if extents:
+            outermost = extents[-1].dimension
+            link, innermost = outermost.link or outermost.kind, outermost == topology.dimensions[0]
+            yield Call(kind, int(graph.bytes[node]), len(members), link, innermost), total

@@ -1,0 +1,82 @@
+"""What sources say of published runs where their rows, written before keys for it existed, say otherwise.
+
+A row's `source` picks what is restated; the row's file is left as it is, and the comparison's `note` says what was
+done. All of it is the framework's code of that time or the source's own measurement; nothing is fitted to a step.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.what_if import NetworkChanges, change_network
+from scaleout.validation.measured.rows import Row
+
+
+@dataclass(frozen=True)
+class Restated:
+    """Keys of a described run that replace those of rows whose source has `source` in it, and why."""
+
+    source: str
+    why: str
+    changes: Mapping[str, Any] = field(default_factory=dict)  # keys of the workload
+    keys: Mapping[str, str] = field(default_factory=dict)  # of the row
+    network: NetworkChanges = field(default_factory=NetworkChanges)
+    where: Mapping[str, Any] = field(default_factory=dict)  # keys that the row's workload has
+
+    def of(self, row: Row) -> bool:
+        """Whether it is of a row."""
+        workload = row.values.get("workload")
+        has = workload if isinstance(workload, Mapping) else {}
+        return self.source in str(row.values.get("source", "")) and self.where.items() <= has.items()
+
+
+_SC21 = (
+    "Megatron-LM at 3d718bfc31 (August 2021), examples/sc21/CONFIG.sh: fp16 without accumulation in fp32; neither its "
+    "fusion nor asynchronous all-reduces before 83b1e42f30 (February 2022)",
+    {"gradient_dtype": None, "fused_accumulation": False},
+    {"schedule": "baseline"},
+)
+
+RESTATED = (
+    Restated(
+        "bigscience-workshop/bigscience",
+        "a NIC of 100 Gb/s gives NCCL 40.5 Gb/s, of which two GPUs share one: experiments/bandwidth at 9e64ede, "
+        "all_reduce_bench-a100-n4.txt, by its log both channels of a node through one NIC; the protocol reaches 0.94",
+        network=NetworkChanges.of(bandwidth={"infiniband": "21.5 Gb/s"}),
+    ),
+    Restated(
+        "bigscience-workshop/bigscience",
+        "CUDA_LAUNCH_BLOCKING=1, without which models of more than 100B hang on 40 nodes and more: "
+        "chronicles-prequel.md, dealing with JZ hanging",
+        keys={"host": "blocking"},
+    ),
+    Restated(
+        "bigscience-workshop/bigscience",
+        "DeepSpeed's BF16 optimizer accumulates in fp32, by kernels of its own: chronicles-prequel.md, rebalancing",
+        changes={"gradient_dtype": "fp32", "fused_accumulation": False},
+        where={"dtype": "bf16"},
+    ),
+    Restated("arXiv:2104.04473, Table 1", *_SC21),
+    Restated("arXiv:2104.04473, Table 2, PTD-P", *_SC21),
+    Restated(
+        "arXiv:2104.04473, Table 2, ZeRO-3",
+        "DeepSpeed of early 2021: a gather a parameter, through lists; see `scaleout list frameworks`",
+        changes={"framework": "deepspeed-2021", "gradient_dtype": None, "fused_accumulation": False},
+        keys={"host": "eager"},
+    ),
+)
+"""In the order in which they are applied; a later one wins."""
+
+
+def restate(row: Row, machine: Machine) -> tuple[Row, Machine, str]:
+    """Return a row and its machine as its source says they are, and what was restated, if anything."""
+    notes = []
+    for each in RESTATED:
+        if each.of(row):
+            changes = {**row.values.get("changes", {}), **each.changes}
+            row = replace(row, values={**row.values, **each.keys, "changes": changes})
+            machine = replace(machine, topology=change_network(machine.topology, each.network))
+            words = [f"{key} {value}" for key, value in (*each.changes.items(), *each.keys.items())]
+            notes.append(f"{', '.join((*words, *each.network.words))}: {each.why}")
+    return row, machine, "; ".join(notes)

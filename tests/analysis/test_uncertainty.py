@@ -1,0 +1,121 @@
+"""Error bars: shares of the critical path, how they add up, and laws over random steps."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import scaleout
+from scaleout.analysis.uncertainty import STEP, Call, Shares, interval_of, shares_of, spread_of
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.topology import load_topology
+from scaleout.program.operations import kernel
+
+DEVICES = ("h200", "h100", "a100-80g", "b200", "tpu-v4", "h100-p5")
+SOURCES = ("roofline", "interpolated", "measured")
+"""Of a kernel's time, from the least to the best known."""
+KERNELS = (
+    kernel("gemm", dtype="bf16", M=4096, N=4096, K=4096),
+    kernel("gemm", dtype="bf16", M=8192, N=4096, K=4096),
+    kernel("attention_fwd", dtype="bf16", batch=1, heads=8, seq=2048, head_dim=128, causal=1),
+    kernel("rms_norm_fwd", dtype="bf16", tokens=4096, hidden=4096),
+)
+CALLS = (
+    Call("all_reduce", 2**20, 8, "nvlink", True),
+    Call("all_gather", 2**20, 16, "infiniband", False),
+    Call("all_gather", 2**20, 16, "unheard of", False),
+)
+TOPOLOGY = load_topology("dgx-h200-16")
+parts = st.floats(0, 1, allow_subnormal=False)
+
+
+@st.composite
+def shares(draw):
+    """What a step may consist of."""
+    weights = draw(st.lists(parts, min_size=9, max_size=9).filter(any))
+    weights = [weight / math.fsum(weights) for weight in weights]
+    sources = draw(st.lists(st.sampled_from(SOURCES), min_size=4, max_size=4))
+    kernels = {(each, source): weight for each, source, weight in zip(KERNELS, sources, weights, strict=False)}
+    calls = dict(zip(CALLS, weights[4:], strict=False))
+    return Shares(kernels, calls, host=weights[7], given=weights[8])
+
+
+@given(shares(), st.sampled_from(DEVICES), st.floats(1e-6, 1e6))
+def test_an_interval_contains_the_point_and_is_finite(found, name, seconds):
+    low_s, high_s = interval_of(found, load_device(name), TOPOLOGY).of(seconds)
+    assert 0 < low_s <= seconds <= high_s < math.inf
+
+
+@given(shares(), st.sampled_from(DEVICES), st.sampled_from(range(4)))
+def test_a_kernel_that_is_known_better_never_widens(found, name, number):
+    """Transferred, then between measured ones, then measured: whatever the rest of the step is."""
+    device = load_device(name)
+    keys = list(found.kernels)
+    widths = []
+    for source in SOURCES:
+        changed = {(key[0], source) if at == number else key: found.kernels[key] for at, key in enumerate(keys)}
+        bars = interval_of(replace(found, kernels=changed), device, TOPOLOGY)
+        widths.append((bars.faster, bars.slower))
+    for wider, narrower in itertools.pairwise(widths):
+        assert narrower[0] <= wider[0] * (1 + 1e-12)
+        assert narrower[1] <= wider[1] * (1 + 1e-12)
+
+
+@given(shares(), st.sampled_from(DEVICES))
+def test_either_side_adds_up_in_quadrature(found, name):
+    bars = interval_of(found, load_device(name), TOPOLOGY)
+    assert bars.slower**2 == pytest.approx(math.fsum(each.slower**2 for each in bars.causes))
+    assert [each.variance for each in bars.causes] == sorted((each.variance for each in bars.causes), reverse=True)
+
+
+def test_numbers_by_hand():
+    """Half of a step is one GEMM from H200 on A100, a quarter waits for the host, a quarter crosses InfiniBand."""
+    device, topology = load_device("a100-80g"), load_topology("h100-pod-64")
+    found = Shares({(KERNELS[0], "roofline"): 0.5}, {CALLS[1]: 0.25}, host=0.25)
+    spread, links = spread_of(device), dict(topology.library.spread)["infiniband"]
+    gemm = math.hypot(0.5 * spread.transferred["gemm"], 0.5 * spread.transferred_each["gemm"])
+    slower = (gemm, 0.5 * spread.machine, 0.25 * spread.host, 0.25 * links.slower, spread.step_slower)
+    bars = interval_of(found, device, topology)
+    assert bars.slower == pytest.approx(math.hypot(*slower), rel=1e-12)
+    assert bars.of(2.0)[1] == pytest.approx(2.0 * math.exp(math.hypot(*slower)), rel=1e-12)
+
+
+def test_a_device_takes_what_it_does_not_state_from_its_reference():
+    a100, h200 = spread_of(load_device("a100-80g")), spread_of(load_device("h200"))
+    assert a100.transferred["gemm"] < h200.transferred["gemm"]
+    assert (a100.machine, a100.transferred["memory"]) == (h200.machine, h200.transferred["memory"])
+    assert not spread_of(replace(load_device("h200"), spread=None)).model_fields_set
+
+
+@pytest.mark.parametrize("name", ["h200", "h100", "b200", "a100-80g"])
+def test_a_kernel_that_is_transferred_is_known_no_better_than_one_that_is_interpolated(name):
+    """On which the law above rests."""
+    spread = spread_of(load_device(name))
+    for kind, each in spread.transferred_each.items():
+        assert spread.interpolated[kind] <= math.hypot(each, spread.transferred[kind])
+
+
+def test_shares_of_a_step_add_up_and_are_deterministic():
+    changes = {"layers": 4, "tensor_parallel": 4, "data_parallel": 2}
+    found = scaleout.run("llama-3-8b", schedules=["overlap"], changes=changes, host="eager")["overlap"]
+    shares = shares_of(found.result, found.topology)
+    total = math.fsum([*shares.kernels.values(), *shares.calls.values(), shares.host, shares.given])
+    assert total == pytest.approx(1.0)
+    again = scaleout.run("llama-3-8b", schedules=["overlap"], changes=changes, host="eager")["overlap"]
+    assert again.interval.summary(1.0) == found.interval.summary(1.0)
+
+
+def test_a_step_that_the_host_bounds_says_so_and_what_to_measure():
+    changes = {"layers": 8, "tensor_parallel": 8, "data_parallel": 1, "sequence": 128}
+    found = scaleout.run("llama-3-8b", schedules=["overlap"], changes=changes, host="eager")["overlap"]
+    assert found.interval.causes[0].cause == "calls of the host of h200"
+    assert found.interval.measurement.rows[0] == {"experiment": "host", "step": "data_parallel"}
+
+
+def test_a_trace_of_given_times_has_no_software_to_be_unsure_of():
+    bars = interval_of(Shares({}, {}, given=1.0), load_device("h200"), TOPOLOGY)
+    assert not bars.causes
+    assert STEP in {each.cause for each in interval_of(Shares({}, {}, host=1.0), load_device("h200"), TOPOLOGY).causes}
