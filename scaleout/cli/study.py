@@ -128,7 +128,7 @@ def _write(
 def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[str, str]) -> dict[str, Any]:
     """Return what is printed as JSON: counts, the fastest case of each workload, and what failed."""
     from scaleout.study.sweep.cases import version
-    from scaleout.study.sweep.table import best_of, failures_of, measure_of
+    from scaleout.study.sweep.table import best_of, cheapest_of, failures_of, measure_of
 
     counts = cases["status"].value_counts()
     return {
@@ -143,6 +143,8 @@ def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[
         "axes": {column: list(values) for column, values in asked.axes.items()},
         "fastest_by": measure_of(cases),
         "fastest": best_of(asked, cases),
+        "within_share": asked.file.within,
+        "cheapest_cases": cheapest_of(asked, cases),
         "failures": failures_of(cases),
         "files": written,
     }
@@ -151,7 +153,7 @@ def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[
 def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str, Any], *, as_json: bool) -> None:
     from scaleout.cli.console import print_answer, print_table
     from scaleout.cli.printing import say, say_json
-    from scaleout.config.units import format_seconds
+    from scaleout.config.units import format_dollars, format_seconds
     from scaleout.errors import one_line
     from scaleout.study.sweep.columns import column_of
 
@@ -172,6 +174,14 @@ def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str
     print_answer(asked.title, facts)
     title = f"the fastest of each workload, by {label}"
     print_table(title, ("workload", "inputs", "case", "makespan", *[label] * also), rows, left=2)
+    for each in summary["cheapest_cases"]:
+        say(
+            one_line(
+                f"cheapest network within {100 * summary['within_share']:.4g}% of the fastest, {each['workload']}: "
+                f"{each['varied']}, {format_dollars(each['network_dollars'])}, {each['slower_share']:.1%} slower: case "
+                f"{each['case']}"
+            )
+        )
     for each in summary["fastest_cases"]:
         say(one_line(f"case {each['case']} alone: {each['run']}"))
     for each in summary["failed_for"]:

@@ -77,6 +77,7 @@ RENAMED: Mapping[str, Mapping[str, str]] = {
         "failures": "failed_for",
         "fastest": "fastest_cases",
         "fastest_cases.inputs": "varied",
+        "cheapest_cases.inputs": "varied",
         "version": "build",
     },
     "astra": {"physical.topology": "physical_network"},

@@ -118,7 +118,7 @@ OBJECTS: Mapping[str, Contents] = {
     "change": Contents(_CHANGE),
     "case_row": Contents(
         "workload case varied makespan_s run",
-        "tokens_per_s tokens_per_s_per_rank samples_per_s samples_per_s_per_rank",
+        "tokens_per_s tokens_per_s_per_rank samples_per_s samples_per_s_per_rank network_dollars slower_share",
     ),
     "failed_for": Contents("message cases case"),
     "recorded_step": Contents("step recorded_s"),
@@ -153,7 +153,9 @@ DOCUMENTS: Mapping[str, Contents] = {
     "validate": Contents(f"rows {_ACCURACY} families", "intervals model"),
     "diff": Contents("a b makespan makespan_parts by_kind by_phase by_operation by_collective", "model"),
     "study": Contents(
-        "study output", "title build cases ok failed left_out axes fastest_by fastest_cases failed_for files shard_of"
+        "study output",
+        "title build cases ok failed left_out axes fastest_by fastest_cases within_share cheapest_cases failed_for "
+        "files shard_of",
     ),
     "import pytorch": Contents(
         "name device ranks recorded_ranks steps kernels kernels_kept kernels_linked operators_linked copies "

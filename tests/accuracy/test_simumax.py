@@ -121,7 +121,7 @@ def test_a_device_with_few_measured_kernels_takes_the_rest_from_its_reference():
     reference_s = kernel_time(h200, call).seconds
     assert source == "roofline"
     assert reference_s * 4.8 / 8 < seconds < reference_s  # its memory is faster by 8 / 4.8, its SMs are not
-    assert b200.host_launch_s["gemm_forward"] == pytest.approx(2.2 * h200.host_launch_s["gemm_forward"])
+    assert b200.host_launch_s["gemm_forward"] == pytest.approx(2.9 * h200.host_launch_s["gemm_forward"])
 
 
 def published(folder, **changes):

@@ -62,7 +62,8 @@ def test_a_step_of_small_kernels_takes_as_long_as_its_calls():
     result = simulate(issue(program_of(small_layers(calls)), H200, host="eager"), NODE)
     per_call_s = H200.host_launch_s["gelu_no_grad"]
     last_s = float(result.timelines[0].duration_s[-1])
-    assert result.makespan_s == pytest.approx(calls * per_call_s + last_s)
+    start_s = H200.host_launch_s["start_no_grad"]
+    assert result.makespan_s == pytest.approx(start_s + calls * per_call_s + last_s)
     segments = analysis.critical_path(result)
     assert segments[0].name == "host"
     assert all(one.end_s == two.start_s for one, two in pairwise(segments))
@@ -81,6 +82,7 @@ def test_calls_by_hand():
     graph.compute(kernel("gemm", dtype="bf16", M=64, N=64, K=64), after=(pause,))
     launch = H200.host_launch_s
     calls = [launch["gemm_forward"], launch["all_reduce_forward"], launch["pointwise_forward"], 0.0]
+    calls[0] += launch["start_forward"]
     calls.append(launch["gemm_backward"] + launch["start_backward"])
     plain = program_of(graph)
     issued = issue(plain, H200, host="eager")
@@ -90,12 +92,13 @@ def test_calls_by_hand():
     assert gaps[3] == 0
 
 
-def test_each_microbatch_starts_its_own_backward():
+def test_each_microbatch_starts_its_own_passes():
     job = load_workload("gpt-3", {"layers": 8, "pipeline_parallel": 4, "tensor_parallel": 1, "batch_per_replica": 4,
                                   "microbatch": 1, "data_parallel": 1})  # fmt: skip
     graph = issue(time_kernels(generate(job), H200), H200, host="eager").graphs[0]
     costs = np.diff(graph.issue_s, prepend=0.0)
-    assert (costs >= H200.host_launch_s["start_backward"]).sum() == 4
+    starts = min(H200.host_launch_s[f"start_{name}"] for name in ("forward", "backward"))
+    assert (costs >= starts).sum() == 2 * 4
 
 
 @given(host=st.sampled_from(["none", "eager"]), schedule=st.sampled_from(["baseline", "overlap", "fused"]))

@@ -20,7 +20,7 @@ from scaleout.study.sweep import engine
 from scaleout.study.sweep.cases import Resolver, run_line
 from scaleout.study.sweep.engine import Execution, cases_of, execute, together
 from scaleout.study.sweep.study import load_study, study_of
-from scaleout.study.sweep.table import best_of, measure_of
+from scaleout.study.sweep.table import best_of, cheapest_of, measure_of
 
 SMALL = {
     "title": "A small study",
@@ -406,3 +406,42 @@ def test_a_study_that_is_killed_goes_on(tmp_path, file, cases):
 
 def test_the_shipped_topology_study_has_what_it_says():
     assert load_study("topologies").size == 5 * 3 * 5 * 4
+
+
+@pytest.mark.parametrize(
+    ("within", "expected"),
+    [(0.05, (3, 0.04)), (0.04, (3, 0.04)), (0.03, (1, 0.0)), (1.0, (4, 0.3)), (0.0, (1, 0.0))],
+    ids=["5%", "its very share", "3%", "anything", "none"],
+)
+def test_the_cheapest_network_that_is_nearly_as_fast(within, expected):
+    """By hand: 10 ms for $500 and $900, 10.4 ms for $300 (4% slower), 13 ms for $100; each network in two orders."""
+    asked = study_of(
+        {"title": "Prices", "workload": "dlrm-128", "topology": ["ring-128", "torus-8x16", "switch-128"],
+         "within": within, "schedule": ["baseline", "fused"]}, name="", where="",
+    )  # fmt: skip
+    rows = [
+        ("ring-128", 900.0, 10.0), ("torus-8x16", 500.0, 10.0), ("ring-128", 300.0, 10.5), ("ring-128", 300.0, 10.4),
+        ("switch-128", 100.0, 13.0), ("switch-128", None, 10.0),
+    ]  # fmt: skip
+    cases = pd.DataFrame(
+        [
+            {"case": number, "status": "ok", "workload": "dlrm-128", "topology": topology, "schedule": "fused",
+             "makespan_s": milliseconds / 1000, "network_dollars": price, "run": "", "ranks": 128}
+            for number, (topology, price, milliseconds) in enumerate(rows)
+        ]
+    )  # fmt: skip
+    (found,) = cheapest_of(asked, cases)
+    assert (found["case"], found["slower_share"]) == (expected[0], pytest.approx(expected[1], abs=1e-12))
+    assert found["network_dollars"] == rows[expected[0]][1]
+    assert cheapest_of(asked, cases[:1]) == []
+
+
+def test_there_is_no_cheapest_network_where_none_that_is_fast_has_a_price():
+    asked = study_of(
+        {"title": "Prices", "workload": "dlrm-128", "topology": ["ring-128", "switch-128"]}, name="", where=""
+    )
+    cases = pd.DataFrame(
+        {"case": [0, 1, 2], "status": "ok", "workload": "dlrm-128", "topology": "ring-128", "schedule": "fused",
+         "makespan_s": [1.0, 2.0, 3.0], "network_dollars": [None, 1.0, 2.0], "run": ""}
+    )  # fmt: skip
+    assert cheapest_of(asked, cases) == []

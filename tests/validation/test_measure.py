@@ -486,11 +486,12 @@ def test_host_times_become_those_of_a_device_file():
         row("gemm", "forward", 40.0), row("gemm", "forward", 42.0), row("gemm", "backward", 90.0),
         row("gelu", "forward", 18.0), row("all_reduce_into_nothing", "forward", 100.0),
         row("nothing_into_all_reduce", "forward", 29.0), row("start", "backward", 300.0), row("gemm", "loop", 14.0),
+        row("start", "no_grad", 50.0),
         row("all_reduce", "loop", 27.0), row("all_to_all", "loop", 29.0), row("whole", "both", 1e4),
     ]  # fmt: skip
     assert host_launch_us(rows) == {
         "gemm_forward": 41.0, "gemm_backward": 45.0, "gelu_forward": 18.0, "pointwise_forward": 18.0,
-        "all_reduce_forward": 129.0, "start_backward": 300.0, "heads_cat_backward": 0.0,
+        "all_reduce_forward": 129.0, "start_backward": 300.0, "start_no_grad": 50.0, "heads_cat_backward": 0.0,
         "heads_to_rows_backward": 0.0, "gemm_loop": 14.0, "all_reduce_loop": 27.0, "all_to_all_loop": 29.0,
         "collective_loop": 28.0,
     }  # fmt: skip

@@ -67,12 +67,14 @@ def _issued(graph: ExecutionGraph, device: Device, *, blocking: bool) -> Executi
     costs_s = np.zeros(len(graph))
     for call, nodes in calls_of(graph).items():
         costs_s[nodes] = call_s(call, device)
+    trains = _trains(graph)
     changes = (graph.microbatch[1:] != graph.microbatch[:-1]) | (graph.stage[1:] != graph.stage[:-1])
     gathers = gathers_parameters(graph)
     for name, roles in _PASSES.items():
         runs = graph.has_role(roles)
         starts = runs & np.concatenate(([True], ~runs[:-1] | changes))
-        costs_s[starts] += device.host_launch_s.get(f"start_{name}", 0.0)
+        start = f"start_{name}" if trains else "start_no_grad"
+        costs_s[starts] += device.host_launch_s.get(start, 0.0)
         costs_s[gathers & runs] += device.host_launch_s.get(f"gathered_{name}", 0.0)
     kernels = (graph.kind == NodeKind.COMPUTE) & (graph.kernel != NONE)
     loops_s = np.array([kernel.sizes.get("tensors", 0) for kernel in graph.kernels] or [0], dtype=np.float64)
@@ -87,6 +89,11 @@ def _issued(graph: ExecutionGraph, device: Device, *, blocking: bool) -> Executi
     )
 
 
+def _trains(graph: ExecutionGraph) -> bool:
+    """Return whether calls keep what a backward needs: a step without one runs under `no_grad`."""
+    return bool(graph.has_role(NodeRole.BACKWARD | NodeRole.DEFERRED | NodeRole.REDUCTION | NodeRole.RECOMPUTE).any())
+
+
 Call = tuple[str, str]
 """An operation and its direction: forward, backward, no_grad or loop."""
 
@@ -94,8 +101,7 @@ Call = tuple[str, str]
 def calls_of(graph: ExecutionGraph) -> dict[Call, list[int]]:
     """Return the host's calls, each with the nodes that it issues; recomputed nodes are issued as forward ones."""
     backward = graph.has_role(NodeRole.BACKWARD | NodeRole.DEFERRED | NodeRole.REDUCTION)
-    trains = backward.any() or graph.has_role(NodeRole.RECOMPUTE).any()
-    plain = np.where(backward, "backward", "forward" if trains else "no_grad")
+    plain = np.where(backward, "backward", "forward" if _trains(graph) else "no_grad")
     directions = np.where(graph.has_role(NodeRole.LOOP), "loop", plain).tolist()
     is_call = (graph.kind != NodeKind.COMPUTE) | (graph.kernel != NONE)
     found: dict[Call, list[int]] = {}

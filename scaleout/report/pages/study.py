@@ -21,7 +21,7 @@ from scaleout.config.writing import write_bytes
 from scaleout.report.pages.views import Cases, chart_of, views_of
 from scaleout.study.sweep.columns import column_of
 from scaleout.study.sweep.study import Study
-from scaleout.study.sweep.table import best_of, measure_of, measured
+from scaleout.study.sweep.table import best_of, cheapest_of, measure_of, measured
 
 _MOST_FASTEST = 12
 _MOST_NAMED = 8
@@ -74,9 +74,10 @@ def write_study_report(cases: pd.DataFrame, study: Study, directory: Path) -> di
             old.unlink()
     page = _template().render(
         title=study.title or study.name, description=study.description, source=study.source.rstrip("."),
-        version=scaleout.__version__, counts=_counts(cases), fastest=_fastest(drawn), views=views,
+        version=scaleout.__version__, counts=_counts(cases),
+        answers=[each for each in (_fastest(drawn), _cheapest(drawn)) if each is not None], views=views,
         charts=as_script(charts), chart_script=Markup(_chart_script()),
-        table_script=Markup(_table_script()), table=Markup(_table(drawn)), failures=_failures(cases),
+        table_script=Markup(_table_script()), same=_same(drawn), table=Markup(_table(drawn)), failures=_failures(cases),
     )  # fmt: skip
     write_bytes(directory / "report.html", page.encode())
     return files
@@ -117,17 +118,28 @@ def _fastest(cases: Cases) -> _Table | None:
     """Return the fastest case of each workload."""
     if cases.frame.empty or "makespan_s" not in cases.frame:
         return None
-    numbers = [each["case"] for each in best_of(cases.study, cases.frame)]
-    found = cases.frame.set_index("case", drop=False).loc[numbers]
+    label = column_of(measure_of(cases.frame)).label
+    return _answer(cases, f"The fastest case of each workload, by {label}", best_of(cases.study, cases.frame))
+
+
+def _cheapest(cases: Cases) -> _Table | None:
+    """Return the case of each workload on the cheapest network that is nearly as fast; None if prices are one."""
+    found = cheapest_of(cases.study, cases.frame)
+    caption = f"The cheapest network within {100 * cases.study.file.within:.4g}% of the fastest"
+    return _answer(cases, caption, found, "network_dollars") if found else None
+
+
+def _answer(cases: Cases, caption: str, chosen: list[dict[str, Any]], *more: str) -> _Table:
+    """Return chosen cases: the inputs that vary, and their main results."""
+    found = cases.frame.set_index("case", drop=False).loc[[each["case"] for each in chosen]]
     inputs = [name for name in ("workload", *cases.study.axes) if name in found]
     by = measure_of(cases.frame)
     found = found.assign(**{by: measured(found, by)})
-    names = dict.fromkeys(("makespan_s", by, "speedup", "tokens_per_s", "mfu", "exposed_share"))
+    names = dict.fromkeys(("makespan_s", by, *more, "speedup", "tokens_per_s", "mfu", "exposed_share"))
     results = [name for name in names if _known(found, name)]
     columns = list(dict.fromkeys((*inputs, *results)))
     rows = [[cases.text(name, row[name]) for name in columns] for _, row in found.head(_MOST_FASTEST).iterrows()]
     heads = [column_of(name).label for name in columns]
-    caption = f"The fastest case of each workload, by {column_of(by).label}"
     return _Table(caption, heads, rows, [i for i, name in enumerate(columns) if name in results])
 
 
@@ -165,7 +177,7 @@ def _table(cases: Cases) -> str:
     """Return the cases as a sortable table: inputs, main results and derived columns, status and how to run each."""
     derived = [name for name in cases.study.columns if name in cases.all]
     results = [name for name in (*_SHOWN, *derived) if _known(cases.all, name)]
-    columns = ["case", *cases.inputs, *results, "status", "run", "timeline"]
+    columns = ["case", *_split(cases)[0], *results, "status", "run", "timeline"]
     shown = pd.DataFrame({cases.label(name): _digits(cases.all[name]) for name in columns})
     link = "data ? `<a href=\"${encodeURI(data)}\">open</a>` : ''"
     render = itables.JavascriptFunction(f"function (data) {{ return {link}; }}")
@@ -174,6 +186,22 @@ def _table(cases: Cases) -> str:
         paging=len(shown) > _A_PAGE, pageLength=_A_PAGE, scrollX=True, classes="display compact nowrap",
         allow_html=False, columnDefs=[{"targets": len(columns) - 1, "render": render}],
     )  # fmt: skip
+
+
+def _split(cases: Cases) -> tuple[list[str], dict[str, str]]:
+    """Return the inputs that differ among cases, in columns, and the others with their only value, as words."""
+    alone = {}
+    for name in cases.inputs:
+        values = cases.all[name].drop_duplicates()
+        if len(cases.all) > 1 and len(values) == 1:
+            alone[name] = cases.text(name, values.iloc[0])
+    return [name for name in cases.inputs if name not in alone], alone
+
+
+def _same(cases: Cases) -> str:
+    """Return what all cases have in common, for above the table."""
+    told = ", ".join(f"{cases.label(name)} {value}" for name, value in _split(cases)[1].items() if value)
+    return f"All cases: {told}." if told else ""
 
 
 def _digits(values: pd.Series) -> pd.Series:

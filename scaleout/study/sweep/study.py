@@ -39,6 +39,8 @@ from scaleout.study.sweep.grid import Block, Grid, Value, everything, grids_of, 
 
 ASKS_FROM = 1_000_000
 """Cases from which a study asks first."""
+WITHIN = 0.05
+"""Of the fastest case, by how much one on the cheapest network may be slower."""
 _TRIES = 20
 """Times as many cases as a sample wants are drawn for it, where constraints leave some out."""
 _MOST_CASES = 10**15
@@ -98,6 +100,9 @@ class StudyFile(Block):
         default_factory=dict, max_length=_MOST_EXPRESSIONS, description="derived column to its expression"
     )
     goodput: Losses | None = Field(default=None, description="what training loses besides steps, for further columns")
+    within: ShareOrZero = Field(
+        default=WITHIN, description="by how much the cheapest network may be slower than the fastest"
+    )
     baseline: dict[Text, Any] = Field(
         default_factory=dict, description="column to its value in the cases to which the others are compared"
     )

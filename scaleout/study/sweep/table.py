@@ -1,7 +1,7 @@
 """Cases and rows of results to the table of a study: inputs, results, speed-ups over the baseline, derived columns."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -158,13 +158,38 @@ def measured(cases: pd.DataFrame, name: str) -> pd.Series:
 
 def best_of(study: Study, cases: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the fastest case of each workload by `measure_of`: its number, inputs that vary, results and command."""
+    return _choices(study, cases, lambda _group, slower: slower)
+
+
+def cheapest_of(study: Study, cases: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return of each workload the case on the network of the least price that is as good as within the study's share.
+
+    Of those on networks of one price it is the fastest. Empty where the price of networks does not vary, or none is
+    known. ``slower_share`` is by how much it is slower than the fastest case, on whatever network.
+    """
+    if "network_dollars" not in cases or cases["network_dollars"].nunique() < 2:
+        return []
+    within = study.file.within
+
+    def price(group: pd.DataFrame, slower: pd.Series) -> pd.Series:
+        return group["network_dollars"].where(slower <= within * (1 + 1e-12)).astype("float64")
+
+    return [each for each in _choices(study, cases, price) if "network_dollars" in each]
+
+
+def _choices(
+    study: Study, cases: pd.DataFrame, least: Callable[[pd.DataFrame, pd.Series], pd.Series]
+) -> list[dict[str, Any]]:
+    """Return the case of each workload of which something of its group is least, and of these the fastest."""
     found = []
     ran = cases[cases["status"] == OK]
     measure = measure_of(cases)
     for _, group in ran.groupby("workload", sort=False):
-        values = measured(group, measure).to_numpy()
-        at = int(values.argmin() if column_of(measure).better == "low" else values.argmax())
-        row = group.iloc[at]
+        values = measured(group, measure).astype("float64")
+        slower = values / values.min() - 1 if column_of(measure).better == "low" else values.max() / values - 1
+        wanted = pd.DataFrame({"least": least(group, slower), "slower": slower})
+        at = wanted.sort_values(["least", "slower"], kind="stable").index[0]
+        row = group.loc[at]
         varied = [f"{name}={row[name]}" for name in study.axes if name != "workload" and not pd.isna(row[name])]
         found.append(
             {
@@ -173,6 +198,8 @@ def best_of(study: Study, cases: pd.DataFrame) -> list[dict[str, Any]]:
                 "inputs": ", ".join(varied),
                 "makespan_s": row["makespan_s"],
                 measure: float(values[at]),
+                **({} if pd.isna(row.get("network_dollars")) else {"network_dollars": float(row["network_dollars"])}),
+                "slower_share": float(slower[at]),
                 "run": row["run"],
             }
         )

@@ -5,6 +5,8 @@ is read after every forward call and, by a hook on its result, in backward; a se
 which is subtracted. A call in a loop of its own (the step `loop`, without gradients) is up to twice as fast as among
 others.
 
+The first layer of a forward takes longer than those after it: the difference is the call `start`.
+
 A backward includes autograd's own work, such as the sum of two gradients, which counts to the call whose backward comes
 last. Collectives run over all GPUs of the host; times are means over them. See docs/models/host-issue.md.
 """
@@ -108,7 +110,7 @@ def _run(calls: Sequence[tuple[str, Call | None]], weights: Sequence[Weights], r
     elapsed_us = (time.perf_counter() - begin) * 1e6
     torch.cuda.synchronize()
     del before
-    return elapsed_us, [*_forward(begin, passes), *_backward(ticks)]
+    return elapsed_us, [*_forward(begin, passes, len(calls)), *_backward(ticks)]
 
 
 def _watch(x: torch.Tensor, name: str, ticks: list[tuple[str, float]]) -> None:
@@ -117,13 +119,21 @@ def _watch(x: torch.Tensor, name: str, ticks: list[tuple[str, float]]) -> None:
         x.register_hook(lambda gradient, end=end: ticks.append((end, time.perf_counter())))
 
 
-def _forward(begin: float, passes: list[tuple[str, float]]) -> list[tuple[str, str, float]]:
+def _forward(begin: float, passes: list[tuple[str, float]], calls: int) -> list[tuple[str, str, float]]:
+    """Return each call of the layers after the first, and what the first layer takes beyond the median of these.
+
+    What a pass uses first after a barrier, or after a backward that another thread ran, is in no cache of the core.
+    """
+    if not passes:
+        return []
     found = []
     for name, tick in passes:
         if name != "hooks":
             found.append((name, "forward", (tick - begin) * 1e6))
         begin = tick
-    return found
+    layers = range(0, len(found), calls)
+    first, *others = (sum(us for _, _, us in found[layer : layer + calls]) for layer in layers)
+    return [*found[calls:], ("start", "forward", first - statistics.median(others))]
 
 
 def _backward(ticks: list[tuple[str, float]]) -> list[tuple[str, str, float]]:

@@ -118,9 +118,9 @@ def host_launch_us(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
         if all(call in known for call in calls):
             found[f"{kind}_{direction}"] = fsum(known[call] for call in calls)
     found |= {name.replace("gelu", "pointwise"): us for name, us in found.items() if name.startswith("gelu_")}
-    if ("start", "backward") in known:
-        start_us = known["start", "backward"]
-        found |= {"start_backward": start_us, "heads_cat_backward": 0.0, "heads_to_rows_backward": 0.0}
+    found |= {f"start_{direction}": us for (call, direction), us in known.items() if call == "start"}
+    if "start_backward" in found:
+        found |= {"heads_cat_backward": 0.0, "heads_to_rows_backward": 0.0}
     loops = {call: us for (call, direction), us in known.items() if direction == "loop"}
     found |= {f"{call}_loop": us for call, us in loops.items()}
     exchanges = [loops[kind] for kind in _EXCHANGES if kind in loops]
