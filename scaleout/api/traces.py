@@ -19,10 +19,11 @@ from scaleout.interop.chakra.load import load_program
 from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study import recording as recordings
-from scaleout.study.comparison import DEFAULT_SCHEDULES, Comparison, compare_program, options_of
+from scaleout.study.comparison import DEFAULT_SCHEDULES, Comparison, compare_program
 from scaleout.study.edits import edited
 from scaleout.study.job import Tell, check_traced
 from scaleout.study.neighbours import beside_collectives
+from scaleout.study.realism import stated_options
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,7 +97,7 @@ class Trace(Shown):
         ScaleoutError
             As `scaleout.run`.
         """
-        how = options_of(options, **attributes)
+        how = stated_options(options, **attributes)
         check_traced(how)
         given = changes_of(network_changes)
         network = None if topology is None else load_topology(topology, given)

@@ -80,9 +80,13 @@ def _answer(comparison: "Comparison") -> tuple[str, dict[str, str]]:
         step += f", {format_times(best.speedup)} as fast as under {first.schedule}"
     elif len(comparison.outcomes) > 1:
         step += f", the fastest of {len(comparison.outcomes)} schedules"
-    facts = {"step": step}
+    fits = best.fit is None or best.fit.fits
+    facts = {"step": step} if fits else {"memory": _room(best.fit), "step": f"{step}, if it fitted"}
     if found is not None:
         facts["speed"] = f"{format_rate(found.tokens_per_s_per_rank)} tokens/s/GPU, MFU {format_share(found.mfu)}"
+        facts["speed"] += "" if fits else ", if it fitted"
+        if best.workload is not None and best.workload.mode == "decode":
+            facts["speed"] += f", a token of each sequence behind {best.workload.sequence:,} in the cache"
     elif comparison.samples and best.makespan_s:
         per_s = comparison.samples / best.makespan_s
         facts["speed"] = f"{format_rate(per_s / comparison.ranks)} samples/s/GPU, {format_rate(per_s)} in all"
@@ -90,7 +94,7 @@ def _answer(comparison: "Comparison") -> tuple[str, dict[str, str]]:
     facts["exposed"] = f"{format_seconds(exposed)} of communication, {share} of the step" + (
         f": {by_axis}" if by_axis else ""
     )
-    facts["memory"] = _room(best.fit)
+    facts.setdefault("memory", _room(best.fit))
     if comparison.provenance:
         facts["model"] = comparison.provenance.title
     title = f"{comparison.workload} on {comparison.topology}, ranks {comparison.ranks}, device {comparison.device}"

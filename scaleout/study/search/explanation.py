@@ -21,7 +21,7 @@ from scaleout.study.search.checkpoint import Memory
 from scaleout.study.search.evaluate import BASELINE
 from scaleout.study.search.execution import Execution, pools_of
 from scaleout.study.search.request import SearchRequest
-from scaleout.study.search.scheduled import CONTENDED, estimate_under, run_plan
+from scaleout.study.search.scheduled import SIMULATED, estimate_under, run_plan
 from scaleout.study.search.search import Answer
 from scaleout.study.search.space import families
 
@@ -198,7 +198,7 @@ def explanation(request: SearchRequest, answer: Answer, *, workers: int, memory:
     choices = [(plan, schedule) for plan in dict.fromkeys((fastest.plan, simple.plan)) for schedule in schedules]
     known = {found.choice: found.estimate for found in answer.evaluated}
     names = {
-        choice: (choice[0], CONTENDED if choice[1] == BASELINE else choice[1])
+        choice: (choice[0], SIMULATED if choice[1] == BASELINE else choice[1])
         for choice in choices
         if choice not in known
     }

@@ -17,6 +17,7 @@ from scaleout.errors import ConfigError
 from scaleout.schedule import passes_of
 from scaleout.simulation.contention import undisturbed
 from scaleout.simulation.options import SimulationOptions
+from scaleout.study.realism import options_for
 from scaleout.study.search.evaluate import BASELINE, check_block_keys, peak_bytes_of
 from scaleout.study.search.lower_bound import lower_bounds_of
 from scaleout.study.search.space import Plan, workload_of
@@ -105,7 +106,8 @@ def request_of(
         Keys of the workload to change. Those that a plan chooses are held fixed.
     **wanted
         `batch`, `memory_bytes`, `top`, `schedules`, `simulations` and `options` of `SearchRequest`, where None stands
-        for the default: the workload's batch over all replicas, the device's memory. Blocks know no other network,
+        for the default: the workload's batch over all replicas, the device's memory. With `stated`,
+        keywords of `options_for`, the options are what that makes of them. Blocks know no other network,
         placement or algorithm than the default. And `num_ranks`, which must be the topology's: a part of a topology is
         another topology.
 
@@ -136,6 +138,9 @@ def request_of(
             f"{MOST_TOKENS:,} tokens a step that are searched; give a smaller --global-batch"
         )
     chosen.setdefault("memory_bytes", device.memory_bytes)
+    if (stated := chosen.pop("stated", None)) is not None:
+        chosen["options"] = options_for(base, device, options=chosen.get("options"), **stated)
+    _check_options(chosen.get("options", SimulationOptions()), device)
     chosen["schedules"] = tuple(each for each in dict.fromkeys(chosen.get("schedules", ())) if each != BASELINE)
     request = SearchRequest(base, topology, device, fixed=_checked(base, fixed), **chosen)
     _check_room(request)
@@ -146,7 +151,6 @@ def request_of(
             f"topology {topology.name!r} has a back end that blocks the host, so that every schedule is the baseline; "
             f"leave --schedule out, or give another topology"
         )
-    _check_options(request.options, device)
     return request if request.options.contention else replace(request, topology=undisturbed(topology))
 
 
