@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from scaleout.cli.options import Output, output_options
+from scaleout.cli.printing import say
 
 if TYPE_CHECKING:
     from scaleout.validation.measured.compare import Accuracy, Comparison
@@ -39,7 +40,7 @@ def validate(
         )  # fmt: skip
     asked = {"files": list(map(str, files)), "table": table, "device": device, "topology": topology}
     inputs = {name: value for name, value in asked.items() if value is not None}
-    summary = document("validate", comparison.summary(), inputs=inputs)
+    summary = document("validate", comparison.summary(), inputs=inputs, models=comparison.models)
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.config.writing import write_json
@@ -104,6 +105,8 @@ def _print(comparison: "Comparison") -> None:
         columns = ("GEMM and collective", "measured", "predicted", "measured time over the best")
         cells = [[each.case, str(each.best), str(each.chosen), f"{each.cost:.1%}"] for each in found]
         print_table("best number of chunks", columns, cells)
+    for each in comparison.models:
+        say(f"model: {each}")
 
 
 def _format_fit(fits: float) -> str:

@@ -16,6 +16,8 @@ from scaleout.analysis.uncertainty import Interval
 from scaleout.errors import ConfigError, GraphError, SimulationError
 from scaleout.program import operations
 from scaleout.program.fastest import fastest
+from scaleout.simulation.options import SimulationOptions
+from scaleout.study.provenance import provenance
 from scaleout.validation.measured import kernels, steps
 from scaleout.validation.measured.rows import QUANTITIES, Family, NoModelError, Row, machine_of, no_model, read_rows
 from scaleout.validation.published import table_named
@@ -139,6 +141,7 @@ class Compared:
     variant: tuple[str, int] | None = None
     note: str = ""
     interval: Interval | None = None
+    model: str = ""  # what predicted it
 
     @property
     def span(self) -> tuple[float, float] | None:
@@ -178,6 +181,11 @@ class Comparison:
     def bars(self) -> "ErrorBars | None":
         """How well the error bars hold; None if no row has any."""
         return error_bars_of(self.rows)
+
+    @property
+    def models(self) -> list[str]:
+        """What predicted the rows, each once."""
+        return list(dict.fromkeys(row.model for row in self.rows if row.model))
 
     @property
     def accuracy(self) -> Accuracy:
@@ -261,7 +269,8 @@ def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
     measured, quantity = None, "time"
     try:
         home = (device, topology) if device and topology else family.home(row) or (device, topology)
-        case = family.case(row, machine_of(row, device=home[0], topology=home[1]))
+        machine = machine_of(row, device=home[0], topology=home[1])
+        case = family.case(row, machine)
         measured, quantity = case.measured, case.quantity
         name, predicted = _name(row, family, quantity), case.predict()
         return Compared(
@@ -274,6 +283,7 @@ def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
             variant=case.variant,
             interval=case.interval(),
             note=case.note,
+            model=case.model() or provenance(machine.topology, machine.device, SimulationOptions()).models,
         )
     except (NoModelError, GraphError, SimulationError) as reason:
         return Compared(row.id, row.name, _name(row, family, quantity), measured, None, str(reason), quantity)

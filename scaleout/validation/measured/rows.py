@@ -23,6 +23,7 @@ from scaleout.errors import ConfigError, shown
 from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.job import Job, Outcome, run
+from scaleout.study.provenance import provenance_of
 from scaleout.workloads.config import FAMILIES, ModelFamily
 
 
@@ -180,6 +181,7 @@ class Case:
     variant: tuple[str, int] | None = None
     note: str = ""  # what to know of the row
     interval: Callable[[], Interval | None] = lambda: None
+    model: Callable[[], str] = lambda: ""  # what predicts it, where that is not the plainest model of its machine
 
 
 @dataclass(frozen=True)
@@ -225,10 +227,13 @@ def simulated(
     job = workload_of(work, row, machine) if isinstance(work, Mapping) else work
     chosen = SimulationOptions(**{"host": "eager", "clocks": "cold_start", **options})
 
+    def asked() -> Job:
+        part = machine.of(job.num_ranks)
+        return Job(job, part.device, part.topology, schedule, chosen)
+
     @cache
     def outcome() -> Outcome:
-        part = machine.of(job.num_ranks)
-        return run(Job(job, part.device, part.topology, schedule, chosen))
+        return run(asked())
 
     def predict_s() -> float:
         reliability = machine.device.reliability
@@ -237,7 +242,7 @@ def simulated(
         return found.makespan_s + found.breakdown.compute_s * (expected_slowest(job.num_ranks, jitter) - 1)
 
     measured_s = (row.number("step_us") if measured_us is None else measured_us) * 1e-6
-    return Case(measured_s, predict_s, interval=lambda: outcome().interval)
+    return Case(measured_s, predict_s, interval=lambda: outcome().interval, model=lambda: provenance_of(asked()).models)
 
 
 def machine_of(row: Row, *, device: str | None = None, topology: str | None = None) -> Machine:
