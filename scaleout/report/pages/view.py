@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 import scaleout
 from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE, SERIES, time_scale
-from scaleout.report.pages.document import Table, facts_of, tables_of
+from scaleout.report.pages.document import Table, tables_of
 from scaleout.report.pages.slices import MOST_TRACKS, Slices
 from scaleout.report.pages.study import as_script
 
@@ -92,12 +92,15 @@ def parts_of(page: Page) -> dict[str, str]:
 
 
 def answer_parts(document: Mapping[str, Any], page: Page, answer: Table) -> dict[str, str]:
-    """Return the parts of a page that shows another document, and above them its answer as a table."""
-    changed = Page(
-        page.title, page.what, facts=facts_of(document), tables=tables_of(document), network=page.network,
-        loads=page.loads,
-    )  # fmt: skip
-    return {**parts_of(changed), "answer": _macro("plain", answer)}
+    """Return the parts of a page that show the answer to a what-if: it, its tables and its network.
+
+    What the output itself holds, such as the plans of a search, stays.
+    """
+    detail = Page(page.title, page.what, tables=tables_of(document))
+    return {
+        "answer": _macro("plain", answer), "network": _macro("network", page),
+        "answer-tables": _macro("tables", detail),
+    }  # fmt: skip
 
 
 def timeline_of(
