@@ -5,8 +5,8 @@ a known family that lacks a key or holds an impossible value is an error.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,8 @@ class Compared:
     """The measured and the predicted number of a row, in seconds or bytes (`quantity`), or the `reason` for none.
 
     `variant` is the case for which a number of chunks is to be chosen, and the number in this row; see `Choice`.
-    `interval` has the error bars of the prediction, where it has any.
+    `interval` has the error bars of the prediction, where it has any; `device`, `mfu` (as long as it was measured to
+    take) and `others` are for the arena.
     """
 
     id: str
@@ -142,6 +143,9 @@ class Compared:
     note: str = ""
     interval: Interval | None = None
     model: str = ""  # what predicted it
+    device: str = ""
+    mfu: float | None = None
+    others: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def span(self) -> tuple[float, float] | None:
@@ -282,6 +286,9 @@ def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
             quantity=quantity,
             variant=case.variant,
             interval=case.interval(),
+            device=machine.device.name,
+            mfu=case.mfu(measured) if case.mfu is not None else None,
+            others=case.others,
             note=case.note,
             model=case.model() or provenance(machine.topology, machine.device, SimulationOptions()).models,
         )
