@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from scaleout.analysis import breakdown as analysis
 from scaleout.cli.console import console, print_answer, print_links, print_table
 from scaleout.config.units import (
+    counted,
     format_bytes,
     format_dollars,
     format_joules,
@@ -246,7 +247,7 @@ def _print_fit(found: "Fit", under: str) -> None:
     for advice in found.advice:
         explanation = "fits" if advice.fits else "not enough"
         size = format_bytes(advice.peak.total_bytes)
-        console().print(f"  {advice.settings}: {size} on {advice.ranks} ranks, {explanation}")
+        console().print(f"  {advice.settings}: {size} on {counted(advice.ranks, 'rank')}, {explanation}")
     if not found.advice:
         console().print("  no change that was tried; take devices with more memory")
     console().print()

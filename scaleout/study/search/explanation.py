@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from scaleout.analysis.breakdown import covered
-from scaleout.config.units import format_bytes
+from scaleout.config.units import counted, format_bytes
 from scaleout.program.fastest import ranked
 from scaleout.program.graph import NONE, Floats, NodeRole
 from scaleout.simulation.result import Result, Timeline
@@ -223,7 +223,7 @@ def _overlap(request: SearchRequest, choices: Sequence[Choice]) -> list[Any]:
 def why_none(request: SearchRequest, answer: Answer) -> str:
     """Say why no plan was found, and what would be one."""
     base, counts = request.base, answer.counts
-    about = f"workload {base.name!r} on {request.num_ranks} ranks with a global batch of {request.batch}"
+    about = f"workload {base.name!r} on {counted(request.num_ranks, 'rank')} with a global batch of {request.batch}"
     held = "".join(f", {key} {value}" for key, value in request.fixed.items())
     if answer.nearest is not None:
         peak_bytes, plan = answer.nearest

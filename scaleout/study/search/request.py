@@ -11,7 +11,7 @@ from pydantic import create_model
 from scaleout.cluster.device.host import check_host
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.topology import Topology
-from scaleout.config.units import format_bytes
+from scaleout.config.units import counted, format_bytes
 from scaleout.config.validated import Config, nearest, validate, with_new_names
 from scaleout.errors import ConfigError
 from scaleout.schedule import passes_of
@@ -128,8 +128,9 @@ def request_of(
     num_ranks = chosen.pop("num_ranks", topology.num_ranks)
     if num_ranks != topology.num_ranks:
         raise ConfigError(
-            f"--ranks {num_ranks}: topology {topology.name!r} has {topology.num_ranks} ranks; give a topology of "
-            f"{num_ranks} ranks, as the links of a part of one are not known"
+            f"--ranks {num_ranks}: topology {topology.name!r} has "
+            f"{counted(topology.num_ranks, 'rank')}; give a topology of "
+            f"{counted(num_ranks, 'rank')}, as the links of a part of one are not known"
         )
     chosen.setdefault("batch", base.batch_per_replica * base.data_parallel)
     if chosen["batch"] * base.sequence > MOST_TOKENS:
@@ -160,7 +161,8 @@ def _check_room(request: SearchRequest) -> None:
     if needed_bytes > request.memory_bytes * request.num_ranks:
         raise ConfigError(
             f"no plan fits: the parameters of workload {request.base.name!r} take {format_bytes(needed_bytes)}, and "
-            f"{request.num_ranks} ranks of {format_bytes(request.memory_bytes)} each do not hold them; give more ranks "
+            f"{counted(request.num_ranks, 'rank')} of {format_bytes(request.memory_bytes)} each do "
+            f"not hold them; give more ranks "
             f"or more --memory"
         )
 
