@@ -46,12 +46,13 @@ def operator(
     """
     from scaleout.cluster.device.spec import load_device
     from scaleout.cluster.topology.topology import load_topology
+    from scaleout.config.units import counted
     from scaleout.report.documents import document
     from scaleout.schedule.fusion import FusedMachine, evaluate_operator
 
     keys = parse_settings(settings)
     machine = FusedMachine(load_device(device), load_topology(topology))
-    title = f"{name} on {machine.ranks} ranks of {machine.device.name}, {machine.topology.name}"
+    title = f"{name} on {counted(machine.ranks, 'rank')} of {machine.device.name}, {machine.topology.name}"
     about = {
         "operator": name,
         "device": machine.device.name,
@@ -126,7 +127,7 @@ def _timeline(found: "Evaluation") -> list[dict[str, Any]]:
 
 def _print(found: "Evaluation", title: str, between: "Mapping[str, Sequence[float]]") -> None:
     from scaleout.cli.console import print_answer, print_facts, print_table
-    from scaleout.config.units import format_seconds, format_share, format_times
+    from scaleout.config.units import counted, format_seconds, format_share, format_times
 
     plain = found.plain()
     baseline_s = found.baseline_s
@@ -135,7 +136,7 @@ def _print(found: "Evaluation", title: str, between: "Mapping[str, Sequence[floa
     for label, seconds in (
         ("fused, communication-aware order", plain["fused_aware_s"]),
         ("fused, oblivious order", plain["fused_oblivious_s"]),
-        (f"split into {found.chunks} kernels", found.split_s),
+        (f"split into {counted(found.chunks, 'kernel')}", found.split_s),
         ("ideal: the longer of computing and communication", found.ideal_s),
     ):
         rows.append([label, format_seconds(seconds), format_times(baseline_s / seconds)])

@@ -51,6 +51,7 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
     """  # noqa: D301
     from scaleout.cluster.device.spec import load_device
     from scaleout.cluster.topology.topology import load_topology
+    from scaleout.config.units import counted
     from scaleout.config.validated import validate
     from scaleout.report.documents import document
     from scaleout.schedule.t3.sublayer import TrackSettings, outcomes_of, sublayer_of
@@ -59,7 +60,7 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
     layer = sublayer_of(chosen, load_device(device), load_topology(topology))
     found = outcomes_of(chosen, layer)
     sizes = f"{chosen.rows} x {chosen.columns} x {chosen.depth}"
-    title = f"{sizes} on {layer.ring.ranks} ranks of {layer.device.name}, {topology}"
+    title = f"{sizes} on {counted(layer.ring.ranks, 'rank')} of {layer.device.name}, {topology}"
     answer: dict[str, Any] = {
         "device": layer.device.name,
         "topology": topology,

@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from scaleout.config.reading import nearest
+from scaleout.config.units import counted
 from scaleout.errors import ConfigError, SimulationError, TraceError
 from scaleout.interop.astra.clock import Clock
 from scaleout.interop.astra.fabric import AwareFabric, UnawareFabric
@@ -264,7 +265,8 @@ def explain(units: Sequence[Unit], instances: Sequence[CollectiveInstance]) -> s
     if len(lines) > len(shown):
         shown.append(f"... and {len(lines) - len(shown)} more")
     return (
-        f"{stuck} of {total} ranks cannot finish; every member of a group must issue its collectives in the same "
+        f"{stuck} of {counted(total, 'rank')} cannot finish; every member of a group must issue its "
+        f"collectives in the same "
         f"order, and every receive needs a send of the same tag and size:\n  " + "\n  ".join(shown)
     )
 

@@ -16,6 +16,7 @@ import vl_convert
 from markupsafe import Markup
 
 import scaleout
+from scaleout.config.units import counted
 from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE, SERIES, time_scale
 from scaleout.report.pages.document import Table, tables_of
 from scaleout.report.pages.slices import MOST_TRACKS, Slices
@@ -118,7 +119,8 @@ def timeline_of(
     return {
         "window": [first, last], "end": slices.end, "processes": list(slices.processes), "shown": shown,
         "scale": time_scale(slices.end)[0], "chart": _chart(slices, tracks, marks, (first, last)),
-        "words": f"{sum(mark['count'] for mark in marks):,} of {len(slices.events):,} slices in {len(marks):,} marks"
+        "words": f"{sum(mark['count'] for mark in marks):,} of "
+        f"{counted(len(slices.events), 'slice')} in {len(marks):,} marks"
         + (f"; {joined:,} that are shorter than a pixel are joined (paler)" if joined else ""),
     }  # fmt: skip
 
