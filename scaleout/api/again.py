@@ -60,10 +60,11 @@ def run_inputs(inputs: Mapping[str, Any], tell: Tell | None = None) -> RunAnswer
 def collective_inputs(inputs: Mapping[str, Any]) -> CollectiveAnswer:
     """Time the collective that the inputs of a document are of; `ScaleoutError` as `scaleout.collective`."""
     given = dict(inputs)
-    known = ("ranks", "algorithm", "network", "injection", "num_chunks", "policy")
+    known = {"group": "ranks", "chunks": "num_chunks"}
+    known |= {key: key for key in ("algorithm", "network", "injection", "policy")}
     return collective(
         str(given["collective"]), given["bytes"], topology=given["topology"], network_changes=changes_of(given),
-        **{key: given[key] for key in known if given.get(key) is not None},
+        **{name: given[key] for key, name in known.items() if given.get(key) is not None},
     )  # fmt: skip
 
 
