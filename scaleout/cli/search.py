@@ -113,8 +113,12 @@ def search(
         }
 
     def print_tables() -> None:
+        from scaleout.cli.printing import say
+
         _print_answer(answer, output.folder)
         _print(answer)
+        for note in answer.model.notes:
+            say(f"note: {note}")
         _print_exports(exports, whole=output.folder is None)
 
     output.give(summary, print_tables, write)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from scaleout.cli.options import Output, output_options
+from scaleout.cli.printing import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +47,7 @@ def validate(
     inputs = {name: value for name, value in asked.items() if value is not None}
     contenders = arena(comparison.rows) if in_arena else []
     found = {"arena": [each.summary() for each in contenders]} if in_arena else {}
-    summary = document("validate", comparison.summary() | found, inputs=inputs)
+    summary = document("validate", comparison.summary() | found, inputs=inputs, models=comparison.models)
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.config.writing import write_json
@@ -113,6 +114,8 @@ def _print(comparison: "Comparison", contenders: "Sequence[Contender]") -> None:
         columns = ("GEMM and collective", "measured", "predicted", "measured time over the best")
         cells = [[each.case, str(each.best), str(each.chosen), f"{each.cost:.1%}"] for each in found]
         print_table("best number of chunks", columns, cells)
+    for each in comparison.models:
+        say(f"model: {each}")
 
 
 def _print_arena(contenders: "Sequence[Contender]") -> None:

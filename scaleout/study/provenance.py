@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _NETWORKS = {"alpha_beta": "alpha-beta network", "link": "flows over links", "recorded": "collectives as recorded"}
 
-_NO_HOST = "no costs of a host (host_launch): nothing waits for it"
-_NO_POWER = "no power: its clocks stay full"
+_NO_HOST = "what its host spends on a call (host_launch)"
+_NO_POWER = "what it draws (power)"
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _unknown(device: Device | str, options: SimulationOptions) -> list[str]:
     host = bool(unknown_costs(device)) and options.host == "none"
     power = device.power is None and options.clocks == "unthrottled"
     lacks = [words for words, lacking in ((_NO_HOST, host), (_NO_POWER, power)) if lacking]
-    return [f"the file of device {device.name} has {' and '.join(lacks)}"] if lacks else []
+    return [f"the file of device {device.name} does not say {' or '.join(lacks)}: left out"] if lacks else []
 
 
 def provenance(

@@ -111,3 +111,11 @@ def test_all_plans_that_a_search_shows_take_what_run_says_to_the_bit(given):
             options=case.options,
         )  # fmt: skip
         assert ran.outcomes[0].makespan_s == each.estimate.step_s
+
+
+def test_what_a_devices_file_lacks_is_said_once_and_not_where_all_is_left_out():
+    asked = {"changes": {"layers": 2}, "topology": "dgx-h200-1", "device": "a100-40g", "schedules": ["baseline"]}
+    for ideal, count in ((False, 1), (True, 0)):
+        notes = scaleout.run("llama-3-8b", **asked, ideal=ideal).to_dict()["model"]["notes"]
+        words = "does not say what its host spends on a call (host_launch) or what it draws (power)"
+        assert sum(words in each for each in notes) == count

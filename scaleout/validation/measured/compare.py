@@ -16,6 +16,8 @@ from scaleout.analysis.uncertainty import Interval
 from scaleout.errors import ConfigError, GraphError, SimulationError
 from scaleout.program import operations
 from scaleout.program.fastest import fastest
+from scaleout.simulation.options import SimulationOptions
+from scaleout.study.provenance import provenance
 from scaleout.validation.measured import kernels, steps
 from scaleout.validation.measured.rows import QUANTITIES, Family, NoModelError, Row, machine_of, no_model, read_rows
 from scaleout.validation.published import table_named
@@ -140,6 +142,7 @@ class Compared:
     variant: tuple[str, int] | None = None
     note: str = ""
     interval: Interval | None = None
+    model: str = ""  # what predicted it
     device: str = ""
     mfu: float | None = None
     others: Mapping[str, float] = field(default_factory=dict)
@@ -182,6 +185,11 @@ class Comparison:
     def bars(self) -> "ErrorBars | None":
         """How well the error bars hold; None if no row has any."""
         return error_bars_of(self.rows)
+
+    @property
+    def models(self) -> list[str]:
+        """What predicted the rows, each once."""
+        return list(dict.fromkeys(row.model for row in self.rows if row.model))
 
     @property
     def accuracy(self) -> Accuracy:
@@ -282,6 +290,7 @@ def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
             mfu=case.mfu(measured) if case.mfu is not None else None,
             others=case.others,
             note=case.note,
+            model=case.model() or provenance(machine.topology, machine.device, SimulationOptions()).models,
         )
     except (NoModelError, GraphError, SimulationError) as reason:
         return Compared(row.id, row.name, _name(row, family, quantity), measured, None, str(reason), quantity)

@@ -24,6 +24,7 @@ from scaleout.errors import ConfigError, shown
 from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.job import Job, Outcome, run
+from scaleout.study.provenance import provenance_of
 from scaleout.workloads.config import FAMILIES, LayeredModel, ModelFamily
 
 
@@ -182,6 +183,7 @@ class Case:
     variant: tuple[str, int] | None = None
     note: str = ""  # what to know of the row
     interval: Callable[[], Interval | None] = lambda: None
+    model: Callable[[], str] = lambda: ""  # what predicts it, where that is not the plainest model of its machine
     mfu: Callable[[float], float] | None = None
     others: Mapping[str, float] = field(default_factory=dict)
 
@@ -229,10 +231,13 @@ def simulated(
     job = workload_of(work, row, machine) if isinstance(work, Mapping) else work
     chosen = SimulationOptions(**{"host": "eager", "clocks": "cold_start", **options})
 
+    def asked() -> Job:
+        part = machine.of(job.num_ranks)
+        return Job(job, part.device, part.topology, schedule, chosen)
+
     @cache
     def outcome() -> Outcome:
-        part = machine.of(job.num_ranks)
-        return run(Job(job, part.device, part.topology, schedule, chosen))
+        return run(asked())
 
     def predict_s() -> float:
         reliability = machine.device.reliability
@@ -241,7 +246,10 @@ def simulated(
         return found.makespan_s + found.breakdown.compute_s * (expected_slowest(job.num_ranks, jitter) - 1)
 
     measured_s = (row.number("step_us") if measured_us is None else measured_us) * 1e-6
-    return Case(measured_s, predict_s, interval=lambda: outcome().interval, mfu=utilisation(job, machine))
+    return Case(
+        measured_s, predict_s, interval=lambda: outcome().interval, mfu=utilisation(job, machine),
+        model=lambda: provenance_of(asked()).models,
+    )  # fmt: skip
 
 
 def utilisation(work: object, machine: Machine) -> Callable[[float], float] | None:
