@@ -25,6 +25,7 @@ RESULT_KEYS = {
     "step_low_s",
     "step_high_s",
     "causes",
+    "next_measurement",
     "speedup",
     "kernel_time_sources",
     "busy",

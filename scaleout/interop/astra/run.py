@@ -9,7 +9,6 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from scaleout.config.reading import nearest
-from scaleout.config.units import counted
 from scaleout.errors import ConfigError, SimulationError, TraceError
 from scaleout.interop.astra.clock import Clock
 from scaleout.interop.astra.fabric import AwareFabric, UnawareFabric
@@ -264,6 +263,8 @@ def explain(units: Sequence[Unit], instances: Sequence[CollectiveInstance]) -> s
     shown = lines[:_MOST_LINES]
     if len(lines) > len(shown):
         shown.append(f"... and {len(lines) - len(shown)} more")
+    from scaleout.config.units import counted  # noqa: PLC0415 - pydantic takes longer to import than a small run
+
     return (
         f"{stuck} of {counted(total, 'rank')} cannot finish; every member of a group must issue its "
         f"collectives in the same "
