@@ -11,7 +11,7 @@ import sys
 import warnings
 from io import StringIO
 
-gc.set_threshold(50_000, 20, 20)  # graphs, and what imports make, are tuples without cycles, and stay: look less often
+gc.set_threshold(50_000, 100, 4)  # graphs, and what imports make, are tuples without cycles, and stay: look less often
 import click  # noqa: E402
 
 from scaleout.cli.lazy import LazyGroup  # noqa: E402

@@ -41,15 +41,17 @@ class CostModel:
 
     def time_kernels(self, kernels: Iterable[Kernel]) -> None:
         """Time all kernels at once that have not been timed yet: ten cost little more than one."""
-        new = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._kernel_s]
+        new = list(dict.fromkeys(kernel for kernel in kernels if kernel not in self._kernel_s))
         if new:
             self._kernel_s.update(zip(new, kernel_times(self.machine.device, new)[0].tolist(), strict=True))
 
     def kernel_s(self, kernel: Kernel) -> float:
         """Return the seconds of a kernel."""
-        if kernel not in self._kernel_s:
+        seconds = self._kernel_s.get(kernel)
+        if seconds is None:
             self.time_kernels((kernel,))
-        return self._kernel_s[kernel]
+            seconds = self._kernel_s[kernel]
+        return seconds
 
     def collective_s(self, kind: str, size_bytes: float, family: GroupFamily) -> float:
         """Return the seconds of a collective of a family of groups, of all groups the slowest."""

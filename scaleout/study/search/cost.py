@@ -242,18 +242,20 @@ class PlanCosts:
         """Return the time of a collective of a family that `axes` knows."""
         site = axes.site
         key = (site, collective)
-        if key not in self._collectives:
+        seconds = self._collectives.get(key)
+        if seconds is None:
             where = (site, collective.family)
             if where not in self._placements:
                 self._placements[where] = placements_of(axes.family(collective.family), self.topology)
             cost = self.model.collective(collective.kind, collective.size_bytes, self._placements[where])
-            self._collectives[key] = cost.time_s
-        return self._collectives[key]
+            seconds = self._collectives[key] = cost.time_s
+        return seconds
 
     def work(self, work: Work, workload: LayeredModel, axes: Axes) -> TimeBreakdown:
         """Return what the work of a part takes."""
         key = (work, axes.site)
-        if key not in self._work:
+        time = self._work.get(key)
+        if time is None:
             if work not in self._compute:
                 self.model.time_kernels(work.kernels)
                 self._compute[work] = fsum(
@@ -267,7 +269,7 @@ class PlanCosts:
             if work.has_messages or (work.collectives and self.schedule != "baseline"):
                 time = self._overlapped(time, self._concurrent_s(work, workload, axes))
             self._work[key] = time
-        return self._work[key]
+        return time
 
     def _overlapped(self, time: TimeBreakdown, simulated_s: float) -> TimeBreakdown:
         """Return what was simulated: waiting for messages on top, or less of collectives where they overlap."""

@@ -126,12 +126,13 @@ class Ledger:
     def stage(self, content: Content) -> Stage:
         """Add up the parts of a stage."""
         parts = [(self.parts[kind], count) for kind, count in content]
-        adds = Counter[Kernel]()
+        adds = Counter[int]()  # how often so many parameters are added
         if self.workload.mode == "training" and not self.workload.fused_accumulation:
             for part, count in parts:
                 for gradient in part.gradients:
-                    adds[self._add(gradient.num_parameters)] += count
-        saved = TimeBreakdown(fsum(count * self.costs.model.kernel_s(add) for add, count in adds.items()))
+                    adds[gradient.num_parameters] += count
+        kernel_s = self.costs.model.kernel_s
+        saved = TimeBreakdown(fsum(count * kernel_s(self._add(number)) for number, count in adds.items()))
         nothing = (TimeBreakdown(), TimeBreakdown())
         at_once = self.workload.zero >= 2
         by_last = self.workload.overlap_gradient_reduce and not at_once
@@ -258,10 +259,11 @@ class Ledger:
         return Collective(call.kind, call.size_bytes, self.axes.names[call.group])
 
     def _time_of(self, collectives: Mapping[Collective, int]) -> TimeBreakdown:
-        return TimeBreakdown.total(
-            (TimeBreakdown(0.0, {each.family: self.costs.collective_s(each, self.workload, self.axes)}), count)
-            for each, count in collectives.items()
-        )
+        exposed_s: dict[str, float] = {}
+        for each, count in collectives.items():
+            seconds = count * self.costs.collective_s(each, self.workload, self.axes)
+            exposed_s[each.family] = exposed_s.get(each.family, 0.0) + seconds
+        return TimeBreakdown(0.0, exposed_s)
 
 
 @functools.cache

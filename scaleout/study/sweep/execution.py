@@ -28,7 +28,7 @@ _PATIENCE_S = 60.0
 _LOOK_S = 10.0
 """Between looks at jobs of Slurm."""
 
-COLLECTIONS = (50_000, 20, 20)
+COLLECTIONS = (50_000, 100, 4)
 """Thresholds of the collector; graphs, and what imports make, are tuples without cycles, and stay."""
 
 

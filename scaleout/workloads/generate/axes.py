@@ -8,7 +8,7 @@ Source: ZeRO, arXiv:1910.02054; FSDP, arXiv:2304.11277 (hybrid sharding); Centau
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from scaleout.program.mesh import Mesh, counts_for
@@ -95,11 +95,11 @@ class Axes:
 
     def number(self, axis: str) -> int:
         """Return the index of an axis's family in the program."""
-        return self._number(axis, axis, lambda: self.workload.mesh.groups(axis))
+        return self._number(axis, axis, partial(self.workload.mesh.groups, axis))
 
     def at(self, name: str, pipeline_ranks: Sequence[Sequence[int]]) -> int:
         """Return the family that has, of each pipeline, a group for each list of pipeline ranks."""
-        return self._number(name, "pipeline", lambda: self.workload.mesh.at(name, pipeline_ranks))
+        return self._number(name, "pipeline", partial(self.workload.mesh.at, name, pipeline_ranks))
 
     def dense(self) -> GradientSync:
         """Say who shares the parameters that are no expert's."""
@@ -123,12 +123,13 @@ class Axes:
         return {"dense": self.dense(), "experts": self.experts()}
 
     def _sharing(self, axis: str, shard: int) -> GradientSync:
-        degree = self.workload.mesh.degree(axis)
+        mesh = self.workload.mesh  # makers of families refer to it alone: without cycles all is freed at once
+        degree = mesh.degree(axis)
         if degree == 1 or shard in (1, degree):
             return GradientSync(self.number(axis) if degree > 1 else 0, degree, sharded=shard > 1)
         partitioned = self.workload.zero == 3 and self.workload.overlap_parameter_gather
-        within = self._number(f"{axis}_shard", axis, lambda: self.workload.mesh.split(axis, shard)[0])
-        replicas = self._number(f"{axis}_copy", axis, lambda: self.workload.mesh.split(axis, shard)[1])
+        within = self._number(f"{axis}_shard", axis, lambda: mesh.split(axis, shard)[0])
+        replicas = self._number(f"{axis}_copy", axis, lambda: mesh.split(axis, shard)[1])
         return GradientSync(
             within, shard, sharded=True, replicas=replicas, num_replicas=degree // shard, partitioned=partitioned
         )
