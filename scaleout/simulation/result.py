@@ -22,8 +22,8 @@ class Timeline:
     duration_s: Floats  # (N,) network time included
     # (N,) how long it held its stream; shorter than its duration while its last bytes are in flight
     occupancy_s: Floats
-    cause: Ints  # (N,) what each node waited for last: an index into the `Result`'s nodes, or `NONE`
-    algorithm: tuple[str, ...]  # length N, the collective algorithm used, or ""
+    cause: npt.NDArray[np.int32]  # (N,) what each node waited for last: an index into the `Result`'s nodes, or `NONE`
+    algorithm: npt.NDArray[np.object_]  # (N,) the collective algorithm used, or ""
 
     @cached_property
     def is_communication(self) -> npt.NDArray[np.bool_]:

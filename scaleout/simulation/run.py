@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from scaleout.cluster.topology.peers import peer_of
 from scaleout.cluster.topology.topology import Topology, check_ranks
@@ -138,7 +139,7 @@ def _times(tasks: Tasks, sharing: Sharing, contention: Contention | None, links:
 
 
 def _result(
-    folded: FoldedProgram, duration: Floats, occupancy: Floats, times: Times, chosen: list[str], *, network: str
+    folded: FoldedProgram, duration: Floats, occupancy: Floats, times: Times, chosen: npt.NDArray[np.object_], *, network: str
 ) -> Result:
     """Return what was found; times that links or devices gave are put into `duration` and `occupancy`."""
     shared = np.isnan(duration)
@@ -159,7 +160,7 @@ def _result(
                 duration[part],
                 occupancy[part],
                 times.cause[part],
-                tuple(chosen[part]),
+                chosen[part],
             )
         )
     return Result(folded.program, folded.topology.name, network, tuple(timelines))

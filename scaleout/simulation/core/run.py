@@ -73,8 +73,8 @@ def _work_of(tasks: Tasks) -> tuple[Work, int]:
         stream_tasks=np.empty(first_in_stream[-1], np.int32),
         first_in_stream=first_in_stream,
         first_user=tasks.user_offsets,
-        users=tasks.users.astype(np.int32),
-        instance=tasks.instance.astype(np.int32),
+        users=tasks.users,
+        instance=tasks.instance,
         instance_size=tasks.instance_size.astype(np.int32),
         first_member=offsets_of(np.bincount(tasks.instance[members], minlength=num_instances)),
         rank=rank,
@@ -100,7 +100,7 @@ def _state_of(tasks: Tasks, work: Work, num_ports: int) -> State:
         end_s=np.full(n, np.nan),
         cause=np.full(n, NONE, np.int32),
         ready_cause=np.full(n, NONE, np.int32),
-        waiting=tasks.num_dependencies.astype(np.int32),
+        waiting=tasks.num_dependencies.copy(),
         streams=streams,
         ports=ports,
         ready=np.empty(n, np.int32),
@@ -306,12 +306,12 @@ def run(
 
 
 def _times(tasks: Tasks, work: Work, state: State) -> Times:
-    posted = np.zeros(len(tasks), np.int64)
+    posted = np.zeros(len(tasks), bool)
     if np.isnan(state.start_s).any():
         within = np.arange(work.first_member[-1]) - np.repeat(work.first_member[:-1], np.diff(work.first_member))
         arrived = state.arrived[within < np.repeat(state.num_arrived, np.diff(work.first_member))]
         posted[arrived] = np.isnan(state.start_s[arrived])
-    return Times(state.start_s, state.end_s, state.cause.astype(np.int64), posted, state.released_s)
+    return Times(state.start_s, state.end_s, state.cause, posted, state.released_s)
 
 
 def _answered(
