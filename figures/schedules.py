@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from scaleout import compare
+from scaleout import run
 from scaleout.config.writing import write_text
 from scaleout.report.colours import SERIES
 from scaleout.report.plots.schedules import STYLE, save
@@ -87,7 +87,7 @@ def main() -> None:
     output.mkdir(parents=True, exist_ok=True)
     found = {
         job: [
-            compare(job, topology=topology, changes=changes, schedules=list(SCHEDULES))
+            run(job, topology=topology, changes=changes, schedules=list(SCHEDULES)).comparison
             for topology in NETWORKS.values()
         ]
         for job, changes in JOBS.items()

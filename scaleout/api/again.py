@@ -11,7 +11,7 @@ from scaleout.config.units import BYTES_PER_S, SECONDS, parse
 from scaleout.errors import ConfigError, shown
 from scaleout.study.comparison import compare
 from scaleout.study.job import Tell
-from scaleout.study.sweep.cases import Resolver, changes_of, options_of
+from scaleout.study.sweep.cases import Resolver, changes_of, stated_of
 
 _QUANTITIES = {"bandwidth": (BYTES_PER_S, "B/s"), "latency": (SECONDS, "s")}
 
@@ -40,7 +40,7 @@ def run_inputs(inputs: Mapping[str, Any], tell: Tell | None = None) -> RunAnswer
         edits = {key.removeprefix("edit."): str(each) for key, each in given.items() if key.startswith("edit.")}
         return read_trace(given["trace"]).edit(**edits).run(
             topology=given.get("topology"), device=given.get("device"), schedules=schedules,
-            network_changes=changes_of(given), options=options_of(given), tell=tell,
+            network_changes=changes_of(given), **stated_of(given), tell=tell,
         )  # fmt: skip
     if not isinstance(given.get("workload"), str):
         raise ConfigError(f"inputs say no workload, but {shown(given.get('workload'))}; give those of a job")
@@ -60,10 +60,11 @@ def run_inputs(inputs: Mapping[str, Any], tell: Tell | None = None) -> RunAnswer
 def collective_inputs(inputs: Mapping[str, Any]) -> CollectiveAnswer:
     """Time the collective that the inputs of a document are of; `ScaleoutError` as `scaleout.collective`."""
     given = dict(inputs)
-    known = ("ranks", "algorithm", "network", "injection", "num_chunks", "policy")
+    known = {"group": "ranks", "chunks": "num_chunks"}
+    known |= {key: key for key in ("algorithm", "network", "injection", "policy")}
     return collective(
         str(given["collective"]), given["bytes"], topology=given["topology"], network_changes=changes_of(given),
-        **{key: given[key] for key in known if given.get(key) is not None},
+        **{name: given[key] for key, name in known.items() if given.get(key) is not None},
     )  # fmt: skip
 
 

@@ -4,17 +4,22 @@ They live in the tables that ours live in. Worker processes do not know them: sw
 they keep what all schedules and algorithms keep is for `scaleout.testing` to say.
 """
 
+import inspect
 import re
 from collections.abc import Callable
-from typing import TypeVar
+from functools import wraps
+from typing import Any, TypeVar
 
 from scaleout.cluster.topology.placement import Placement
 from scaleout.errors import ConfigError, shown
 from scaleout.network.alpha_beta import cost
 from scaleout.network.collectives import ALGORITHMS, Algorithm, check_kind
 from scaleout.network.collectives.algorithm import Scheduler, any_placement
+from scaleout.network.collectives.rounds import Schedule as Rounds
 from scaleout.network.flow import collective
+from scaleout.program.program import Program
 from scaleout.schedule import SCHEDULES, Pass, Schedule
+from scaleout.schedule.decision import Planned
 
 P = TypeVar("P", bound=Pass)
 S = TypeVar("S", bound=Scheduler)
@@ -72,8 +77,9 @@ def define_schedule(
     _check_free(name, name in SCHEDULES and isinstance(SCHEDULES[name].home, str), "schedule")
 
     def define(function: P) -> P:
+        checked = _checked(function, f"schedule {name!r}", ("program", "machine"), (Program, Planned))
         SCHEDULES[name] = Schedule(
-            _summary(function), function, rewrites=rewrites, decides=decides, exclusive=exclusive,
+            _summary(function), checked, rewrites=rewrites, decides=decides, exclusive=exclusive,
             substitutes=substitutes, in_order=in_order,
         )  # fmt: skip
         return function
@@ -124,7 +130,7 @@ def define_algorithm(
 
     def define(function: S) -> S:
         schedules: dict[str, Scheduler] = dict(before.schedules) if before is not None else {}
-        schedules[kind] = function
+        schedules[kind] = _checked(function, f"collective algorithm {name!r}", ("placement",), (Rounds,))
         ALGORITHMS[name] = _Own(name, _summary(function), schedules, condition)
         cost.forget()
         collective.forget()
@@ -142,6 +148,28 @@ def _check_free(name: str, taken: bool, what: str) -> None:
         raise ConfigError(f"{shown(name)} is no name of a {what}; take small letters, digits and - or _")
     if taken:
         raise ConfigError(f"{what} {name!r} is one of scaleout's; take another name")
+
+
+def _checked(function: Any, what: str, takes: tuple[str, ...], makes: tuple[type, ...]) -> Any:
+    """Return a function that is refused in one message where it does not take or make what it should."""
+    if not callable(function):
+        raise ConfigError(f"{what}: {shown(function)} is no function; put the decorator on one")
+    try:
+        inspect.signature(function).bind(*takes)
+    except TypeError as error:
+        raise ConfigError(f"{what}: its function takes {' and '.join(takes)}, in this order ({error})") from None
+    except ValueError:  # one of C, that does not say what it takes
+        pass
+
+    @wraps(function)
+    def checked(*given: Any) -> Any:
+        made = function(*given)
+        if not isinstance(made, makes):
+            wanted = " or ".join(each.__name__ for each in makes)
+            raise ConfigError(f"{what}: its function returned an object of type {type(made).__name__}; return {wanted}")
+        return made
+
+    return checked
 
 
 def _summary(function: Callable[..., object]) -> str:

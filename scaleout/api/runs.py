@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from scaleout.api.answer import Answer
 from scaleout.api.inputs import inputs_of
 from scaleout.api.networks import Network, changes_of, load_topology, name_of
-from scaleout.cluster.device.spec import Device
+from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.what_if import NetworkChanges
 from scaleout.errors import ConfigError
 from scaleout.simulation.options import SimulationOptions
-from scaleout.study.comparison import Comparison, compare, options_of
+from scaleout.study.comparison import Comparison, compare
 from scaleout.study.job import Outcome, Tell
+from scaleout.study.realism import options_for
 from scaleout.workloads.config import ModelFamily, load_workload
 
 if TYPE_CHECKING:
@@ -111,7 +112,9 @@ def run(
     network_changes : mapping or NetworkChanges, optional
         What is changed of the network, see `load_topology`.
     options, **attributes : optional
-        `SimulationOptions`, or their attributes as keywords, such as ``network="link"``, which go first.
+        How the step is simulated: attributes of `SimulationOptions` as keywords, such as ``network="link"``. What is
+        left out follows from the device, as far as its file knows: its host, sustained clocks, contention;
+        ``ideal=True`` leaves these out. `SimulationOptions` hold as they are, under keywords beside them.
     tell : callable, optional
         Called before each schedule with how many are done, of how many, and its name.
 
@@ -130,7 +133,6 @@ def run(
     >>> round(answer["fused"].speedup, 2)
     1.57
     """
-    how = options_of(options, **attributes)
     job = load_workload(workload, changes) if isinstance(workload, str) else workload
     if changes and not isinstance(workload, str):
         raise ConfigError(f"changes are for a workload given by name; load {job.name} with them: load_workload")
@@ -138,7 +140,9 @@ def run(
     named_device = job.device if device is None else device
     given = changes_of(network_changes)
     network = load_topology(named_topology, given)
-    found = compare(job, topology=network, device=named_device, schedules=schedules, options=how, tell=tell)
+    on = load_device(named_device) if isinstance(named_device, str) else named_device
+    how = options_for(job, on, options=options, **attributes)
+    found = compare(job, topology=network, device=on, schedules=schedules, options=how, tell=tell)
     asked = inputs_of(
         {"workload": workload, "topology": name_of(named_topology, network), "device": named_device},
         settings=changes, changes=given, options=how, schedules=ran(found),

@@ -18,9 +18,9 @@ from scaleout.config.units import BYTES, parse
 from scaleout.errors import ConfigError, ScaleoutError
 from scaleout.interop.models.plans import write_plan
 from scaleout.simulation.options import SimulationOptions
-from scaleout.study.comparison import options_of
 from scaleout.study.job import Job, run
 from scaleout.study.provenance import Provenance, provenance_of
+from scaleout.study.realism import IDEAL, as_stated
 from scaleout.study.search.best import Best, Choice, EvaluatedPlan
 from scaleout.study.search.checkpoint import Memory, PlanLog
 from scaleout.study.search.explanation import Explanation, explanation, why_none
@@ -32,9 +32,6 @@ from scaleout.workloads.config import LayeredModel, load_workload
 
 if TYPE_CHECKING:
     from scaleout.report.plots.schedules import Axes
-
-_PLAIN = {"host": "none", "clocks": "unthrottled", "contention": True}
-"""Options of a search, and what a run takes for them where its command line says nothing."""
 
 
 class Export(NamedTuple):
@@ -110,7 +107,6 @@ class SearchAnswer(Answer):
         wanted = {**found.plan._asdict(), "batch_per_replica": planned.batch_per_replica}
         given = {key: value for key, value in asked.items() if key.startswith("set.")}
         chosen = {f"set.{key}": value for key, value in wanted.items() if getattr(shipped, key) != value}
-        options = {key: value for key, plain in _PLAIN.items() if (value := getattr(request.options, key)) != plain}
         return {
             "workload": asked["workload"],
             **given,
@@ -118,7 +114,7 @@ class SearchAnswer(Answer):
             "topology": asked["topology"],
             "device": asked["device"],
             **self.changes,
-            **options,
+            **as_stated(request.options, planned, request.device),
             "schedule": found.schedule,
         }
 
@@ -219,8 +215,8 @@ def search(
     global_batch, memory, num_ranks, simulations, top : optional
         Sequences in a step, memory of a rank (bytes, or a text such as ``"80GB"``), ranks, which must be the
         topology's, how many plans are simulated under each schedule, and how many are returned.
-    options : SimulationOptions, optional
-        Host, clocks and contention, also as keywords.
+    options, **attributes : optional
+        Host, clocks and contention, or ``ideal=True``, as of `run`.
     directory : str or Path, optional
         Where plans are kept, so that the same search resumes.
     workers : int, optional
@@ -262,7 +258,8 @@ def search(
         simulations=simulations,
         top=top,
         schedules=schedules,
-        options=options_of(options, **attributes),
+        options=options,
+        stated=attributes,
     )
     if simulations and not request.schedules:
         raise ConfigError("--simulations is for schedules that are simulated; give --schedule as well, or leave it out")
@@ -278,7 +275,7 @@ def search(
             if request.schedules
             else None
         )
-    chosen = {name: getattr(request.options, name) for name in _PLAIN}
+    chosen = {name: getattr(request.options, name) for name in IDEAL}
     named = {"workload": workload, "topology": name_of(network, request.topology), "device": named_device}
     asked = inputs_of(named, settings=changes, changes=given, schedules=("baseline", *request.schedules))
     asked |= {**chosen, "global_batch": request.batch, "memory_bytes": request.memory_bytes, "top": request.top}

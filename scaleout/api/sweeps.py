@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from scaleout.api.answer import Shown
+from scaleout.config.units import counted
 from scaleout.study.sweep.engine import Execution, execute
 from scaleout.study.sweep.study import Study, load_study, study_of
 
@@ -26,7 +27,7 @@ class SweepAnswer(Shown):
     def title(self) -> str:
         """What varies, and how many cases ran."""
         counts = self.cases["status"].value_counts()
-        return f"{self.study.title}: {len(self.cases):,} cases, {int(counts.get('ok', 0)):,} ok"
+        return f"{self.study.title}: {counted(len(self.cases), 'case')}, {int(counts.get('ok', 0)):,} ok"
 
     @property
     def models(self) -> tuple[str, ...]:

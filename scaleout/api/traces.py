@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,15 +15,17 @@ from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.what_if import NetworkChanges, change_network
 from scaleout.config import library
+from scaleout.config.units import counted
 from scaleout.errors import ConfigError, TraceError, shown
 from scaleout.interop.chakra.load import load_program
 from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study import recording as recordings
-from scaleout.study.comparison import DEFAULT_SCHEDULES, Comparison, compare_program, options_of
+from scaleout.study.comparison import DEFAULT_SCHEDULES, Comparison, compare_program
 from scaleout.study.edits import edited
 from scaleout.study.job import Tell, check_traced
 from scaleout.study.neighbours import beside_collectives
+from scaleout.study.realism import stated_options
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +55,7 @@ class Trace(Shown):
         """What it is of."""
         what = "recording" if self.is_recording else "traces"
         changed = "".join(f", {key}={value}" for key, value in self.edits.items())
-        return f"{what} of {self.program.name}, {self.program.num_ranks} ranks, in {self.path}{changed}"
+        return f"{what} of {self.program.name}, {counted(self.program.num_ranks, 'rank')}, in {self.path}{changed}"
 
     def edit(self, **edits: str) -> "Trace":
         """Return the recorded job with edits, as ``--edit`` takes them.
@@ -96,7 +99,7 @@ class Trace(Shown):
         ScaleoutError
             As `scaleout.run`.
         """
-        how = options_of(options, **attributes)
+        how = stated_options(options, **attributes)
         check_traced(how)
         given = changes_of(network_changes)
         network = None if topology is None else load_topology(topology, given)
@@ -203,9 +206,10 @@ def _recorded(trace: Trace, topology: Any, device: Device | None, schedules: Seq
             )
         if set(schedules) == {"recorded"}:  # what ran at the same time has slowed each other down already
             options = replace(options, contention=False)
-    compared = compare_program(
-        program, topology=topology, device=device or recorded_on, schedules=schedules, options=options, tell=tell
+    simulate = partial(compare_program, program, topology=topology, device=device or recorded_on, options=options)
+    compared = recordings.without_unchanged(
+        simulate(schedules=schedules, tell=tell), lambda plain: simulate(schedules=plain)
     )
     edits = [f"{key}={value}" for key, value in trace.edits.items()]
     compared = recordings.with_edits(compared, edits, replay=replay)
-    return recordings.with_shares(recordings.without_unchanged(compared, program), trace.facts, tuple(changed.notes))
+    return recordings.with_shares(compared, trace.facts, tuple(changed.notes))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import scaleout
 from scaleout.cli.options import Output, output_options
 from scaleout.cli.printing import say
 
@@ -75,11 +76,13 @@ def astra(physical: bool, output: Output, **given: Any) -> None:
         facts |= {name: value for name, value in compared.comparison.summary().items() if name not in facts}
     named = {name: value for name, value in given.items() if value is not None}
     asked = {name: str(value) if isinstance(value, Path) else value for name, value in named.items()}
-    summary = document("astra", facts, inputs=asked, models=[f"ASTRA-sim's rules, congestion-{options.backend}"])
+    model = f"ASTRA-sim's rules, congestion-{options.backend}, scaleout {scaleout.__version__}"
+    summary = document("astra", facts, inputs=asked, models=[model])
 
     def print_tables() -> None:
         title = f"{name}, ranks {len(outcome.per_rank_ns)}, backend {options.backend}"
         say(f"{title}: {outcome.time_ns:,} ns, at most {max(outcome.exposed_ns):,} ns of communication exposed")
+        say(f"model: {model}")
         say("")
         _print(outcome)
         if compared:

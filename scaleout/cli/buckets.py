@@ -2,16 +2,12 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from scaleout.cli.collective import SIZES_HELP, parse_sizes
-from scaleout.cli.options import NamedJob, Output, job_options, output_options, simulation_options
+from scaleout.cli.options import NamedJob, Output, Stated, job_options, output_options, simulation_options
 from scaleout.errors import ConfigError
-
-if TYPE_CHECKING:
-    from scaleout.simulation.options import SimulationOptions
 
 
 @click.command()
@@ -28,7 +24,7 @@ if TYPE_CHECKING:
 )
 @simulation_options("host", "clocks", "network", "injection", "contention", "placement")
 @output_options("Write a table and a figure here.")
-def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: "SimulationOptions", output: Output) -> None:
+def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: Stated, output: Output) -> None:
     """Find the best size of DDP's gradient buckets for WORKLOAD.
 
     Each size is simulated under the schedule `overlap`.
@@ -43,19 +39,21 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: "Simulati
     from scaleout.study.buckets import best, sweep_buckets
     from scaleout.study.job import Job
     from scaleout.study.provenance import provenance_of
+    from scaleout.study.realism import options_for
 
     if "gradient_bucket" in job.settings:
         raise ConfigError("the sweep sets gradient_bucket; leave it out, and give the sizes")
     workload = str(job.workload)
     loaded, topology, device = job.load()
-    swept = Job(loaded, device, topology, "overlap:always", options)
+    how = options_for(loaded, device, **options)
+    swept = Job(loaded, device, topology, "overlap:always", how)
     with progress(kept="nothing is kept", quiet=output.as_json) as tell:
         rows = sweep_buckets(swept, sizes_bytes=parse_sizes(sizes), ways=tuple(dict.fromkeys(ways)), tell=tell)
     found = best(rows)
     model = provenance_of(swept)
     about = {"workload": workload, "model": model.summary()}
     answer = {**about, "best": asdict(found), "results": [asdict(row) for row in rows]}
-    inputs = {**job.inputs(loaded, options, ("overlap:always",)), "bytes": parse_sizes(sizes), "algorithm": list(ways)}
+    inputs = {**job.inputs(loaded, how, ("overlap:always",)), "bytes": parse_sizes(sizes), "algorithm": list(ways)}
     summary = document("buckets", answer, inputs=inputs, models=[model.models])
 
     def print_tables() -> None:

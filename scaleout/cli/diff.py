@@ -60,8 +60,10 @@ def diff(a: str, b: str, schedules: tuple[str, ...], topology: str | None, outpu
     sides = [_side(path, of, topology, timeline=timeline) for path, of in ((a, of_a), (b, of_b))]
     found = difference(sides[0].profile, sides[1].profile)
     inputs = {"a": a, "b": b, "schedule": [each.schedule for each in sides]}
-    summary = document("diff", summary_of(found), inputs={**inputs, **({"topology": topology} if topology else {})})
-    output.give(summary, partial(_print, found), partial(write, found, sides, summary=summary))
+    inputs |= {"topology": topology} if topology else {}
+    models = list(dict.fromkeys(each for side in sides for each in side.models))
+    summary = document("diff", summary_of(found), inputs=inputs, models=models)
+    output.give(summary, partial(_print, found, models), partial(write, found, sides, summary=summary))
     without = [path for path, side in zip((a, b), sides, strict=True) if side.events is None]
     if timeline and without and not output.as_json:
         say(f"no timeline.json: {without[0]} is a summary without one; give folders of `scaleout run --output`")
@@ -86,13 +88,14 @@ def _side(path: str, schedule: str | None, topology: str | None, *, timeline: bo
     return side_of(found.to_dict(), None, trace_events(found.comparison) if timeline else None, where=path)
 
 
-def _print(found: "Difference") -> None:
+def _print(found: "Difference", models: list[str]) -> None:
     from scaleout.cli.console import print_answer, print_table
 
     whole: Sequence[Change] = (*found.step, found.makespan)
     changed = [f"{row.name} {_times(row)[2]}" for row in found.operations[:_NAMED] if row.difference_s]
     facts = {row.name: _words(row) for row in (found.makespan, *found.step)}
-    print_answer("B against A", {**facts, "most": ", ".join(changed) or "-", "A": str(found.a), "B": str(found.b)})
+    facts |= {"most": ", ".join(changed) or "-", "A": str(found.a), "B": str(found.b)}
+    print_answer("B against A", facts | {"model": "; ".join(models)} if models else facts)
     tables = {"phase": found.phases, "operation": found.operations, "collective": found.collectives}
     for what, rows in tables.items():
         sized = what == "collective"

@@ -7,14 +7,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scaleout.cli import completion
-from scaleout.cli.options import SIMULATION, NamedJob, Output, job_options, output_options, pairs_of, simulation_options
+from scaleout.cli.options import (
+    SIMULATION,
+    NamedJob,
+    Output,
+    Stated,
+    job_options,
+    output_options,
+    pairs_of,
+    simulation_options,
+)
 from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
     from scaleout.analysis.goodput import Disturbance, Goodput
     from scaleout.cluster.device.spec import Device
     from scaleout.cluster.topology.topology import Topology
-    from scaleout.simulation.options import SimulationOptions
 
 
 @click.command()
@@ -48,9 +56,7 @@ if TYPE_CHECKING:
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of the samples.")
 @simulation_options(*SIMULATION)
 @output_options("Write the numbers here.")
-def goodput(
-    job: NamedJob, schedule: str, tokens: str, options: "SimulationOptions", output: Output, **asked: Any
-) -> None:
+def goodput(job: NamedJob, schedule: str, tokens: str, options: Stated, output: Output, **asked: Any) -> None:
     """Say how long training WORKLOAD takes, and what is lost on the way.
 
     A step is simulated as by `scaleout run`; then its slowest rank, failures, checkpoints and restarts are added.
@@ -64,6 +70,7 @@ def goodput(
     from scaleout.report.documents import document
     from scaleout.study.job import Job, run
     from scaleout.study.provenance import provenance_of
+    from scaleout.study.realism import options_for
     from scaleout.workloads.config import layered
 
     loaded, topology, device = job.load()
@@ -74,7 +81,8 @@ def goodput(
     if not wanted:
         raise ConfigError("--tokens 0 trains on nothing; give more than zero, such as 15T")
     disturbance = _disturbance(topology, device, **asked)
-    simulated = Job(workload, device, topology, schedule, options)
+    how = options_for(workload, device, **options)
+    simulated = Job(workload, device, topology, schedule, how)
     with progress(kept="nothing is kept", quiet=output.as_json) as tell:
         tell(0, 1, "step simulated")
         outcome = run(simulated)
@@ -97,7 +105,7 @@ def goodput(
         **found.summary(),
         "disturbance": vars(disturbance),
     }
-    inputs = {**job.inputs(workload, options, (schedule,)), "tokens": wanted, **vars(disturbance)}
+    inputs = {**job.inputs(workload, how, (schedule,)), "tokens": wanted, **vars(disturbance)}
     summary = document("goodput", found_all, inputs=inputs, models=[model.models])
 
     def write(folder: Any) -> dict[str, str]:

@@ -46,12 +46,16 @@ def operator(
     """
     from scaleout.cluster.device.spec import load_device
     from scaleout.cluster.topology.topology import load_topology
+    from scaleout.config.units import counted
     from scaleout.report.documents import document
     from scaleout.schedule.fusion import FusedMachine, evaluate_operator
+    from scaleout.simulation.options import SimulationOptions
+    from scaleout.study.provenance import provenance
 
     keys = parse_settings(settings)
     machine = FusedMachine(load_device(device), load_topology(topology))
-    title = f"{name} on {machine.ranks} ranks of {machine.device.name}, {machine.topology.name}"
+    title = f"{name} on {counted(machine.ranks, 'rank')} of {machine.device.name}, {machine.topology.name}"
+    model = provenance(machine.topology, machine.device, SimulationOptions()).models
     about = {
         "operator": name,
         "device": machine.device.name,
@@ -65,8 +69,8 @@ def operator(
         key, values = parse_sweep(sweep)
         rows = [{key: value, **evaluate_operator(name, {**keys, key: value}, machine).plain()} for value in values]
         asked["sweep"] = {key: values}
-        answer = document("operator", {**about, "sweep": rows}, inputs=asked)
-        output.give(answer, partial(_print_sweep, key, rows, title), partial(_draw, key, rows, title, answer))
+        answer = document("operator", {**about, "sweep": rows}, inputs=asked, models=[model])
+        output.give(answer, partial(_print_sweep, key, rows, title, model), partial(_draw, key, rows, title, answer))
         return
     found = evaluate_operator(name, keys, machine)
     brackets = {
@@ -79,7 +83,7 @@ def operator(
     }
     between = {key: [each["fused_aware_s"] for each in ends] for key, ends in brackets.items()}
     answer = {**about, **found.plain(), "fused_aware_between_s": between, "timeline": _timeline(found)}
-    summary = document("operator", answer, inputs=asked)
+    summary = document("operator", answer, inputs=asked, models=[model])
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.config.writing import write_json
@@ -92,7 +96,7 @@ def operator(
             "timelines.png": "work-groups and slices over time",
         }
 
-    output.give(summary, partial(_print, found, title, between), write)
+    output.give(summary, partial(_print, found, title, model, between), write)
 
 
 def _timeline(found: "Evaluation") -> list[dict[str, Any]]:
@@ -124,9 +128,9 @@ def _timeline(found: "Evaluation") -> list[dict[str, Any]]:
     return rows
 
 
-def _print(found: "Evaluation", title: str, between: "Mapping[str, Sequence[float]]") -> None:
+def _print(found: "Evaluation", title: str, model: str, between: "Mapping[str, Sequence[float]]") -> None:
     from scaleout.cli.console import print_answer, print_facts, print_table
-    from scaleout.config.units import format_seconds, format_share, format_times
+    from scaleout.config.units import counted, format_seconds, format_share, format_times
 
     plain = found.plain()
     baseline_s = found.baseline_s
@@ -135,7 +139,7 @@ def _print(found: "Evaluation", title: str, between: "Mapping[str, Sequence[floa
     for label, seconds in (
         ("fused, communication-aware order", plain["fused_aware_s"]),
         ("fused, oblivious order", plain["fused_oblivious_s"]),
-        (f"split into {found.chunks} kernels", found.split_s),
+        (f"split into {counted(found.chunks, 'kernel')}", found.split_s),
         ("ideal: the longer of computing and communication", found.ideal_s),
     ):
         rows.append([label, format_seconds(seconds), format_times(baseline_s / seconds)])
@@ -146,6 +150,7 @@ def _print(found: "Evaluation", title: str, between: "Mapping[str, Sequence[floa
             "fused": f"{format_seconds(fused_s)}, {format_times(baseline_s / fused_s)} as fast as bulk-synchronous",
             "saved": format_share(plain["saving"]),
             "ideal": f"{format_seconds(found.ideal_s)}, {format_times(baseline_s / found.ideal_s)}",
+            "model": model,
         },
     )
     print_table("ways to compute it", ("", "time", "speed-up"), rows)
@@ -173,7 +178,7 @@ def _print(found: "Evaluation", title: str, between: "Mapping[str, Sequence[floa
     print_facts({key: plain[key] for key in keys})
 
 
-def _print_sweep(key: str, rows: list[dict[str, Any]], title: str) -> None:
+def _print_sweep(key: str, rows: list[dict[str, Any]], title: str, model: str) -> None:
     from scaleout.cli.console import print_answer, print_table
     from scaleout.config.units import format_seconds, format_share
 
@@ -181,7 +186,7 @@ def _print_sweep(key: str, rows: list[dict[str, Any]], title: str) -> None:
     columns = (key, *(time.removesuffix("_s").replace("_", " ") for time in times), "saved")
     best = max(rows, key=lambda row: row["saving"])
     found = f"{key} {best[key]}: {format_seconds(best['fused_aware_s'])}, {format_share(best['saving'])} saved"
-    print_answer(title, {"best": found})
+    print_answer(title, {"best": found, "model": model})
     cells = [
         [f"{row[key]}", *(format_seconds(row[time]) for time in times), format_share(row["saving"])] for row in rows
     ]

@@ -173,6 +173,15 @@ def machine_options(*, device: str | None = None, topology: str | None = None) -
     return decorate
 
 
+Stated = Mapping[str, Any]
+"""Options of a simulation that are given, as keywords of `options_for`."""
+
+IDEAL = click.option(
+    "--ideal",
+    is_flag=True,
+    help="Leave out what slows a real device down: --host none, --clocks unthrottled and --no-contention.",
+)
+
 SIMULATION: Mapping[str, Callable[[Command], Command]] = {
     "algorithms": click.option(
         "--algorithm",
@@ -183,20 +192,17 @@ SIMULATION: Mapping[str, Callable[[Command], Command]] = {
     ),
     "host": click.option(
         "--host",
-        default="none",
-        show_default=True,
         metavar="none|eager|blocking",
         help="CPU launch overhead: none, or that of eager PyTorch, which launches kernels and collectives one after "
-        "another (eager), or each when the one before is done (blocking: CUDA_LAUNCH_BLOCKING=1).",
+        "another (eager), or each when the one before is done (blocking: CUDA_LAUNCH_BLOCKING=1). By default eager "
+        "where the device's file has its costs, none for decode (CUDA graphs) and frameworks that compile a step.",
     ),
     "clocks": click.option(
         "--clocks",
-        default="unthrottled",
-        show_default=True,
         metavar="unthrottled|sustained|cold_start",
         help="GPU clocks: always at the maximum (unthrottled); throttled to the power limit, as in a long run "
         "(sustained); or as in a short benchmark on a cool GPU, at the maximum until the power limit acts "
-        "(cold_start).",
+        "(cold_start). By default sustained where the device's file says what it draws.",
     ),
     "network": click.option(
         "--network",
@@ -219,10 +225,9 @@ SIMULATION: Mapping[str, Callable[[Command], Command]] = {
     ),
     "contention": click.option(
         "--contention/--no-contention",
-        default=True,
-        show_default=True,
+        default=None,
         help="Slow down kernels and collectives that run at the same time on a GPU, as far as they share its SMs and "
-        "memory. How links are shared is --network.",
+        "memory. How links are shared is --network. By default on.",
     ),
     "placement": click.option(
         "--placement",
@@ -236,21 +241,28 @@ SIMULATION: Mapping[str, Callable[[Command], Command]] = {
 """Option of a simulation to what adds it to a verb; a verb takes those that hold for it."""
 
 
+_UNSAID: Mapping[str, Any] = {"ideal": False, "algorithms": (), "network": "alpha_beta", "placement": "linear"}
+"""Values of options that are not given, where that is not None."""
+
+
 def simulation_options(*names: str) -> Callable[[Command], Command]:
-    """Add options of simulations by name, and hand the verb one ``options``, a `SimulationOptions`."""
+    """Add ``--ideal`` and options of simulations by name, and hand the verb those that are given as one ``options``."""
 
     def collect(given: dict[str, Any]) -> Any:
         from scaleout.config.units import BYTES_PER_S, parse
-        from scaleout.simulation.options import SimulationOptions
+        from scaleout.study.realism import stated_options
 
-        found = {name: given.pop(name) for name in names}
+        asked = {name: given.pop(name) for name in ("ideal", *names)}
+        found = {name: value for name, value in asked.items() if value is not None and value != _UNSAID.get(name)}
         if "algorithms" in found:
             found["algorithms"] = parse_algorithms(found["algorithms"])
-        injection = found.pop("injection", None)
-        limit = None if injection is None else parse(injection, BYTES_PER_S)
-        return SimulationOptions(**found, injection_bytes_per_s=limit)
+        if "injection" in found:
+            found["injection_bytes_per_s"] = parse(found.pop("injection"), BYTES_PER_S)
+        stated_options(**found)
+        return found
 
     def add(command: Command) -> Command:
+        command = IDEAL(command)
         for name in reversed(names):
             command = SIMULATION[name](command)
         return command
@@ -270,14 +282,14 @@ class NamedJob(NamedTuple):
     settings: Mapping[str, Any]
     changes: "NetworkChanges"
 
-    def run(self, schedules: "Sequence[str]", options: "SimulationOptions", tell: "Tell | None" = None) -> "RunAnswer":
+    def run(self, schedules: "Sequence[str]", options: Stated, tell: "Tell | None" = None) -> "RunAnswer":
         """Simulate it under several schedules; `tell` is called before each."""
         from scaleout.api.runs import run
 
         assert self.workload is not None
         return run(
             self.workload, topology=self.topology, device=self.device, schedules=schedules, changes=self.settings,
-            network_changes=self.changes, options=options, tell=tell,
+            network_changes=self.changes, tell=tell, **options,
         )  # fmt: skip
 
     def inputs(

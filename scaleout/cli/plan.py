@@ -3,21 +3,20 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scaleout.cli.options import NamedJob
+from scaleout.cli.options import NamedJob, Stated
 from scaleout.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from scaleout.api.runs import RunAnswer
-    from scaleout.simulation.options import SimulationOptions
     from scaleout.study.job import Tell
 
 _SUMMARY = "summary.json"
 
 
 def run_plan(
-    text: str, job: NamedJob, options: "SimulationOptions", schedules: "Sequence[str]", tell: "Tell | None" = None
+    text: str, job: NamedJob, options: Stated, schedules: "Sequence[str]", tell: "Tell | None" = None
 ) -> "RunAnswer":
     """Simulate a plan that a search has written, under its own schedule if no others are given; see `read_plan`."""
     from scaleout.api.again import run_inputs
@@ -29,7 +28,7 @@ def run_plan(
         raise ConfigError(f"--plan {text}: {error}") from None
 
 
-def read_plan(text: str, job: NamedJob, options: "SimulationOptions") -> "Mapping[str, Any]":
+def read_plan(text: str, job: NamedJob, options: Stated) -> "Mapping[str, Any]":
     """Return the inputs of a plan that a search has written: ``FILE#2`` is its second, FILE its folder or summary.json.
 
     Raises
@@ -38,9 +37,8 @@ def read_plan(text: str, job: NamedJob, options: "SimulationOptions") -> "Mappin
         If there is no such plan, or the command line says of the job what the plan says already.
     """
     from scaleout.config.documents import read_json, whole
-    from scaleout.simulation.options import SimulationOptions
 
-    if job != NamedJob(None, None, None, {}, type(job.changes)()) or options != SimulationOptions():
+    if job != NamedJob(None, None, None, {}, type(job.changes)()) or options:
         raise ConfigError(
             f"--plan {text} says workload, machine and options; leave out all but --schedule and --output, or change "
             f"the command that `scaleout search` prints for the plan"

@@ -11,6 +11,7 @@ from scaleout.cli.options import (
     SIMULATION,
     NamedJob,
     Output,
+    Stated,
     job_options,
     output_options,
     pairs_of,
@@ -21,7 +22,6 @@ from scaleout.errors import ConfigError, ScaleoutError
 
 if TYPE_CHECKING:
     from scaleout.api.runs import RunAnswer
-    from scaleout.simulation.options import SimulationOptions
     from scaleout.study.job import Tell
 
 
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 def run(
     job: NamedJob,
     schedules: tuple[str, ...],
-    options: "SimulationOptions",
+    options: Stated,
     trace_path: str | None,
     edits: tuple[str, ...],
     plan: str | None,
@@ -100,7 +100,7 @@ def run(
 def _answer(
     job: NamedJob,
     schedules: tuple[str, ...],
-    options: "SimulationOptions",
+    options: Stated,
     given: tuple[str | None, tuple[str, ...], str | None],
     tell: "Tell",
 ) -> "RunAnswer":
@@ -126,12 +126,13 @@ def _answer(
         raise ConfigError("--set changes a workload, which a trace has none of; leave it out")
     from scaleout.api.traces import read_trace
     from scaleout.study.job import check_traced
+    from scaleout.study.realism import stated_options
 
-    check_traced(options)
+    check_traced(stated_options(**options))
     trace = read_trace(trace_path).edit(**pairs_of(edits, option="--edit", form="as batch=2x or layers=8->4"))
     return trace.run(
-        topology=job.topology, device=job.device, schedules=schedules, network_changes=job.changes, options=options,
-        tell=tell,
+        topology=job.topology, device=job.device, schedules=schedules, network_changes=job.changes, tell=tell,
+        **options,
     )  # fmt: skip
 
 

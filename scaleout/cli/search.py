@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scaleout.cli import completion
-from scaleout.cli.options import NamedJob, Output, Whole, job_options, output_options, simulation_options
+from scaleout.cli.options import NamedJob, Output, Stated, Whole, job_options, output_options, simulation_options
 from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scaleout.api.searches import Export, SearchAnswer
-    from scaleout.simulation.options import SimulationOptions
     from scaleout.study.search.best import EvaluatedPlan
     from scaleout.study.search.explanation import Explanation
     from scaleout.study.search.request import SearchRequest
@@ -73,7 +72,7 @@ _COUNTED = {
 @output_options("Write plans and a figure here; the same command resumes an interrupted search from them.")
 def search(
     job: NamedJob,
-    options: "SimulationOptions",
+    options: Stated,
     workers: int | None,
     formats: tuple[str, ...],
     output: Output,
@@ -114,8 +113,12 @@ def search(
         }
 
     def print_tables() -> None:
+        from scaleout.cli.printing import say
+
         _print_answer(answer, output.folder)
         _print(answer)
+        for note in answer.model.notes:
+            say(f"note: {note}")
         _print_exports(exports, whole=output.folder is None)
 
     output.give(summary, print_tables, write)
@@ -158,7 +161,7 @@ def _memory(text: str) -> float:
 
 def _search(
     job: NamedJob,
-    options: "SimulationOptions",
+    options: Stated,
     workers: int | None,
     output: Output,
     *,
@@ -186,7 +189,7 @@ def _search(
             changes=job.settings,
             network_changes=job.changes,
             memory=None if memory is None else _memory(memory),
-            options=options,
+            **options,
             directory=output.folder,
             workers=workers,
             tell=tell,

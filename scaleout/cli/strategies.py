@@ -11,6 +11,7 @@ from scaleout.cli.options import (
     SIMULATION,
     NamedJob,
     Output,
+    Stated,
     job_options,
     output_options,
     simulation_options,
@@ -22,7 +23,6 @@ _SECONDS = ("compute_s", "communication_s", "exposed_communication_s", "idle_s")
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scaleout.simulation.options import SimulationOptions
     from scaleout.study.strategies import Followed
 
 
@@ -39,9 +39,7 @@ if TYPE_CHECKING:
 @simulation_options(*SIMULATION)
 @verbose_option
 @output_options("Write tables, timelines and a figure here.")
-def strategies(
-    job: NamedJob, names: tuple[str, ...], options: "SimulationOptions", verbose: bool, output: Output
-) -> None:
+def strategies(job: NamedJob, names: tuple[str, ...], options: Stated, verbose: bool, output: Output) -> None:
     """Compare strategies of training frameworks on one WORKLOAD.
 
     A strategy, such as DDP, ZeRO, Megatron-LM's or Centauri's, says how a step is sharded, and how its communication is
@@ -57,6 +55,7 @@ def strategies(
     from scaleout.report.files import write
     from scaleout.study.job import Job
     from scaleout.study.provenance import provenance_of
+    from scaleout.study.realism import options_for
     from scaleout.study.strategies import STRATEGIES, follow, side_by_side
     from scaleout.workloads.config import layered
 
@@ -64,16 +63,17 @@ def strategies(
     workload = layered(loaded, wants="strategies train models of layers")
     check_ranks(topology, workload.num_ranks)
     wanted = list(dict.fromkeys(names or STRATEGIES))
+    how = options_for(workload, device, **options)
     found = []
     with progress(kept="nothing is kept", quiet=output.as_json) as show:
         for number, name in enumerate(wanted):
             show(number, len(wanted), name)
-            found.append(follow(name, workload, topology=topology, device=device, options=options))
+            found.append(follow(name, workload, topology=topology, device=device, options=how))
     comparison = side_by_side(found, device=device)
     rows = [_row(each, comparison.outcomes[0].makespan_s) for each in found]
-    model = provenance_of(Job(workload, device, topology, options=options))
+    model = provenance_of(Job(workload, device, topology, options=how))
     about = {"workload": workload.name, "topology": topology.name, "device": device.name, "ranks": workload.num_ranks}
-    inputs = {**job.inputs(workload, options), "strategy": [each.name for each in found]}
+    inputs = {**job.inputs(workload, how), "strategy": [each.name for each in found]}
     answer = {**about, "model": model.summary(), "results": rows}
     summary = document("strategies", answer, inputs=inputs, models=[model.models])
     title = f"{workload.name} on {topology.name}, ranks {workload.num_ranks}, device {device.name}"

@@ -110,6 +110,7 @@ def _write(
     asked: "Study", cases: "pd.DataFrame", output: Path, *, timelines: "Which", report: bool
 ) -> "tuple[pd.DataFrame, dict[str, str]]":
     """Write timelines, table and report; return the table with its timelines, and the files, and what each holds."""
+    from scaleout.config.units import counted
     from scaleout.report.timelines import FOLDER, write_timelines
     from scaleout.study.sweep.table import FILE, write_table
 
@@ -121,7 +122,7 @@ def _write(
 
         written |= write_study_report(cases, asked, output)
     if count := int((cases["timeline"] != "").sum()):
-        written[FOLDER] = f"timelines of {count} cases; open in https://ui.perfetto.dev"
+        written[FOLDER] = f"timelines of {counted(count, 'case')}; open in https://ui.perfetto.dev"
     return cases, written
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from scaleout.analysis import breakdown as analysis
 from scaleout.cli.console import console, print_answer, print_links, print_table
 from scaleout.config.units import (
+    counted,
     format_bytes,
     format_dollars,
     format_joules,
@@ -80,9 +81,13 @@ def _answer(comparison: "Comparison") -> tuple[str, dict[str, str]]:
         step += f", {format_times(best.speedup)} as fast as under {first.schedule}"
     elif len(comparison.outcomes) > 1:
         step += f", the fastest of {len(comparison.outcomes)} schedules"
-    facts = {"step": step}
+    fits = best.fit is None or best.fit.fits
+    facts = {"step": step} if fits else {"memory": _room(best.fit), "step": f"{step}, if it fitted"}
     if found is not None:
         facts["speed"] = f"{format_rate(found.tokens_per_s_per_rank)} tokens/s/GPU, MFU {format_share(found.mfu)}"
+        facts["speed"] += "" if fits else ", if it fitted"
+        if best.workload is not None and best.workload.mode == "decode":
+            facts["speed"] += f", a token of each sequence behind {best.workload.sequence:,} in the cache"
     elif comparison.samples and best.makespan_s:
         per_s = comparison.samples / best.makespan_s
         facts["speed"] = f"{format_rate(per_s / comparison.ranks)} samples/s/GPU, {format_rate(per_s)} in all"
@@ -90,7 +95,7 @@ def _answer(comparison: "Comparison") -> tuple[str, dict[str, str]]:
     facts["exposed"] = f"{format_seconds(exposed)} of communication, {share} of the step" + (
         f": {by_axis}" if by_axis else ""
     )
-    facts["memory"] = _room(best.fit)
+    facts.setdefault("memory", _room(best.fit))
     if comparison.provenance:
         facts["model"] = comparison.provenance.title
     title = f"{comparison.workload} on {comparison.topology}, ranks {comparison.ranks}, device {comparison.device}"
@@ -242,7 +247,7 @@ def _print_fit(found: "Fit", under: str) -> None:
     for advice in found.advice:
         explanation = "fits" if advice.fits else "not enough"
         size = format_bytes(advice.peak.total_bytes)
-        console().print(f"  {advice.settings}: {size} on {advice.ranks} ranks, {explanation}")
+        console().print(f"  {advice.settings}: {size} on {counted(advice.ranks, 'rank')}, {explanation}")
     if not found.advice:
         console().print("  no change that was tried; take devices with more memory")
     console().print()

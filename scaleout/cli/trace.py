@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+import scaleout
 from scaleout.cli.options import Folder, json_option, parse_settings, set_option
 from scaleout.cli.printing import say, say_json
 
@@ -36,11 +37,14 @@ def trace(workload: str, output: Path, device: str | None, settings: tuple[str, 
         facts = {"workload": job.name, "device": on.name, "topology": job.topology}
         tell(1, 2, "graphs generated, files written")
         files = save_program(program, output, name=job.name, facts=facts)
+    model = f"kernel times of {on.name}, no network, no host, unthrottled clocks, scaleout {scaleout.__version__}"
     if as_json:
         from scaleout.api.inputs import inputs_of
         from scaleout.report.documents import document
 
         found = {**facts, "ranks": program.num_ranks, "output": str(output), "num_files": len(files)}
-        say_json(document("trace", found, inputs=inputs_of({**facts, "workload": workload}, settings=changes)))
+        inputs = inputs_of({**facts, "workload": workload}, settings=changes)
+        say_json(document("trace", found, inputs=inputs, models=[model]))
         return
     say(f"{counted(len(files), 'file')} in {output}, for {counted(program.num_ranks, 'rank')}")
+    say(f"model: {model}")

@@ -51,15 +51,20 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
     """  # noqa: D301
     from scaleout.cluster.device.spec import load_device
     from scaleout.cluster.topology.topology import load_topology
+    from scaleout.config.units import counted
     from scaleout.config.validated import validate
     from scaleout.report.documents import document
     from scaleout.schedule.t3.sublayer import TrackSettings, outcomes_of, sublayer_of
+    from scaleout.simulation.options import SimulationOptions
+    from scaleout.study.provenance import provenance
 
     chosen = validate(TrackSettings, parse_settings(settings), where="track")
-    layer = sublayer_of(chosen, load_device(device), load_topology(topology))
+    network = load_topology(topology)
+    layer = sublayer_of(chosen, load_device(device), network)
+    model = provenance(network, layer.device, SimulationOptions()).models
     found = outcomes_of(chosen, layer)
     sizes = f"{chosen.rows} x {chosen.columns} x {chosen.depth}"
-    title = f"{sizes} on {layer.ring.ranks} ranks of {layer.device.name}, {topology}"
+    title = f"{sizes} on {counted(layer.ring.ranks, 'rank')} of {layer.device.name}, {topology}"
     answer: dict[str, Any] = {
         "device": layer.device.name,
         "topology": topology,
@@ -68,7 +73,7 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
         "configurations": {name: outcome.plain() for name, outcome in found.items()},
     }
     asked = {"device": device, "topology": topology, **{f"set.{key}": each for key, each in answer["settings"].items()}}
-    summary = document("track", answer, inputs=asked)
+    summary = document("track", answer, inputs=asked, models=[model])
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.config.writing import write_json
@@ -79,10 +84,10 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
         draw_tracked(overlapped, folder / "traffic.png", title=title)
         return {"track.json": "times and bytes of every configuration", "traffic.png": "memory traffic over time"}
 
-    output.give(summary, partial(_print, found, title), write)
+    output.give(summary, partial(_print, found, title, model), write)
 
 
-def _print(found: "dict[str, Outcome]", title: str) -> None:
+def _print(found: "dict[str, Outcome]", title: str, model: str) -> None:
     from scaleout.cli.console import print_answer, print_table
     from scaleout.config.units import format_bytes, format_seconds, format_times
 
@@ -91,7 +96,7 @@ def _print(found: "dict[str, Outcome]", title: str) -> None:
     gain = format_times(first.total_s / found[best].total_s)
     fastest = f"{best}, {format_seconds(found[best].total_s)}, {gain} as fast as {next(iter(found))}"
     traffic = f"{format_bytes(found[best].traffic.total)} of a rank, instead of {format_bytes(first.traffic.total)}"
-    print_answer(title, {"fastest": fastest, "memory traffic": traffic})
+    print_answer(title, {"fastest": fastest, "memory traffic": traffic, "model": model})
     print_table(
         "configurations",
         (

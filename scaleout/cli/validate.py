@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from scaleout.cli.options import Output, output_options
+from scaleout.cli.printing import say
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scaleout.validation.measured.arena import Contender
     from scaleout.validation.measured.compare import Accuracy, Comparison
 
 
@@ -17,9 +21,10 @@ if TYPE_CHECKING:
 @click.option("--table", metavar="NAME", help="Read one table of a file that holds several, by its name.")
 @click.option("--device", metavar="NAME|FILE", help="Device of all rows, instead of the one that each names.")
 @click.option("--topology", metavar="NAME|FILE", help="Topology of all rows, instead of the one that each names.")
+@click.option("--arena", "in_arena", is_flag=True, help="Score other tools and a roofline on the same rows.")
 @output_options("Write the rows (JSON) and a parity plot here.")
 def validate(
-    files: tuple[Path, ...], table: str | None, device: str | None, topology: str | None, output: Output
+    files: tuple[Path, ...], table: str | None, device: str | None, topology: str | None, in_arena: bool, output: Output
 ) -> None:
     """Predict measured runs, and print the errors.
 
@@ -30,6 +35,7 @@ def validate(
     """
     from scaleout.cli.progress import progress
     from scaleout.report.documents import document
+    from scaleout.validation.measured.arena import arena
     from scaleout.validation.measured.compare import compare_files
 
     with progress(kept="nothing is kept", quiet=output.as_json) as tell:
@@ -39,7 +45,9 @@ def validate(
         )  # fmt: skip
     asked = {"files": list(map(str, files)), "table": table, "device": device, "topology": topology}
     inputs = {name: value for name, value in asked.items() if value is not None}
-    summary = document("validate", comparison.summary(), inputs=inputs)
+    contenders = arena(comparison.rows) if in_arena else []
+    found = {"arena": [each.summary() for each in contenders]} if in_arena else {}
+    summary = document("validate", comparison.summary() | found, inputs=inputs, models=comparison.models)
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.config.writing import write_json
@@ -52,10 +60,10 @@ def validate(
             "parity.png": "predicted against measured",
         }
 
-    output.give(summary, partial(_print, comparison), write)
+    output.give(summary, partial(_print, comparison, contenders), write)
 
 
-def _print(comparison: "Comparison") -> None:
+def _print(comparison: "Comparison", contenders: "Sequence[Contender]") -> None:
     from scaleout.cli.console import print_answer, print_table
     from scaleout.config.units import format_bytes, format_seconds
     from scaleout.validation.measured.compare import choices
@@ -99,11 +107,23 @@ def _print(comparison: "Comparison") -> None:
         shares = (f"{share:.1%}" for share in (bars.within, bars.below, bars.above, bars.median_width))
         headings = ("rows", "within", "below", "above", "median width")
         print_table("measured times in error bars of 90%", headings, [[str(bars.num_rows), *shares]], left=0)
+    if contenders:
+        _print_arena(contenders)
     found = choices(comparison.rows)
     if found:
         columns = ("GEMM and collective", "measured", "predicted", "measured time over the best")
         cells = [[each.case, str(each.best), str(each.chosen), f"{each.cost:.1%}"] for each in found]
         print_table("best number of chunks", columns, cells)
+    for each in comparison.models:
+        say(f"model: {each}")
+
+
+def _print_arena(contenders: "Sequence[Contender]") -> None:
+    from scaleout.cli.console import print_table
+
+    rows = [[each.tool, *_cells(each.accuracy)[1:], f"{each.ours:.1%}"] for each in contenders]
+    columns = ("tool", "rows", "mean", "median", "90% within", "worst", "bias", "scaleout's mean on these rows")
+    print_table("arena: every tool on the rows that it predicts", columns, rows)
 
 
 def _format_fit(fits: float) -> str:

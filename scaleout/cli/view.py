@@ -118,14 +118,14 @@ class _Questions:
         from time import monotonic
 
         from scaleout.api.views import compared, loads_of, network_of, timeline_of_answer
-        from scaleout.config.units import format_seconds
+        from scaleout.config.units import counted, format_seconds
         from scaleout.report.drawing import draw
         from scaleout.report.pages.view import answer_parts, timeline_of
 
         begun = monotonic()
 
         def tell(done: int, total: int, words: str) -> None:
-            told.put({"words": f"simulating {words}, {done + 1} of {total} schedules"})
+            told.put({"words": f"simulating {words}, {done + 1} of {counted(total, 'schedule')}"})
 
         try:
             answer = self._output.again(job, changes, tell)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.dimension import Dimension
 from scaleout.cluster.topology.topology import Topology
+from scaleout.config.units import counted
 from scaleout.errors import ConfigError
 
 
@@ -55,6 +56,7 @@ def first_ranks(topology: Topology, ranks: int) -> Topology:
         if left == 1:
             return replace(topology, dimensions=tuple(dimensions), name=f"{topology.name}[0:{ranks}]")
     raise ConfigError(
-        f"topology {topology.name!r} has {topology.num_ranks} ranks, of which {ranks} are no part that is known; "
-        f"give a topology of {ranks} ranks (--topology)"
+        f"topology {topology.name!r} has {counted(topology.num_ranks, 'rank')}, of which {ranks} "
+        f"are no part that is known; "
+        f"give a topology of {counted(ranks, 'rank')} (--topology)"
     )

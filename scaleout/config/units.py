@@ -181,10 +181,10 @@ def _scaled(value: float, unit: str, prefixes: tuple[tuple[float, str], ...], sp
 def counted(number: int, one: str) -> str:
     """Write a number of things, given the word for one.
 
-    >>> counted(1, "rank"), counted(1024, "file")
-    ('1 rank', '1,024 files')
+    >>> counted(1, "rank"), counted(1024, "file"), counted(2, "switch")
+    ('1 rank', '1,024 files', '2 switches')
     """
-    return f"{number:,} {one}" if number == 1 else f"{number:,} {one}s"
+    return f"{number:,} {one}{'' if number == 1 else 'es' if one.endswith('ch') else 's'}"
 
 
 def format_bytes(size_bytes: float) -> str:

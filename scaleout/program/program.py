@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from scaleout.config.units import counted
 from scaleout.errors import GraphError
 from scaleout.program.graph import ExecutionGraph, Ints, NodeKind
 
@@ -89,7 +90,7 @@ class Program:
                 node = int(bad[0])
                 raise GraphError(
                     f"node {node} ({graph.names[node]!r}) is a collective over group {graph.group[node]}, "
-                    f"which the program does not have; give it one of {len(self.groups)} groups"
+                    f"which the program does not have; give it one of {counted(len(self.groups), 'group')}"
                 )
 
     @property

@@ -28,6 +28,7 @@ class Side:
     profile: Profile
     schedule: str
     events: tuple[Mapping[str, Any], ...] | None
+    models: tuple[str, ...] = ()  # what answered
 
 
 def is_result(path: Path) -> bool:
@@ -78,7 +79,8 @@ def side_of(summary: Any, schedule: str | None, trace: Mapping[str, Any] | None,
     name = ", ".join([name, *_changes(summary)])
     profile = Profile(name=name, busy=_busy(row["busy"], where=where), **{key: float(row[key]) for key in _SECONDS})
     events = None if trace is None else _of_schedule(trace["traceEvents"], row["schedule"])
-    return Side(profile, row["schedule"], events)
+    models = summary.get("models")
+    return Side(profile, row["schedule"], events, tuple(map(str, models)) if isinstance(models, list) else ())
 
 
 def _changes(summary: Mapping[str, Any]) -> list[str]:

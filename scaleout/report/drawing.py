@@ -10,7 +10,7 @@ from scaleout.cluster.topology.dimension import Dimension, edges_of
 from scaleout.cluster.topology.faults import LinkChange, name_link
 from scaleout.cluster.topology.topology import Topology
 from scaleout.cluster.topology.what_if import names_of
-from scaleout.config.units import format_bytes_per_s, format_seconds
+from scaleout.config.units import counted, format_bytes_per_s, format_seconds
 
 _MOST_NODES = 8
 """Of a dimension that are drawn one by one."""
@@ -66,10 +66,12 @@ def _picture(dimension: Dimension) -> list[str]:
     if kind == "dragonfly":
         ranks, routers, groups = dimension.radices
         return [
-            f"{groups} groups of {routers} routers of {ranks} ranks; {dimension.global_links} global links a router",
+            f"{counted(groups, 'group')} of {counted(routers, 'router')} of {counted(ranks, 'rank')}; "
+            f"{counted(dimension.global_links, 'global link')} a router"
         ]
     assert dimension.fabric is not None
-    return [f"{n} ranks and {len(dimension.fabric.switches)} switches, {len(dimension.fabric.links)} links"]
+    switches = counted(len(dimension.fabric.switches), "switch")
+    return [f"{counted(n, 'rank')} and {switches}, {counted(len(dimension.fabric.links), 'link')}"]
 
 
 def _tree(dimension: Dimension) -> list[str]:

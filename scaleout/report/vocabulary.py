@@ -113,6 +113,10 @@ OBJECTS: Mapping[str, Contents] = {
         "id error", "measured_us predicted_us low_us high_us measured_bytes predicted_bytes reason note"
     ),
     "cause": Contents("cause share faster slower"),
+    "contender": Contents(
+        "tool source num_rows predicted mean_absolute_error median_absolute_error p90_absolute_error worst bias "
+        "scaleout_mean_error"
+    ),
     "intervals": Contents("num_rows within below above median_width"),
     "accuracy": Contents(_ACCURACY),
     "change": Contents(_CHANGE),
@@ -150,7 +154,7 @@ DOCUMENTS: Mapping[str, Contents] = {
     ),
     "track": Contents("device topology ranks settings configurations", "model"),
     "reproduce": Contents("rows", "model"),
-    "validate": Contents(f"rows {_ACCURACY} families", "intervals model"),
+    "validate": Contents(f"rows {_ACCURACY} families", "intervals arena model"),
     "diff": Contents("a b makespan makespan_parts by_kind by_phase by_operation by_collective", "model"),
     "study": Contents(
         "study output",

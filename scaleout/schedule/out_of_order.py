@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scaleout.cluster.machine import Machine
+from scaleout.config.units import counted
 from scaleout.program.fastest import is_faster
 from scaleout.program.graph import HEAD, NONE, ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.program import Program
@@ -94,7 +95,7 @@ def plan(program: Program, machine: Machine | None = None) -> Planned:
         if is_faster(found.step_s, best.step_s):
             best, chosen = found, k
         k = min(2 * k, layers) if k < layers else layers + 1
-    what = f"gradients of weights of the first {chosen} of {layers} layers"
+    what = f"gradients of weights of the first {chosen} of {counted(layers, 'layer')}"
     choice = "deferred to the end of backward, in reverse order"
     return Planned(best.scheduled, (Decision(what, choice, first.step_s, best.step_s, "a step"),), best.known)
 

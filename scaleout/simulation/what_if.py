@@ -14,6 +14,7 @@ import numpy as np
 from scaleout.cluster.topology.topology import LEAST_FACTOR, Topology
 from scaleout.config.documents import is_file, read_text, whole
 from scaleout.config.reading import nearest, renamed
+from scaleout.config.units import counted
 from scaleout.errors import ConfigError, shown
 from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind
 from scaleout.program.program import Program
@@ -158,7 +159,9 @@ def _listed(placement: str, count: int) -> Ints:
 
 def _check_permutation(mapping: Ints, count: int) -> None:
     if len(mapping) != count:
-        raise ConfigError(f"the placement lists {len(mapping)} ranks for a job of {count}; list one for each")
+        raise ConfigError(
+            f"the placement lists {counted(len(mapping), 'rank')} for a job of {count}; list one for each"
+        )
     found, times = np.unique(mapping, return_counts=True)
     if times.max(initial=0) > 1:
         raise ConfigError(f"the placement lists rank {found[times.argmax()]} twice; list each rank once")

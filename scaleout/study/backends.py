@@ -17,6 +17,7 @@ from scaleout.cluster.topology.backends import KIND, backend, with_policy
 from scaleout.cluster.topology.communication_library import Rule, Table
 from scaleout.cluster.topology.placement import place
 from scaleout.cluster.topology.topology import Topology
+from scaleout.config.units import counted
 from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta.cost import collective_cost
 from scaleout.network.collectives import candidates
@@ -86,7 +87,9 @@ def default_ranks(topology: Topology) -> tuple[int, ...]:
     first = 1 << (first - 1).bit_length()
     found = tuple(1 << bit for bit in range(first.bit_length() - 1, topology.num_ranks.bit_length()))
     if not found:
-        raise ConfigError(f"topology {topology.name!r} has {topology.num_ranks} ranks; give one of two or more")
+        raise ConfigError(
+            f"topology {topology.name!r} has {counted(topology.num_ranks, 'rank')}; give one of two or more"
+        )
     return found
 
 

@@ -3,10 +3,11 @@
 Knows no numbers of the result.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import scaleout
+from scaleout.cluster.device.host import unknown_costs
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.topology import Topology
 from scaleout.simulation.options import SimulationOptions
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from scaleout.study.job import Job
 
 _NETWORKS = {"alpha_beta": "alpha-beta network", "link": "flows over links", "recorded": "collectives as recorded"}
+
+_NO_HOST = "what its host spends on a call (host_launch)"
+_NO_POWER = "what it draws (power)"
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,18 @@ class Provenance:
 def provenance_of(job: "Job") -> Provenance:
     """Say by what and from what a job is simulated."""
     work = job.work.name
-    return provenance(job.network, job.device, job.options, workload=work, contends=job.contention is not None)
+    found = provenance(job.network, job.device, job.options, workload=work, contends=job.contention is not None)
+    return found if job.traced else replace(found, notes=(*found.notes, *_unknown(job.device, job.options)))
+
+
+def _unknown(device: Device | str, options: SimulationOptions) -> list[str]:
+    """Say what a step meets on a device, and the device's file does not have; nothing where it is left out."""
+    if isinstance(device, str) or not options.contention:
+        return []
+    host = bool(unknown_costs(device)) and options.host == "none"
+    power = device.power is None and options.clocks == "unthrottled"
+    lacks = [words for words, lacking in ((_NO_HOST, host), (_NO_POWER, power)) if lacking]
+    return [f"the file of device {device.name} does not say {' or '.join(lacks)}: left out"] if lacks else []
 
 
 def provenance(

@@ -4,7 +4,7 @@ A replay takes the recorded time of every kernel, and of every collective once i
 time has slowed each other down already, so nothing contends anew.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -62,31 +62,50 @@ def check_schedules(names: Sequence[str], *, on_network: bool) -> None:
             )
 
 
-def rewrites(name: str, *, weighs: bool = True) -> bool:
-    """Whether a schedule rewrites graphs; also one that weighs costs, and may so leave them as they are, if asked."""
+def rewrites(name: str) -> bool:
+    """Whether a schedule rewrites graphs, or weighs costs and may do so."""
     parts = [SCHEDULES[part.partition(":")[0]] for part in name.split("+")]
-    return any(part.rewrites or (weighs and part.decides) for part in parts)
+    return any(part.rewrites or part.decides for part in parts)
 
 
-def without_unchanged(compared: Comparison, program: Program) -> Comparison:
-    """Move schedules that found nothing to rewrite in a recording from the outcomes to the failures.
+PLAIN = ("recorded", "baseline", "overlap:always")
+"""Schedules that do nothing to a program but place what it has on streams."""
 
-    `ConfigError` if that leaves none.
+
+def without_unchanged(compared: Comparison, simulate: Callable[[Sequence[str]], Comparison]) -> Comparison:
+    """Move schedules that change nothing of a recording from the outcomes to the failures.
+
+    Those are all but `PLAIN` under which every kernel and collective starts and ends as under one of `PLAIN`, to the
+    bit; `simulate` gives those. `ConfigError` if no outcome is left.
     """
-    names = {graph.names for graph in program.graphs}
-    kept, failures = [], list(compared.failures)
-    for each in compared.outcomes:
-        if rewrites(each.schedule, weighs=False) and all(line.graph.names in names for line in each.result.timelines):
+    judged = [each for each in compared.outcomes if each.schedule not in (*PLAIN, "overlap")]
+    plain = simulate(PLAIN).outcomes if judged else ()
+    failures = list(compared.failures)
+    unchanged = set()
+    for each in judged:
+        same = next((one.schedule for one in plain if _is_same_step(one.result, each.result)), None)
+        if same is not None:
+            unchanged.add(each.schedule)
             error = ConfigError(
-                "changes nothing of this recording: no collective is next to a kernel "
-                "that it could be joined to or cut with, as copies lie between, or none would gain; leave it out"
+                f"changes nothing of this recording: every kernel and collective starts and ends as under {same}, as "
+                f"nothing was found that it acts on, such as a collective next to a kernel that it could be joined to "
+                f"or cut with, or nothing would gain; leave it out"
             )
             failures.append(Failure(each.schedule, error))
-        else:
-            kept.append(each)
+    kept = tuple(each for each in compared.outcomes if each.schedule not in unchanged)
     if not kept:
         raise ConfigError(str(failures[0]))
-    return replace(compared, outcomes=tuple(kept), failures=tuple(failures))
+    return replace(compared, outcomes=kept, failures=tuple(failures))
+
+
+def _is_same_step(one: Result, other: Result) -> bool:
+    """Whether all nodes of two steps have the same names and times."""
+    return len(one.timelines) == len(other.timelines) and all(
+        mine.graph.names == others.graph.names
+        and np.array_equal(mine.start_s, others.start_s)
+        and np.array_equal(mine.end_s, others.end_s)
+        for mine, others in zip(one.timelines, other.timelines, strict=True)
+    )
 
 
 def on_network(program: Program) -> Program:

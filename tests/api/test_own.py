@@ -121,3 +121,37 @@ def test_names_of_ours_and_none_are_refused():
         scaleout.define_algorithm("mine", "all_gathr")
     with pytest.raises(ConfigError, match="unknown collective algorithm 'rng'; did you mean 'ring'"):
         testing.check_algorithm("rng")
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (None, "None is no function"),
+        (lambda: 0, "takes program and machine, in this order"),
+        (lambda program, machine: None, "returned an object of type NoneType; return Program or Planned"),
+    ],
+)
+def test_a_schedule_that_is_none_is_refused(function, words):
+    def use():
+        scaleout.define_schedule("wrong")(function)
+        SCHEDULES["wrong"].home("program", "machine")
+
+    with pytest.raises(ConfigError, match=words):
+        use()
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (5, "5 is no function"),
+        (lambda: 0, "takes placement, in this order"),
+        (lambda placement: [], "returned an object of type list; return Schedule"),
+    ],
+)
+def test_an_algorithm_that_is_none_is_refused(function, words):
+    def use():
+        scaleout.define_algorithm("wrong", "all_reduce")(function)
+        ALGORITHMS["wrong"].schedules["all_reduce"]("placement")
+
+    with pytest.raises(ConfigError, match=words):
+        use()

@@ -18,7 +18,7 @@ def made(scaleout, folder):
     """Two results of one workload as folders, a summary of the first, and traces of the first."""
     if not (folder / "a.json").exists():
         for name, more in (("a", ()), ("b", ("--set", "global_batch=4096"))):
-            schedules = ("--schedule", "baseline", "--schedule", "overlap")
+            schedules = ("--ideal", "--schedule", "baseline", "--schedule", "overlap")
             code, out, _ = scaleout("run", "dlrm-128", *more, *schedules, "--json", "--output", folder / name)
             assert code == 0
             (folder / f"{name}.json").write_text(out)

@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 
 import scaleout as api
-from scaleout.api.again import run_inputs
+from scaleout.api.again import collective_inputs, run_inputs
 from scaleout.api.views import open_output
 from scaleout.cli.serving import Server
 from scaleout.cli.view import _Questions
@@ -103,6 +103,7 @@ def test_a_slider_gives_the_number_of_the_api(opened, folder):
 def test_tables_sort_by_value(opened, folder):
     page = opened(folder)
     table = page.locator("details", has=page.locator("summary", has_text="busy times"))
+    table.evaluate("details => details.open = true")
     head = table.get_by_role("button", name="busy times")
     head.click()
     head.click()
@@ -198,6 +199,11 @@ def test_a_study_opens_with_the_job_of_every_case(tmp_path):
     assert len(output.jobs) == 2
     times = [output.again(job, {}).outcomes[0].makespan_s for job in range(2)]
     assert times == sorted(cases["makespan_s"])
+
+
+def test_a_collective_of_a_group_is_answered_again():
+    answer = api.collective("all_reduce", "1MiB", topology="dgx-h200-2", ranks=[0, 1, 2, 3], network="link")
+    assert collective_inputs(answer.inputs).to_dict() == answer.to_dict()
 
 
 def test_a_document_is_answered_again_to_the_bit(folder):

@@ -94,7 +94,7 @@ def test_unknown_operators_are_refused_or_left_out_with_a_word(tmp_path):
         load_recording((tmp_path,))
     _, _, report = load_recording((tmp_path,), allow_partial=True)
     assert report.kernels == 1
-    assert any("3 operators of unknown kernels are left out" in note for note in report.notes)
+    assert any("left out: 3 operators of unknown kernels" in note for note in report.notes)
 
 
 def test_what_has_nothing_to_run_or_no_sense_is_refused(tmp_path):

@@ -427,7 +427,7 @@ def test_what_some_ranks_lack_is_counted_and_goes_on_only_where_that_is_asked(tm
          "2 of 3 collectives .* kept as kernels"),
         ("missing", "ranks 1, 3 of 4 are missing", "ranks 1, 3 of 4 were not recorded and are left out"),
         ("mixed", r"NVIDIA A100 \(rank 1\) and NVIDIA H200 \(rank 0\)", "recorded on NVIDIA A100"),
-        ("unlinked", None, "1 kernels have no call that launched them"),
+        ("unlinked", None, "in the order of their stream: 1 kernel without a call"),
     ):  # fmt: skip
         if refused:
             with pytest.raises(TraceError, match=refused):

@@ -50,7 +50,7 @@ def test_titles_of_verbs_say_it(scaleout):
     code, out, _ = scaleout("run", "dlrm-128", "--schedule", "baseline", "--degrade", "0-1=0.5")
     assert code == 0
     words = " ".join(out.replace("│", " ").split())
-    assert "model alpha-beta network, no protocol costs, no contention, no host, unthrottled clocks" in words
+    assert "model alpha-beta network, no protocol costs, no contention, eager host, sustained clocks" in words
     assert f"scaleout {package.__version__}, degrade 0-1=0.5" in words
     assert "note: topology torus-8x16 names no communication library" in words
     asked = "collective", "all_reduce", "--bytes", "1MiB", "--topology", "dgx-h200-2", "--nodes", "4"

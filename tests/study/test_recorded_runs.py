@@ -88,9 +88,26 @@ def test_an_algorithm_is_taken_for_an_edited_recording(run):
     assert busy["ring"] != busy["double_binary_tree"]
 
 
-@pytest.mark.parametrize("schedule", ["overlap", "concurrent", "blocking-tp", "overlap:always", "centauri"])
-def test_schedules_that_place_or_weigh_run(run, schedule):
+@pytest.mark.parametrize("schedule", ["overlap", "overlap:always", "substituted"])
+def test_schedules_that_place_or_substitute_run(run, schedule):
     assert makespan_s(run("ddp", *MACHINE, "--schedule", schedule)) > 0
+
+
+@pytest.mark.parametrize("name", ["ddp", "dlrm", "moe"])
+@pytest.mark.parametrize("schedule", ["concurrent", "blocking-tp", "coconet", "out-of-order", "overlap+async-tp"])
+def test_schedules_that_find_nothing_to_change_are_refused(run, name, schedule):
+    """Whatever kind they are: alone in one message, and beside others among the failures."""
+    code, summary, err = run(name, *MACHINE, "--schedule", schedule)
+    assert (code, summary) == (2, None)
+    assert f"error: schedule {schedule}: changes nothing of this recording" in err
+    code, summary, err = run(name, *MACHINE, "--schedule", schedule, "--schedule", "recorded")
+    assert code != 0
+    assert [each["schedule"] for each in summary["results"]] == ["recorded"]
+    assert "changes nothing of this recording" in summary["failures"][schedule]
+
+
+def test_a_replay_refuses_them_too(run):
+    assert "schedule blocking-tp: changes nothing of this recording" in run("ddp", "--schedule", "blocking-tp")[2]
 
 
 @pytest.mark.parametrize(

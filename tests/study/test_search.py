@@ -18,7 +18,9 @@ from scaleout.simulation.options import SimulationOptions
 from scaleout.study.search.best import SLACK, Best, EvaluatedPlan, fastest_first
 from scaleout.study.search.checkpoint import FILE, Memory, PlanLog
 from scaleout.study.search.evaluate import evaluate, peak_bytes_of
+from scaleout.study.search.execution import Execution, pools_of
 from scaleout.study.search.request import SearchRequest, request_of
+from scaleout.study.search.scheduled import simulated
 from scaleout.study.search.search import search
 from scaleout.study.search.space import Plan, divisors, families, fits, workload_of
 from scaleout.workloads import memory
@@ -69,8 +71,10 @@ def everything(request):
 @settings(max_examples=10)
 @given(questions())
 def test_a_search_finds_what_evaluating_every_plan_finds(request):
-    found, _ = everything(request)
+    plans, _ = everything(request)
     answer = search(request, workers=1)
+    with pools_of(1) as pools:
+        found = simulated(request, plans, Execution(pools, Memory())).simulated
     assert list(answer.fastest) == found[: request.top]
     last_s = SLACK * found[0].estimate.step_s if found else 0.0
     least, front = float("inf"), []

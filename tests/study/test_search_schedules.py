@@ -25,7 +25,7 @@ from scaleout.study.search.evaluate import BASELINE, evaluate
 from scaleout.study.search.explanation import BEGINNING, END, ISOLATED, LONGER, overlap_by_axis
 from scaleout.study.search.lower_bound import bound_of, lower_bounds_of, stage_bounds_of
 from scaleout.study.search.request import SearchRequest, request_of
-from scaleout.study.search.scheduled import estimate_of
+from scaleout.study.search.scheduled import SIMULATED, estimate_of
 from scaleout.study.search.search import search
 from scaleout.study.search.space import families
 from scaleout.study.search.stages import stages_of
@@ -255,7 +255,7 @@ def test_a_search_under_schedules_goes_on_where_it_was(tmp_path, monkeypatch):
     with PlanLog(tmp_path, request_of_two_schedules()) as log:
         first = search(request_of_two_schedules(), workers=1, memory=log)
     with PlanLog(tmp_path, request_of_two_schedules()) as log:
-        assert {choice[1] for choice in log.estimates} == {BASELINE, "overlap", "centauri"}
+        assert {choice[1] for choice in log.estimates} == {BASELINE, SIMULATED, "overlap", "centauri"}
         monkeypatch.setattr("scaleout.study.search.scheduled.run", None)
         second = search(request_of_two_schedules(), workers=1, memory=log)
     assert first == second

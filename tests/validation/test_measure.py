@@ -165,8 +165,8 @@ def test_rows_of_collectives_pass():
     [
         ({"proto": "LL"}, "has the keys collective, ranks, bytes, and at most algorithm and protocol"),
         ({"collective": "all_reduse"}, "cannot measure collective 'all_reduse'; did you mean 'all_reduce'"),
-        ({"ranks": 8}, "a row has 8 ranks; this machine can measure 2 to 4"),
-        ({"ranks": 1}, "a row has 1 ranks"),
+        ({"ranks": 8}, "a row has ranks 8; this machine can measure 2 to 4"),
+        ({"ranks": 1}, "a row has ranks 1;"),
         ({"bytes": 2}, "a row has 2 bytes; give a whole number, at least two a rank"),
     ],
 )

@@ -322,7 +322,7 @@ def test_what_a_source_says_otherwise_is_restated_and_noted(tmp_path):
 @pytest.mark.parametrize("each", RESTATED, ids=lambda each: each.source)
 def test_what_is_restated_are_keys_that_exist_with_a_reason(each):
     assert each.changes.keys() <= Transformer.model_fields.keys()
-    assert each.keys.keys() <= {"host", "schedule"}
+    assert each.keys.keys() <= {"host", "schedule", "clocks"}
     assert len(each.why) > 40
 
 

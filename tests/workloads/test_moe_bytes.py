@@ -85,3 +85,17 @@ def test_experts_multiply_every_row_once(cut, grouped):
     router = graph.flops[[name.startswith("layer_1_feed_forward_router") for name in names]].sum()
     slices = tensor if cut["sequence_parallel"] and cut["expert_parallel"] > 1 else 1
     assert router == 2 * TOKENS // slices * HIDDEN * EXPERTS
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=NAMES)
+def test_a_rank_of_several_experts_copies_what_arrives_into_their_order(cut):
+    """Rows come by sender: both ways they are copied, once more than where there is one sender or one expert."""
+    graph = generate(FAMILIES["moe"].model_validate(MODEL | cut | {"mode": "prefill"})).graphs[0]
+    own, gathered = rows_by_hand(cut["tensor_parallel"], cut["sequence_parallel"], cut["expert_parallel"])
+    tokens = [
+        graph.kernels[number].sizes["tokens"]
+        for number in graph.kernel
+        if number >= 0 and graph.kernels[number].op == "moe_permute_rows"
+    ]
+    regroups = 1 < cut["expert_parallel"] < EXPERTS
+    assert sorted(tokens) == sorted(2 * LAYERS * ([own, gathered or own] if regroups else [own]))

@@ -55,12 +55,17 @@ def check_host(device: Device, host: str) -> None:
     """Check that a host is known, and that the device file has the costs of its calls (else `ConfigError`)."""
     if host not in HOSTS:
         raise ConfigError(f"unknown host {host!r}; {nearest(host, HOSTS)}")
-    missing = [name for name in _NEEDED if name not in device.host_launch_s]
+    missing = unknown_costs(device)
     if missing and host != "none":
         raise ConfigError(
             f"device {device.name!r} does not say what its host spends on a call ({', '.join(missing)} in "
             f"host_launch); add it to its file (`scaleout measure host` measures it), or take host none"
         )
+
+
+def unknown_costs(device: Device) -> list[str]:
+    """Return which costs of calls an eager host needs that the device's file does not have."""
+    return [name for name in _NEEDED if name not in device.host_launch_s]
 
 
 def _issued(graph: ExecutionGraph, device: Device, *, blocking: bool) -> ExecutionGraph:

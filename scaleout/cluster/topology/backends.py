@@ -19,7 +19,7 @@ from scaleout.cluster.topology.communication_library import Curve, Learned, Libr
 from scaleout.cluster.topology.topology import Topology
 from scaleout.config import validated
 from scaleout.config.documents import is_file, read_text
-from scaleout.config.units import BYTES, SECONDS, RankCount, Size, parse
+from scaleout.config.units import BYTES, SECONDS, RankCount, Size, counted, parse
 from scaleout.errors import ConfigError
 
 KIND = "all_reduce"
@@ -142,7 +142,7 @@ def _curves(topology: Topology, policy: str) -> list[Curve]:
         found += read_runs(Path(file), name)
     (name, ranks), runs = Counter((curve.backend, curve.num_ranks) for curve in found).most_common(1)[0]
     if runs > 1:
-        raise ConfigError(f"policy {policy!r}: {name} on {ranks} ranks was run more than once; keep one run")
+        raise ConfigError(f"policy {policy!r}: {name} on {counted(ranks, 'rank')} was run more than once; keep one run")
     return found
 
 

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from scaleout.config import validated
 from scaleout.config.documents import is_file
-from scaleout.config.units import Count, NotNegative, Positive, Rate, Seconds, Share, Size, Slowdown
+from scaleout.config.units import Count, NotNegative, Positive, Rate, Seconds, Share, Size, Slowdown, counted
 from scaleout.errors import ConfigError
 from scaleout.program.fastest import fastest
 
@@ -45,7 +45,8 @@ class Table:
         fitting = [rule for rule in self.rules if num_ranks <= rule.num_ranks and size_bytes <= rule.size_bytes]
         if not fitting:
             raise ConfigError(
-                f"the table has no back end for {size_bytes:.0f} B on {num_ranks} ranks; end it with a rule without "
+                f"the table has no back end for {size_bytes:.0f} B on {counted(num_ranks, 'rank')}; "
+                f"end it with a rule without "
                 f"ranks and size"
             )
         return min(fitting, key=lambda rule: (rule.num_ranks, rule.size_bytes)).backend
@@ -84,7 +85,8 @@ class Learned:
             for name in self.backends:
                 if name not in of:
                     raise ConfigError(
-                        f"the benchmark of {name} has no run on {ranks} ranks, and that of {next(iter(of))} has; run "
+                        f"the benchmark of {name} has no run on {counted(ranks, 'rank')}, and that "
+                        f"of {next(iter(of))} has; run "
                         f"both on the same ranks"
                     )
             every = sorted({size for curve in of.values() for size in curve.sizes_bytes})
@@ -92,7 +94,7 @@ class Learned:
                 missing = [f"{size:.0f} B" for size in every if size not in curve.sizes_bytes]
                 if missing:
                     raise ConfigError(
-                        f"the benchmark of {name} on {ranks} ranks lacks sizes that others have: "
+                        f"the benchmark of {name} on {counted(ranks, 'rank')} lacks sizes that others have: "
                         f"{', '.join(missing[:4])}{', ...' if len(missing) > 4 else ''}; run all over the same sizes"
                     )
 

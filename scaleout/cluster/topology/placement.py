@@ -21,6 +21,7 @@ from scaleout.cluster.topology.communication_library import Library
 from scaleout.cluster.topology.kinds import DimensionKind
 from scaleout.cluster.topology.kinds.kind import Bools, Ints
 from scaleout.cluster.topology.topology import Dimension, LinkChange, Topology
+from scaleout.config.units import counted
 from scaleout.errors import ConfigError
 
 
@@ -180,7 +181,9 @@ def _arrange(topology: Topology, ranks: tuple[int, ...]) -> tuple[Placement, tup
         raise ConfigError("a process group has no ranks; give at least one")
     if len(set(ranks)) < len(ranks):
         twice = next(rank for rank, after in itertools.pairwise(ranks) if rank == after)
-        raise ConfigError(f"a process group of {len(ranks)} ranks names rank {twice} twice; give each rank once")
+        raise ConfigError(
+            f"a process group of {counted(len(ranks), 'rank')} names rank {twice} twice; give each rank once"
+        )
     coordinates = topology.coordinates(ranks)
     along = [_present(column) for column in coordinates.T]
     if math.prod(len(values) for values in along) == len(ranks):

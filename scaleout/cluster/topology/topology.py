@@ -23,7 +23,7 @@ from scaleout.cluster.topology.faults import LinkChange, LinkPosition, find_link
 from scaleout.cluster.topology.files import TopologyFile, join_sources, library_of, read_dimension, read_topology
 from scaleout.config import library, validated
 from scaleout.config.documents import MAX_RANKS, number
-from scaleout.config.units import BYTES_PER_S, parse
+from scaleout.config.units import BYTES_PER_S, counted, parse
 from scaleout.errors import ConfigError
 
 __all__ = [
@@ -70,7 +70,9 @@ class Topology:
                 f"topology {self.name!r} has {len(self.dimensions):,} dimensions; give at most {_MOST_DIMENSIONS}"
             )
         if self.num_ranks > MAX_RANKS:
-            raise ConfigError(f"topology {self.name!r} has {self.num_ranks} ranks; give it at most {MAX_RANKS}")
+            raise ConfigError(
+                f"topology {self.name!r} has {counted(self.num_ranks, 'rank')}; give it at most {MAX_RANKS}"
+            )
 
     @property
     def num_ranks(self) -> int:
@@ -121,7 +123,7 @@ class Topology:
         if array.size and (array.min() < 0 or array.max() >= self.num_ranks):
             wrong = array[(array < 0) | (array >= self.num_ranks)][0]
             raise ConfigError(
-                f"rank {wrong} is not in topology {self.name!r}, which has {self.num_ranks} ranks; "
+                f"rank {wrong} is not in topology {self.name!r}, which has {counted(self.num_ranks, 'rank')}; "
                 f"give ranks 0 to {self.num_ranks - 1}"
             )
         return np.stack(np.unravel_index(array, self.shape, order="F"), axis=-1).astype(np.int64)
@@ -254,9 +256,9 @@ def check_ranks(topology: Topology, num_ranks: int) -> None:
     """Refuse a job whose ranks are not those of the topology (`ConfigError`)."""
     if num_ranks != topology.num_ranks:
         raise ConfigError(
-            f"the job has {num_ranks} ranks and topology {topology.name!r} has {topology.num_ranks}; "
-            f"take a topology of {num_ranks} ranks (--nodes gives one another size), or run the job "
-            f"on {topology.num_ranks} ranks"
+            f"the job has {counted(num_ranks, 'rank')} and topology {topology.name!r} has {topology.num_ranks}; "
+            f"take a topology of {counted(num_ranks, 'rank')} (--nodes gives one another size), or run the job "
+            f"on {counted(topology.num_ranks, 'rank')}"
         )
 
 

@@ -263,8 +263,11 @@ def explain(units: Sequence[Unit], instances: Sequence[CollectiveInstance]) -> s
     shown = lines[:_MOST_LINES]
     if len(lines) > len(shown):
         shown.append(f"... and {len(lines) - len(shown)} more")
+    from scaleout.config.units import counted  # noqa: PLC0415 - pydantic takes longer to import than a small run
+
     return (
-        f"{stuck} of {total} ranks cannot finish; every member of a group must issue its collectives in the same "
+        f"{stuck} of {counted(total, 'rank')} cannot finish; every member of a group must issue its "
+        f"collectives in the same "
         f"order, and every receive needs a send of the same tag and size:\n  " + "\n  ".join(shown)
     )
 

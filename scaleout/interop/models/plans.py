@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaleout.config.documents import to_json
+from scaleout.config.units import counted
 from scaleout.errors import ConfigError
 from scaleout.interop.models.flavors import FLAVORS, UNNAMED
 from scaleout.interop.models.torchtitan import SCHEDULES
@@ -202,7 +203,10 @@ def _title(w: Transformer) -> str:
         for axis in ("tensor", "context", "pipeline", "data", "expert")
         if getattr(w, f"{axis}_parallel") > 1
     )
-    return f"{w.name} on {w.num_ranks} ranks: {degrees or 'one rank'}, micro-batch {w.microbatch_size}, zero {w.zero}"
+    return (
+        f"{w.name} on {counted(w.num_ranks, 'rank')}: {degrees or 'one rank'}, micro-batch "
+        f"{w.microbatch_size}, zero {w.zero}"
+    )
 
 
 # ---- Megatron-LM

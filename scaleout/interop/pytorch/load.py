@@ -14,6 +14,7 @@ from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.config import library
 from scaleout.config.documents import MAX_RANKS
+from scaleout.config.units import counted
 from scaleout.errors import ConfigError, TraceError
 from scaleout.interop.pytorch.as_program import Imported, program_of
 from scaleout.interop.pytorch.files import Found, job_name, recorded_files
@@ -228,14 +229,15 @@ def _without_devices(
         collectives=imported.collectives, collectives_sized=imported.collectives_sized, by_group=imported.by_group,
     )  # fmt: skip
     report.notes.append(
-        f"without device traces no time was recorded: all {kernels:,} kernels take what our model says on "
+        f"without device traces no time was recorded: kernels ({kernels:,}) take what our model says on "
         f"{device.name} (--device), collectives what a network takes (run --topology), and the host takes none"
     )
     if launched.unknown:
         named = ", ".join(f"{operator} ({count:,})" for operator, count in launched.unknown.most_common(5))
-        report.notes.append(f"{sum(launched.unknown.values()):,} operators of unknown kernels are left out: {named}")
+        unknown = counted(sum(launched.unknown.values()), "operator")
+        report.notes.append(f"left out: {unknown} of unknown kernels, such as {named}")
     if launched.copies:
-        report.notes.append(f"{launched.copies:,} copies between host and GPU are left out")
+        report.notes.append(f"left out: copies between host and GPU ({launched.copies:,})")
     report.notes += imported.notes
     return program, {"workload": name, "device": device.name}, report
 
@@ -361,13 +363,15 @@ def _report(name: str, timelines: Mapping[int, Timeline], numbers: Sequence[int]
         untold = max(untold, timeline.untold_us)
     if before:
         report.notes.append(
-            f'{int(before):,} kernels were launched before the recording began; they are kept, as phase "{BEFORE}", '
-            f"and no replay counts them"
+            f"kept as phase {BEFORE!r}, which no replay counts: {counted(int(before), 'kernel')} launched before the "
+            f"recording began"
         )
     if others:
-        report.notes.append(f"{others:,} kernels are of other steps and are left out")
+        report.notes.append(f"left out: {counted(others, 'kernel')} of other steps")
     if unlinked:
-        report.notes.append(f"{int(unlinked):,} kernels have no call that launched them; they follow their stream")
+        report.notes.append(
+            f"in the order of their stream: {counted(int(unlinked), 'kernel')} without a call that launched it"
+        )
     if untold > 1000:
         report.notes.append(
             f"kernels of a rank waited up to {untold / 1e3:.1f} ms for what the recording does not tell; these waits "

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from scaleout.cluster.topology.placement import Placement
 from scaleout.config import validated
+from scaleout.config.units import counted
 from scaleout.errors import ConfigError
 from scaleout.network.collectives import (
     direct,
@@ -91,7 +92,9 @@ def candidates(kind: str, placement: Placement) -> tuple[Algorithm, ...]:
     found = tuple(a for a in ALGORITHMS.values() if a.supports(kind, placement) is None)
     if not found:
         reasons = [f"{a.name} {a.supports(kind, placement)}" for a in ALGORITHMS.values() if kind in a.schedules]
-        raise ConfigError(f"no algorithm does {kind} on a group of {placement.num_ranks} ranks: {'; '.join(reasons)}")
+        raise ConfigError(
+            f"no algorithm does {kind} on a group of {counted(placement.num_ranks, 'rank')}: {'; '.join(reasons)}"
+        )
     if placement.library is None:
         return found
     chosen = placement.library.algorithms_for(kind)

@@ -23,7 +23,7 @@ _FORMS = (
     ("_share", units.format_share), ("utilisation", units.format_share), ("speedup", units.format_times),
 )  # fmt: skip
 """End of a name to how its numbers are written; the first that fits."""
-_SHARES = ("mfu", "hfu", "bubble", "saving", "goodput", "kernel_time_sources")
+_SHARES = ("mfu", "hfu", "bubble", "saving", "goodput", "kernel_time_sources", "share", "faster", "slower")
 _LEFT_OUT = ("inputs",)
 """Of rows: what stands in their command as well."""
 
@@ -72,12 +72,12 @@ def _form(name: str) -> Callable[[float], str] | None:
 
 
 def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what a document says once: names in words, and values."""
+    """Return what a document says once: names in words, and values; not those of a mapping, such as kinds of memory."""
     plain = _without_old_names(document, document.get("command", ""))
     kept = {
         name: value for name, value in plain.items() if name not in _HEAD and not _is_list(value) and not _is_row(value)
     }
-    facts = [(_words(name), text_of(name, value)) for name, value in flattened(kept)]
+    facts = [(_words(name), text_of(name, value)) for name, value in flattened(kept) if "." not in name]
     rows = [row for row in plain.get("results") or () if isinstance(row, Mapping) and "makespan_s" in row]
     if rows:
         best = min(rows, key=lambda row: float(row["makespan_s"]))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from scaleout.config.units import counted
 from scaleout.errors import ConfigError
 from scaleout.program.graph import Floats, Ints
 
@@ -92,7 +93,7 @@ class Slices:
         return {
             "track": int(self.track[nodes[0]]), "start_s": start_s, "end_s": end_s, "kind": self.kinds[most],
             "count": len(nodes), "busy": min(1.0, busy),
-            "name": f"{len(nodes):,} slices", "about": {},
+            "name": f"{counted(len(nodes), 'slice')}", "about": {},
         }  # fmt: skip
 
 

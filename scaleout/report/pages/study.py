@@ -17,6 +17,7 @@ import vl_convert
 from markupsafe import Markup
 
 import scaleout
+from scaleout.config.units import counted
 from scaleout.config.writing import write_bytes
 from scaleout.report.pages.views import Cases, chart_of, views_of
 from scaleout.study.sweep.columns import column_of
@@ -111,7 +112,7 @@ def _write_figures(specification: dict[str, Any], directory: Path, name: str) ->
 def _counts(cases: pd.DataFrame) -> str:
     found = cases["status"].value_counts()
     told = [f"{count:,} {status}" for status, count in found.items() if status != "ok"]
-    return f"{len(cases):,} cases" + (f", of which {', '.join(told)}." if told else ".")
+    return f"{counted(len(cases), 'case')}" + (f", of which {', '.join(told)}." if told else ".")
 
 
 def _fastest(cases: Cases) -> _Table | None:

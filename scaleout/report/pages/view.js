@@ -91,7 +91,8 @@ async function simulate() {
         if (line.parts) {
           for (const [id, part] of Object.entries(line.parts)) if (at(id)) at(id).innerHTML = part;
           at("status").textContent = line.done;
-          timeline = line.timeline; await draw();
+          at("detail").hidden = false;
+          timeline = line.timeline ?? timeline; await draw();
         }
       }
     }

@@ -16,8 +16,9 @@ import vl_convert
 from markupsafe import Markup
 
 import scaleout
+from scaleout.config.units import counted
 from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE, SERIES, time_scale
-from scaleout.report.pages.document import Table, facts_of, tables_of
+from scaleout.report.pages.document import Table, tables_of
 from scaleout.report.pages.slices import MOST_TRACKS, Slices
 from scaleout.report.pages.study import as_script
 
@@ -92,12 +93,15 @@ def parts_of(page: Page) -> dict[str, str]:
 
 
 def answer_parts(document: Mapping[str, Any], page: Page, answer: Table) -> dict[str, str]:
-    """Return the parts of a page that shows another document, and above them its answer as a table."""
-    changed = Page(
-        page.title, page.what, facts=facts_of(document), tables=tables_of(document), network=page.network,
-        loads=page.loads,
-    )  # fmt: skip
-    return {**parts_of(changed), "answer": _macro("plain", answer)}
+    """Return the parts of a page that show the answer to a what-if: it, its tables and its network.
+
+    What the output itself holds, such as the plans of a search, stays.
+    """
+    detail = Page(page.title, page.what, tables=tables_of(document))
+    return {
+        "answer": _macro("plain", answer), "network": _macro("network", page),
+        "answer-tables": _macro("tables", detail),
+    }  # fmt: skip
 
 
 def timeline_of(
@@ -115,7 +119,8 @@ def timeline_of(
     return {
         "window": [first, last], "end": slices.end, "processes": list(slices.processes), "shown": shown,
         "scale": time_scale(slices.end)[0], "chart": _chart(slices, tracks, marks, (first, last)),
-        "words": f"{sum(mark['count'] for mark in marks):,} of {len(slices.events):,} slices in {len(marks):,} marks"
+        "words": f"{sum(mark['count'] for mark in marks):,} of "
+        f"{counted(len(slices.events), 'slice')} in {len(marks):,} marks"
         + (f"; {joined:,} that are shorter than a pixel are joined (paler)" if joined else ""),
     }  # fmt: skip
 

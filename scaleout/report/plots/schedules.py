@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.text import Text
 
+from scaleout.config.units import counted
 from scaleout.config.writing import write_bytes
 from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE, time_scale
 
@@ -83,7 +84,8 @@ def draw_comparison(comparison: "Comparison", path: Path) -> None:
         _bars(grid[0, 0], comparison, scale, unit)
         _chains(grid[0, 1], comparison, scale, unit)
         figure.suptitle(
-            f"{comparison.workload} on {comparison.topology}, {comparison.ranks} ranks of {comparison.device}"
+            f"{comparison.workload} on {comparison.topology}, {counted(comparison.ranks, 'rank')} "
+            f"of {comparison.device}"
         )
 
 

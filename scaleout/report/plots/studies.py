@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from scaleout.config.units import format_bytes, format_seconds
+from scaleout.config.units import counted, format_bytes, format_seconds
 from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE, PUBLISHED, SERIES, time_scale
 from scaleout.report.plots.schedules import drawn, legend_columns, on_axes
 from scaleout.study.backends import BackendComparison
@@ -87,7 +87,7 @@ def _panel(axes: Axes, comparison: BackendComparison, ranks: int) -> None:
             np.array(comparison.sizes_bytes)[known], times[known] * 1e6, color=_colour(number), label=name,
             linewidth=1.3, marker=_MARKERS[number % len(_MARKERS)], markersize=2.5,
         )  # fmt: skip
-    axes.set(yscale="log", title=f"{ranks} ranks")
+    axes.set(yscale="log", title=f"{counted(ranks, 'rank')}")
     axes.set_xscale("log", base=2)
     axes.grid(alpha=0.25, linewidth=0.5)
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.machine import Machine
-from scaleout.config.units import format_bytes
+from scaleout.config.units import counted, format_bytes
 from scaleout.errors import ConfigError
 from scaleout.program.fastest import fastest, is_faster
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind, NodeRole
@@ -299,7 +299,7 @@ def _check_fits(workload: LayeredModel, machine: Machine, capacity_bytes: float)
     largest = " and ".join(f"{kind.replace('_', ' ')} {format_bytes(size)}" for kind, size in parts)
     fits = [advice for advice in advise(workload, capacity_bytes) if advice.fits]
     remedies = "; or ".join(
-        f"{each.settings} ({format_bytes(each.peak.total_bytes)} on {each.ranks} ranks)" for each in fits[:3]
+        f"{each.settings} ({format_bytes(each.peak.total_bytes)} on {counted(each.ranks, 'rank')})" for each in fits[:3]
     )
     raise ConfigError(
         f"no plan of {workload.name or 'the workload'} fits in the {format_bytes(capacity_bytes)} of "

@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from scaleout.config.documents import MAX_RANKS
+from scaleout.config.units import counted
 from scaleout.errors import ConfigError
 from scaleout.program.graph import COLLECTIVES, NONE, Bools, ExecutionGraph, Ints, NodeKind, NodeRole
 from scaleout.program.program import GroupFamily, Program
@@ -38,7 +39,7 @@ class Axis:
     @property
     def told(self) -> str:
         """What changes, for a note."""
-        return f"{self.old} -> {self.new} ranks a group"
+        return f"{self.old} -> {counted(self.new, 'rank')} a group"
 
 
 def axis_of(program: Program, name: str, text: str) -> Axis:
@@ -59,7 +60,7 @@ def axis_of(program: Program, name: str, text: str) -> Axis:
     new = change.factor * old
     if change.old not in (None, old) or old == 1 or new.denominator != 1:
         raise ConfigError(
-            f"{where}: the recording's {name}-parallel groups have {old} ranks; "
+            f"{where}: the recording's {name}-parallel groups have {counted(old, 'rank')}; "
             + ("write how many more, such as 2x" if old > 1 else "nothing tells what more ranks would communicate")
         )
     if program.num_ranks // old * int(new) > MAX_RANKS:
@@ -87,7 +88,7 @@ def with_axes(program: Program) -> Program:
 
 def _told(family: GroupFamily, axes: frozenset[str]) -> str:
     kinds = f"{'- and '.join(sorted(axes))}-parallel" if axes else "of no axis that can be told"
-    return f"{len(family.members)} group(s) of {len(family.members[0])} ranks, {kinds}"
+    return f"{counted(len(family.members), 'group')} of {counted(len(family.members[0]), 'rank')}, {kinds}"
 
 
 def _carried(program: Program) -> dict[int, frozenset[str]]:
@@ -139,7 +140,7 @@ def grown(program: Program, axis: Axis) -> tuple[Program, frozenset[int]]:
     if stride < 1 or not regular or len(family.group_of_rank) != program.num_ranks:
         raise ConfigError(
             f"{axis.where}: the recording's {axis.name}-parallel groups are not evenly spaced over all "
-            f"{program.num_ranks} ranks, so where more would lie is not told"
+            f"{counted(program.num_ranks, 'rank')}, so where more would lie is not told"
         )
     ranks = np.arange(program.num_ranks // axis.old * axis.new)
     source = mesh.source(ranks)

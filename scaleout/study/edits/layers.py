@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from scaleout.config.units import counted
 from scaleout.errors import ConfigError
 from scaleout.program.cut import without
 from scaleout.program.graph import NONE, Bools, ExecutionGraph, NodeKind, NodeRole
@@ -115,7 +116,8 @@ def recompute(recording: Recorded, text: str, notes: list[str]) -> Program:
                 "torch.utils.checkpoint; there is nothing to leave out"
             )
         notes.append(
-            f"recompute: {recomputed:,} kernels and collectives that ran again are left out; whether what they gave "
+            f"recompute: {counted(recomputed, 'kernel')} and collectives that ran again are left "
+            f"out; whether what they gave "
             f"fits into memory is not told by a recording"
         )
         return recording.program.map_graphs(lambda graph: without(graph, _again(graph)))

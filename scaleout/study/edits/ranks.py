@@ -15,6 +15,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from scaleout.config.units import counted
 from scaleout.errors import ConfigError
 from scaleout.program.graph import COLLECTIVES, NONE, Bools, ExecutionGraph, Floats, NodeKind, NodeRole
 from scaleout.program.operations import RECORDED, Kernel, TimeSource, kernel
@@ -35,7 +36,8 @@ def data(recording: Recorded, text: str, notes: list[str]) -> Program:
     axis = axis_of(recording.program, "data", text)
     if "expert" in axis.carries:
         raise ConfigError(
-            f"{axis.where}: the recorded groups of {axis.old} ranks exchange tokens as well as they reduce gradients; "
+            f"{axis.where}: the recorded groups of {counted(axis.old, 'rank')} exchange tokens as "
+            f"well as they reduce gradients; "
             f"alone, more data-parallel ranks would reduce experts' gradients in groups that were not recorded; "
             f"--edit expert={text} changes both"
         )
@@ -237,7 +239,8 @@ def _with_ranks(
         return _stretched(changed, np.where(collectives, leaving[graph.collective, graph.group], 1.0), 0.0)
 
     notes.append(
-        f"{larger.num_ranks} ranks, clones of the {program.num_ranks} recorded where there are more; without "
+        f"{counted(larger.num_ranks, 'rank')}, clones of the {program.num_ranks} recorded where "
+        f"there are more; without "
         f"--topology collectives over them move what leaves a rank at the recorded rate"
     )
     return larger.map_graphs(change)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from scaleout.analysis.breakdown import covered
-from scaleout.config.units import format_bytes
+from scaleout.config.units import counted, format_bytes
 from scaleout.program.fastest import ranked
 from scaleout.program.graph import NONE, Floats, NodeRole
 from scaleout.simulation.result import Result, Timeline
@@ -21,7 +21,7 @@ from scaleout.study.search.checkpoint import Memory
 from scaleout.study.search.evaluate import BASELINE
 from scaleout.study.search.execution import Execution, pools_of
 from scaleout.study.search.request import SearchRequest
-from scaleout.study.search.scheduled import CONTENDED, estimate_under, run_plan
+from scaleout.study.search.scheduled import SIMULATED, estimate_under, run_plan
 from scaleout.study.search.search import Answer
 from scaleout.study.search.space import families
 
@@ -198,7 +198,7 @@ def explanation(request: SearchRequest, answer: Answer, *, workers: int, memory:
     choices = [(plan, schedule) for plan in dict.fromkeys((fastest.plan, simple.plan)) for schedule in schedules]
     known = {found.choice: found.estimate for found in answer.evaluated}
     names = {
-        choice: (choice[0], CONTENDED if choice[1] == BASELINE else choice[1])
+        choice: (choice[0], SIMULATED if choice[1] == BASELINE else choice[1])
         for choice in choices
         if choice not in known
     }
@@ -223,7 +223,7 @@ def _overlap(request: SearchRequest, choices: Sequence[Choice]) -> list[Any]:
 def why_none(request: SearchRequest, answer: Answer) -> str:
     """Say why no plan was found, and what would be one."""
     base, counts = request.base, answer.counts
-    about = f"workload {base.name!r} on {request.num_ranks} ranks with a global batch of {request.batch}"
+    about = f"workload {base.name!r} on {counted(request.num_ranks, 'rank')} with a global batch of {request.batch}"
     held = "".join(f", {key} {value}" for key, value in request.fixed.items())
     if answer.nearest is not None:
         peak_bytes, plan = answer.nearest

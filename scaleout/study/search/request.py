@@ -11,12 +11,13 @@ from pydantic import create_model
 from scaleout.cluster.device.host import check_host
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.topology import Topology
-from scaleout.config.units import format_bytes
+from scaleout.config.units import counted, format_bytes
 from scaleout.config.validated import Config, nearest, validate, with_new_names
 from scaleout.errors import ConfigError
 from scaleout.schedule import passes_of
 from scaleout.simulation.contention import undisturbed
 from scaleout.simulation.options import SimulationOptions
+from scaleout.study.realism import options_for
 from scaleout.study.search.evaluate import BASELINE, check_block_keys, peak_bytes_of
 from scaleout.study.search.lower_bound import lower_bounds_of
 from scaleout.study.search.space import Plan, workload_of
@@ -105,7 +106,8 @@ def request_of(
         Keys of the workload to change. Those that a plan chooses are held fixed.
     **wanted
         `batch`, `memory_bytes`, `top`, `schedules`, `simulations` and `options` of `SearchRequest`, where None stands
-        for the default: the workload's batch over all replicas, the device's memory. Blocks know no other network,
+        for the default: the workload's batch over all replicas, the device's memory. With `stated`,
+        keywords of `options_for`, the options are what that makes of them. Blocks know no other network,
         placement or algorithm than the default. And `num_ranks`, which must be the topology's: a part of a topology is
         another topology.
 
@@ -126,8 +128,9 @@ def request_of(
     num_ranks = chosen.pop("num_ranks", topology.num_ranks)
     if num_ranks != topology.num_ranks:
         raise ConfigError(
-            f"--ranks {num_ranks}: topology {topology.name!r} has {topology.num_ranks} ranks; give a topology of "
-            f"{num_ranks} ranks, as the links of a part of one are not known"
+            f"--ranks {num_ranks}: topology {topology.name!r} has "
+            f"{counted(topology.num_ranks, 'rank')}; give a topology of "
+            f"{counted(num_ranks, 'rank')}, as the links of a part of one are not known"
         )
     chosen.setdefault("batch", base.batch_per_replica * base.data_parallel)
     if chosen["batch"] * base.sequence > MOST_TOKENS:
@@ -136,6 +139,9 @@ def request_of(
             f"{MOST_TOKENS:,} tokens a step that are searched; give a smaller --global-batch"
         )
     chosen.setdefault("memory_bytes", device.memory_bytes)
+    if (stated := chosen.pop("stated", None)) is not None:
+        chosen["options"] = options_for(base, device, options=chosen.get("options"), **stated)
+    _check_options(chosen.get("options", SimulationOptions()), device)
     chosen["schedules"] = tuple(each for each in dict.fromkeys(chosen.get("schedules", ())) if each != BASELINE)
     request = SearchRequest(base, topology, device, fixed=_checked(base, fixed), **chosen)
     _check_room(request)
@@ -146,7 +152,6 @@ def request_of(
             f"topology {topology.name!r} has a back end that blocks the host, so that every schedule is the baseline; "
             f"leave --schedule out, or give another topology"
         )
-    _check_options(request.options, device)
     return request if request.options.contention else replace(request, topology=undisturbed(topology))
 
 
@@ -156,7 +161,8 @@ def _check_room(request: SearchRequest) -> None:
     if needed_bytes > request.memory_bytes * request.num_ranks:
         raise ConfigError(
             f"no plan fits: the parameters of workload {request.base.name!r} take {format_bytes(needed_bytes)}, and "
-            f"{request.num_ranks} ranks of {format_bytes(request.memory_bytes)} each do not hold them; give more ranks "
+            f"{counted(request.num_ranks, 'rank')} of {format_bytes(request.memory_bytes)} each do "
+            f"not hold them; give more ranks "
             f"or more --memory"
         )
 

@@ -1,8 +1,8 @@
 """Plans that are simulated under a schedule, the most promising first.
 
 A candidate fits the memory and has a lower bound among the fastest. Its promise, the step time with the communication
-of gradients and parameters overlapped, only orders the candidates. Under `baseline` the fastest plans are simulated
-again where pipeline messages and kernels contend, as `evaluate` leaves contention out.
+of gradients and parameters overlapped, only orders the candidates. Under `baseline` the plans that an answer
+shows are simulated again, as `evaluate` leaves contention and clocks out.
 """
 
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, replace
 from functools import cache
 from math import fsum
+from typing import NamedTuple
 
 from scaleout.analysis.breakdown import breakdown, by_axis, exposed_by_family
 from scaleout.program.fastest import ranked
 from scaleout.schedule import in_order
-from scaleout.simulation.contention import contention_of
 from scaleout.study.job import Job, Outcome, run
 from scaleout.study.search.best import ROUNDING, Best, Choice, EvaluatedPlan, fastest_first
 from scaleout.study.search.evaluate import Estimate
@@ -49,26 +49,34 @@ def run_plan(request: SearchRequest, choice: Choice) -> Outcome:
     return run(Job(request.workload(plan), device, request.topology, schedule, request.options))
 
 
-CONTENDED = "baseline, simulated"
+SIMULATED = "baseline, simulated"
 """Name under which the memory of a search has plans that are simulated under `baseline`."""
 
 
-def contended(request: SearchRequest, found: Sequence[EvaluatedPlan], execution: Execution) -> list[EvaluatedPlan]:
-    """Return plans under `baseline`, the `top` fastest of them simulated with contention and the request's clocks."""
+class Evaluated(NamedTuple):
+    """Plans under `baseline`: all, and those that were simulated, among which the answer's are."""
+
+    plans: list[EvaluatedPlan]
+    simulated: list[EvaluatedPlan]
+
+
+def simulated(request: SearchRequest, found: Sequence[EvaluatedPlan], execution: Execution) -> Evaluated:
+    """Simulate plans under `baseline` until the fastest are, and those of the front by their estimates.
+
+    What they take is what `run` answers, to the bit.
+    """
     plans = {each.choice: each for each in found}
-    unthrottled = request.options.clocks == "unthrottled"
-    if unthrottled and contention_of(request.device, request.topology) is None:
-        return list(found)
-    known = execution.memory.estimates
-    simulated: set[Choice] = {each.choice for each in found if unthrottled and each.plan.pipeline_parallel == 1}
+    known, best = execution.memory.estimates, Best(request.top)
+    best.add(found)
+    before, wanted = set[Choice](), {each.choice for each in best.near}
     while True:
-        first = fastest_first(plans.values())[: request.top]
-        wanted = [each.choice for each in first if each.choice not in simulated]
-        if not wanted:
-            return fastest_first(plans.values())
-        execution.simulate(estimate_under, request, {choice: (choice[0], CONTENDED) for choice in wanted})
-        plans |= {choice: EvaluatedPlan(choice[0], known[choice[0], CONTENDED]) for choice in wanted}
-        simulated.update(wanted)
+        wanted |= {each.choice for each in fastest_first(plans.values())[: request.top]}
+        new = wanted - before
+        if not new:
+            return Evaluated(fastest_first(plans.values()), fastest_first(plans[choice] for choice in wanted))
+        execution.simulate(estimate_under, request, {choice: (choice[0], SIMULATED) for choice in new})
+        plans |= {choice: EvaluatedPlan(choice[0], known[choice[0], SIMULATED]) for choice in new}
+        before |= new
 
 
 @dataclass(frozen=True)

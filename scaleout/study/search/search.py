@@ -20,7 +20,7 @@ from scaleout.study.search.evaluate import BASELINE, Estimate, evaluate
 from scaleout.study.search.execution import Execution, batched, done, pools_of
 from scaleout.study.search.lower_bound import bound_of, lower_bounds_of, stage_bounds_of
 from scaleout.study.search.request import SearchRequest
-from scaleout.study.search.scheduled import Candidate, Simulated, candidates_of, contended, simulate_best
+from scaleout.study.search.scheduled import Candidate, Simulated, candidates_of, simulate_best, simulated
 from scaleout.study.search.space import Family, Plan, families
 from scaleout.study.search.stages import Ledger, stages_of
 from scaleout.workloads.config import LayeredModel
@@ -102,27 +102,26 @@ def search(
             todo.append(family)
     places: dict[Hashable, int] = {}
     todo.sort(key=lambda family: places.setdefault(family.alike, len(places)))
-    simulated = None
+    scheduled = None
     with pools_of(workers) as pools:
         execution = Execution(pools, memory, tell)
         bounds = execution.mapped("bounds", _weigh, request, todo, attrgetter("alike"))
         evaluated, nearest = _evaluated(request, todo, [under_baseline_s for under_baseline_s, _ in bounds], execution)
         counts.evaluated, counts.too_large = len(evaluated), len(nearest)
         counts.bounded = counts.enumerated - counts.indivisible - counts.evaluated - counts.too_large
-        if request.schedules or request.options.clocks != "unthrottled":
-            evaluated = contended(request, evaluated, execution)
+        evaluated, shown = simulated(request, evaluated, execution)
         best = Best(request.top)
-        best.add(evaluated)
+        best.add(shown)
         if request.schedules:
             may_be = [family for family, (_, bound_s) in zip(todo, bounds, strict=True) if best.may_have(bound_s)]
             of_some = partial(candidates_of, last_s=best.last_s)
             found = execution.mapped("candidates", of_some, request, may_be, attrgetter("alike"))
             candidates = [Candidate(promise_s, bound_s, Plan(*plan)) for promise_s, bound_s, plan in found]
             num_plans = counts.enumerated - counts.indivisible
-            simulated = simulate_best(request, candidates, num_plans, best, execution)
-            evaluated += simulated.found
+            scheduled = simulate_best(request, candidates, num_plans, best, execution)
+            evaluated += scheduled.found
     return Answer(
-        tuple(best.fastest), tuple(best.near), tuple(evaluated), counts, min(nearest, default=None), simulated
+        tuple(best.fastest), tuple(best.near), tuple(evaluated), counts, min(nearest, default=None), scheduled
     )
 
 

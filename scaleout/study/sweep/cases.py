@@ -25,6 +25,7 @@ from scaleout.errors import ConfigError
 from scaleout.network.collectives import ALGORITHMS, check_kind
 from scaleout.schedule import passes_of
 from scaleout.simulation.options import SimulationOptions
+from scaleout.study.realism import options_for
 from scaleout.study.sweep.grid import Grid, Inputs, Value
 from scaleout.workloads.config import ModelFamily, load_workload
 
@@ -37,6 +38,11 @@ _WORD = re.compile(r"(?!(?i:null|true|false)$)[A-Za-z][A-Za-z0-9_]*")
 """A text that YAML reads as it stands."""
 _OPTIONS = ("network", "host", "clocks", "placement", "policy", "injection")
 """Inputs that are options of the command line by their own name."""
+_FLAGS: Mapping[str, Mapping[Value, str]] = {
+    "ideal": {True: "--ideal"},
+    "contention": {True: "--contention", False: "--no-contention"},
+}
+"""Inputs that are true or false, and their options."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +100,7 @@ class Resolver:
                      "device": given.get("device") or workload.device}  # fmt: skip
             found["topology"] = self._topology(given)
             found["device"] = self._once(_device, given["device"])
-            found["options"] = options_of(given)
+            found["options"] = options_for(workload, found["device"].value, **stated_of(given))
         except ConfigError as refusal:
             error = str(refusal)
         given = {"topology": "", "device": "", **given}
@@ -176,20 +182,19 @@ def changes_of(inputs: Inputs) -> NetworkChanges:
     return NetworkChanges.of(**given)
 
 
-def options_of(inputs: Inputs) -> SimulationOptions:
-    """Return the options of a simulation that some inputs say; `ConfigError` if one is none."""
+def stated_of(inputs: Inputs) -> dict[str, Any]:
+    """Return the options of a simulation that some inputs say, as keywords; `ConfigError` if one is none."""
     given: dict[str, Any] = {key: inputs[key] for key in _OPTIONS if inputs.get(key) is not None}
     if "injection" in given:
         given["injection_bytes_per_s"] = parse(given.pop("injection"), BYTES_PER_S)
-    if inputs.get("contention") is not None:
-        given["contention"] = inputs["contention"]
+    given |= {key: inputs[key] for key in _FLAGS if inputs.get(key) is not None}
     algorithms = {kind: str(name) for kind, name in _keyed(inputs, "algorithm").items()}
     for kind, name in algorithms.items():
         check_kind(kind)
         able = [each for each, entry in ALGORITHMS.items() if kind in entry.schedules]
         if name not in able:
             raise ConfigError(f"algorithm.{kind}: {name!r} is no algorithm of {kind}; {nearest(name, able)}")
-    return SimulationOptions(**given, algorithms=algorithms)
+    return {**given, "algorithms": algorithms}
 
 
 def run_line(inputs: Inputs) -> str:
@@ -209,7 +214,7 @@ def run_line(inputs: Inputs) -> str:
             words += [f"--{key}", ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
     for kind, name in _keyed(inputs, "algorithm").items():
         words += ["--algorithm", f"{kind}={name}"]
-    words += ["--no-contention"] if inputs.get("contention") is False else []
+    words += [options[value] for key, options in _FLAGS.items() if (value := inputs.get(key)) in options]
     words += ["--schedule", str(inputs.get("schedule", DEFAULTS["schedule"]))]
     return shlex.join(words)
 

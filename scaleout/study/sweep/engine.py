@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from scaleout.config.checkpoint import locked
+from scaleout.config.units import counted
 from scaleout.config.writing import check_writable, write_text
 from scaleout.errors import ConfigError, shown
 from scaleout.study.sweep import execution
@@ -178,7 +179,7 @@ def _check_size(study: Study, how: Execution) -> None:
     size = study.size if study.file.sample is None else min(study.size, int(study.file.sample.count))
     if size >= ASKS_FROM and not how.approved:
         raise ConfigError(
-            f"study {study.name!r} has {size:,} cases; give --yes if that is meant, or take some at random: "
+            f"study {study.name!r} has {counted(size, 'case')}; give --yes if that is meant, or take some at random: "
             f"sample: {{count: 1000}}"
         )
 

@@ -21,7 +21,7 @@ Inputs = Mapping[str, Value]
 
 PLAIN = (
     "label", "workload", "device", "host", "clocks", "placement", "topology", "nodes", "nic_down", "break", "policy",
-    "injection", "network", "contention", "schedule",
+    "injection", "network", "contention", "ideal", "schedule",
 )  # fmt: skip
 """Keys with a value or a list."""
 KEYED = ("set", "bandwidth", "latency", "taper", "degrade", "slow", "algorithm")
@@ -29,7 +29,7 @@ KEYED = ("set", "bandwidth", "latency", "taper", "degrade", "slow", "algorithm")
 ORDER = (
     "label", "workload", "device", "set", "host", "clocks", "placement", "topology", "nodes", "taper", "bandwidth",
     "latency", "nic_down", "degrade", "break", "slow", "policy", "injection", "network", "algorithm", "contention",
-    "schedule",
+    "ideal", "schedule",
 )  # fmt: skip
 """Of inputs; in a grid the last varies fastest, so that cases of one program follow each other."""
 
@@ -68,8 +68,13 @@ class Varied(Config):
     label: Several = Field(default=(), description="words for a case")
     workload: Several = Field(default=(), description="name or file of the workload")
     device: Several = Field(default=(), description="name or file of the device; the workload's if unset")
-    host: Several = Field(default=(), description="CPU launch overhead: none or eager")
-    clocks: Several = Field(default=(), description="GPU clocks: unthrottled, sustained or cold_start")
+    host: Several = Field(
+        default=(), description="CPU launch overhead: none, eager or blocking; if unset as the device's file has it"
+    )
+    clocks: Several = Field(
+        default=(),
+        description="GPU clocks: unthrottled, sustained or cold_start; if unset as the device's file has its power",
+    )
     placement: Several = Field(
         default=(), description="on which rank of the topology each rank of the job runs, such as linear"
     )
@@ -83,6 +88,7 @@ class Varied(Config):
     injection: Several = Field(default=(), description="total egress limit of a rank, such as 400 Gb/s")
     network: Several = Field(default=(), description="network model: alpha_beta or link")
     contention: Several = Field(default=(), description="whether kernels and collectives slow each other down")
+    ideal: Several = Field(default=(), description="true leaves out host, sustained clocks and contention")
     schedule: Several = Field(default=(), description="how communication is overlapped, fused or partitioned")
     set: NamedKeys = Field(default_factory=dict, description="key of the workload to its values")
     bandwidth: NamedKeys = Field(default_factory=dict, description="dimension to its bandwidth, such as 2x or 400Gb/s")

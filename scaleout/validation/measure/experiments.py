@@ -239,7 +239,7 @@ def _checked_collectives(rows: Sequence[Mapping[str, Any]], gpus: int) -> list[R
         if kind not in KINDS:
             raise ConfigError(f"cannot measure collective {shown(kind)}; {nearest(str(kind), KINDS)}")
         if not (isinstance(row["ranks"], int) and 2 <= row["ranks"] <= gpus):
-            raise ConfigError(f"a row has {row['ranks']} ranks; this machine can measure 2 to {gpus}")
+            raise ConfigError(f"a row has ranks {shown(row['ranks'])}; this machine can measure 2 to {gpus}")
         if not (isinstance(row["bytes"], int) and row["bytes"] >= 2 * row["ranks"]):
             raise ConfigError(f"a row has {row['bytes']} bytes; give a whole number, at least two a rank")
     return list(rows)

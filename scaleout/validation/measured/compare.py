@@ -5,8 +5,8 @@ a known family that lacks a key or holds an impossible value is an error.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from scaleout.analysis.uncertainty import Interval
 from scaleout.errors import ConfigError, GraphError, SimulationError
 from scaleout.program import operations
 from scaleout.program.fastest import fastest
+from scaleout.simulation.options import SimulationOptions
+from scaleout.study.provenance import provenance
 from scaleout.validation.measured import kernels, steps
 from scaleout.validation.measured.rows import QUANTITIES, Family, NoModelError, Row, machine_of, no_model, read_rows
 from scaleout.validation.published import table_named
@@ -126,7 +128,8 @@ class Compared:
     """The measured and the predicted number of a row, in seconds or bytes (`quantity`), or the `reason` for none.
 
     `variant` is the case for which a number of chunks is to be chosen, and the number in this row; see `Choice`.
-    `interval` has the error bars of the prediction, where it has any.
+    `interval` has the error bars of the prediction, where it has any; `device`, `mfu` (as long as it was measured to
+    take) and `others` are for the arena.
     """
 
     id: str
@@ -139,6 +142,10 @@ class Compared:
     variant: tuple[str, int] | None = None
     note: str = ""
     interval: Interval | None = None
+    model: str = ""  # what predicted it
+    device: str = ""
+    mfu: float | None = None
+    others: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def span(self) -> tuple[float, float] | None:
@@ -178,6 +185,11 @@ class Comparison:
     def bars(self) -> "ErrorBars | None":
         """How well the error bars hold; None if no row has any."""
         return error_bars_of(self.rows)
+
+    @property
+    def models(self) -> list[str]:
+        """What predicted the rows, each once."""
+        return list(dict.fromkeys(row.model for row in self.rows if row.model))
 
     @property
     def accuracy(self) -> Accuracy:
@@ -261,7 +273,8 @@ def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
     measured, quantity = None, "time"
     try:
         home = (device, topology) if device and topology else family.home(row) or (device, topology)
-        case = family.case(row, machine_of(row, device=home[0], topology=home[1]))
+        machine = machine_of(row, device=home[0], topology=home[1])
+        case = family.case(row, machine)
         measured, quantity = case.measured, case.quantity
         name, predicted = _name(row, family, quantity), case.predict()
         return Compared(
@@ -273,7 +286,11 @@ def _compare(row: Row, device: str | None, topology: str | None) -> Compared:
             quantity=quantity,
             variant=case.variant,
             interval=case.interval(),
+            device=machine.device.name,
+            mfu=case.mfu(measured) if case.mfu is not None else None,
+            others=case.others,
             note=case.note,
+            model=case.model() or provenance(machine.topology, machine.device, SimulationOptions()).models,
         )
     except (NoModelError, GraphError, SimulationError) as reason:
         return Compared(row.id, row.name, _name(row, family, quantity), measured, None, str(reason), quantity)

@@ -38,7 +38,20 @@ _SC21 = (
     {"schedule": "baseline"},
 )
 
+_EAGER = {"host": "eager", "clocks": "sustained"}
+_GRAPHS = "so the host issues call by call; steps of seconds, one after the other, run at the limit of power"
+
 RESTATED = (
+    Restated(
+        "NVIDIA/dgxc-benchmarking at 8f5cbb3",
+        f"no recipe of that release has CUDA graphs, {_GRAPHS}",
+        keys=_EAGER,
+    ),
+    Restated(
+        "arXiv:2504.14960",
+        f"CUDA graphs are off by default (Megatron Core, training/arguments.py), {_GRAPHS}",
+        keys=_EAGER,
+    ),
     Restated(
         "bigscience-workshop/bigscience",
         "a NIC of 100 Gb/s gives NCCL 40.5 Gb/s, of which two GPUs share one: experiments/bandwidth at 9e64ede, "

@@ -7,10 +7,11 @@ A file holds one JSON object per line, or, where a table is named, one object wi
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from scaleout.analysis.efficiency import mfu_of
 from scaleout.analysis.goodput import expected_slowest
 from scaleout.analysis.uncertainty import Interval
 from scaleout.cluster.device.spec import load_device
@@ -23,7 +24,8 @@ from scaleout.errors import ConfigError, shown
 from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.job import Job, Outcome, run
-from scaleout.workloads.config import FAMILIES, ModelFamily
+from scaleout.study.provenance import provenance_of
+from scaleout.workloads.config import FAMILIES, LayeredModel, ModelFamily
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,8 @@ class Case:
     """A measured number, in seconds or bytes or whether a run fits (`quantity`), and what predicts it in the same unit.
 
     `variant` is set where a number of chunks is to be chosen: the case it is chosen for, and the number in this row.
-    `interval` has the error bars of a simulated step, or None.
+    `interval` has the error bars of a simulated step, or None. `mfu` says what of its devices' peak the model's FLOPs
+    would use in some seconds, where a model of layers ran; `others` are seconds that other tools are known to predict.
     """
 
     measured: float
@@ -180,6 +183,9 @@ class Case:
     variant: tuple[str, int] | None = None
     note: str = ""  # what to know of the row
     interval: Callable[[], Interval | None] = lambda: None
+    model: Callable[[], str] = lambda: ""  # what predicts it, where that is not the plainest model of its machine
+    mfu: Callable[[float], float] | None = None
+    others: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -225,10 +231,13 @@ def simulated(
     job = workload_of(work, row, machine) if isinstance(work, Mapping) else work
     chosen = SimulationOptions(**{"host": "eager", "clocks": "cold_start", **options})
 
+    def asked() -> Job:
+        part = machine.of(job.num_ranks)
+        return Job(job, part.device, part.topology, schedule, chosen)
+
     @cache
     def outcome() -> Outcome:
-        part = machine.of(job.num_ranks)
-        return run(Job(job, part.device, part.topology, schedule, chosen))
+        return run(asked())
 
     def predict_s() -> float:
         reliability = machine.device.reliability
@@ -237,7 +246,15 @@ def simulated(
         return found.makespan_s + found.breakdown.compute_s * (expected_slowest(job.num_ranks, jitter) - 1)
 
     measured_s = (row.number("step_us") if measured_us is None else measured_us) * 1e-6
-    return Case(measured_s, predict_s, interval=lambda: outcome().interval)
+    return Case(
+        measured_s, predict_s, interval=lambda: outcome().interval, mfu=utilisation(job, machine),
+        model=lambda: provenance_of(asked()).models,
+    )  # fmt: skip
+
+
+def utilisation(work: object, machine: Machine) -> Callable[[float], float] | None:
+    """Return what a model of layers uses of a machine's peak in some seconds; None for any other work."""
+    return partial(mfu_of, work, machine.device) if isinstance(work, LayeredModel) else None
 
 
 def machine_of(row: Row, *, device: str | None = None, topology: str | None = None) -> Machine:

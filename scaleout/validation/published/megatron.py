@@ -14,7 +14,7 @@ from typing import Any
 from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError
 from scaleout.study.search.evaluate import evaluate
-from scaleout.validation.measured.rows import Case, Family, NoModelError, Row
+from scaleout.validation.measured.rows import Case, Family, NoModelError, Row, utilisation
 from scaleout.validation.published import shipped
 from scaleout.workloads import memory
 from scaleout.workloads.config import LayeredModel
@@ -79,7 +79,7 @@ def step(row: Row, machine: Machine) -> Case:
     def predict_s() -> float:
         return evaluate(workload, machine.topology, machine.device, schedule="overlap").step_s
 
-    return Case(row.number(measured), predict_s)
+    return Case(row.number(measured), predict_s, mfu=utilisation(workload, machine))
 
 
 def held(row: Row, machine: Machine) -> Case:

@@ -7,6 +7,7 @@ Source: github.com/MooreThreads/SimuMax (4dcaae5), docs/b200.
 """
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from scaleout.cluster.machine import Machine
@@ -58,7 +59,9 @@ def run(row: Row, machine: Machine) -> Case:
     workload, value = workload_of(row), row.number(measured) * _UNITS[measured]
     if measured == "real_alloc_gib":
         return Case(value, lambda: memory.peak(workload).total_bytes, "memory")
-    return simulated(row, workload, machine, measured_us=value * 1e6, schedule="baseline", host="eager")
+    case = simulated(row, workload, machine, measured_us=value * 1e6, schedule="baseline", host="eager")
+    others = {"SimuMax 1.2": row.number("perf_ms") * _UNITS[measured]} if "perf_ms" in row.values else {}
+    return replace(case, others=others)
 
 
 TABLES = {"simumax_b200": Family("SimuMax", run, lambda row: ("b200", "dgx-b200-1"), split)}

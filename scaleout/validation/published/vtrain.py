@@ -13,7 +13,7 @@ from typing import Any
 from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError
 from scaleout.study.search.evaluate import evaluate
-from scaleout.validation.measured.rows import Case, Family, Row
+from scaleout.validation.measured.rows import Case, Family, Row, utilisation
 from scaleout.workloads.config import load_workload
 
 _KEYS: Mapping[str, str] = {
@@ -57,7 +57,7 @@ def step(row: Row, machine: Machine) -> Case:
     def predict_s() -> float:
         return evaluate(workload, machine.of(workload.num_ranks).topology, machine.device, host="eager").step_s
 
-    return Case(row.number("iteration time (ms)") * 1e-3, predict_s)
+    return Case(row.number("iteration time (ms)") * 1e-3, predict_s, mfu=utilisation(workload, machine))
 
 
 def _named(row: Row) -> list[Row]:

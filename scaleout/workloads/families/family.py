@@ -96,6 +96,11 @@ class ModelFamily(Config):
         return self.tensor_parallel * self.context_parallel * self.data_parallel * self.pipeline_parallel
 
     @property
+    def issued_whole(self) -> bool:
+        """Whether the host issues a step as one, as a compiled program or CUDA graph, not call by call."""
+        return False
+
+    @property
     def item_bytes(self) -> int:
         """Bytes of one element of the model's data type."""
         return ITEM_BYTES[self.dtype]

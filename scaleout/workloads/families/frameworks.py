@@ -58,6 +58,7 @@ class Framework:
     summary: str
     source: str
     settings: tuple[Setting, ...]
+    issued_whole: bool = False  # whether a step is one compiled program, which the host starts once
 
     def applying(self, keys: Keys) -> dict[str, Setting]:
         """Return the settings that apply beside keys that are given, by key; those of given keys are among them."""
@@ -246,6 +247,7 @@ FRAMEWORKS: dict[str, Framework] = {
         "MaxText: FSDP within a slice, scanned layers computed again, compiled by XLA",
         "github.com/AI-Hypercomputer/maxtext at 76bd53b0f",
         _MAXTEXT,
+        issued_whole=True,
     ),
     "nanotron": Framework(
         "nanotron: sequence parallel, DDP in buckets of 25 MiB, gradients accumulated in fp32",
@@ -274,6 +276,11 @@ class WithFramework(ModelFamily):
         found = handler({**{key: value for key, value in sets.items() if key in cls.model_fields}, **given})
         object.__setattr__(found, "__pydantic_fields_set__", found.model_fields_set - sets.keys())
         return found
+
+    @property
+    def issued_whole(self) -> bool:
+        """Whether the framework compiles a step."""
+        return self.framework is not None and FRAMEWORKS[self.framework].issued_whole
 
     def changed(self, changes: Keys) -> Self:
         """Return a copy with other keys, not validated; what the framework sets follows them."""

@@ -7,6 +7,9 @@ With sequence parallelism every tensor-parallel rank routes and dispatches its o
 tensor axis, so what arrives is gathered over it before their GEMMs, and their partial sums are reduce-scattered before
 the combine. Without sequence parallelism, or where experts are not spread, all tensor-parallel ranks hold all tokens.
 
+What arrives lies by the rank that sent it: a rank of several experts copies it into their order, and back before the
+combine (Megatron-Core's `sort_chunks_by_idxs`).
+
 Source: GShard, arXiv:2006.16668; Mixtral, arXiv:2401.04088 (one GEMM an expert); DeepSeekMoE, arXiv:2401.06066;
 Megatron-Core's all-to-all dispatcher, arXiv:2504.14960, Fig. 3.
 """
@@ -196,9 +199,8 @@ def mixture(tape: AutogradTape, x: int, rank: Rank[Moe], label: str) -> int:
     tokens, hidden, rows = workload.dispatched_tokens, workload.hidden, workload.routed_rows
     of_tokens = partial(pointwise, tape, tokens=tokens, hidden=hidden, topk=workload.top_k)
     permute = partial(
-        pointwise, tape, kernels=("moe_permute_rows", "moe_permute_rows"), makes=rows * hidden, role=NodeRole.EXCHANGE,
-        tokens=rows, hidden=hidden,
-    )  # fmt: skip
+        pointwise, tape, kernels=("moe_permute_rows", "moe_permute_rows"), role=NodeRole.EXCHANGE, hidden=hidden
+    )
 
     def shuffle(node: int, name: str) -> int:
         if workload.expert_parallel == 1:
@@ -210,13 +212,19 @@ def mixture(tape: AutogradTape, x: int, rank: Rank[Moe], label: str) -> int:
         x = _shared(tape, x, rank, label=f"{label}_shared")
     x = _route(tape, x, rank, label=label)
     x = of_tokens(x, ("moe_repeat_topk", "moe_sum_topk"), makes=tokens * hidden)
-    x = permute(x, name=f"{label}_permute")
+    x = permute(x, name=f"{label}_permute", makes=rows * hidden, tokens=rows)
     x = shuffle(x, f"{label}_dispatch")
     x = _over_tensor_axis(tape, x, rank, GATHER_IN, rows=rows, name=f"{label}_dispatched")
+    received = rows * workload.gathered_shards
+    regroups = workload.expert_parallel > 1 and workload.local_experts > 1
+    if regroups:  # rows come by the rank that sent them
+        x = permute(x, name=f"{label}_by_expert", makes=received * hidden, tokens=received)
     x = (_grouped if workload.grouped_experts else _experts)(tape, x, rank, label=label)
+    if regroups:
+        x = permute(x, name=f"{label}_by_rank", makes=received * hidden, tokens=received)
     x = _over_tensor_axis(tape, x, rank, SCATTER_OUT, rows=rows, name=f"{label}_dispatched")
     x = shuffle(x, f"{label}_combine")
-    x = permute(x, name=f"{label}_unpermute")
+    x = permute(x, name=f"{label}_unpermute", makes=rows * hidden, tokens=rows)
     x = of_tokens(x, ("moe_sum_topk", "moe_repeat_topk"), makes=rows * hidden)
     if not workload.weighted_activation:
         tape.save_for_backward(rows * hidden)

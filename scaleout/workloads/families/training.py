@@ -257,6 +257,11 @@ class Training(WithFramework):
             )
 
     @property
+    def issued_whole(self) -> bool:
+        """Whether a step is one: decode, as a CUDA graph, or what the framework compiles."""
+        return self.mode == "decode" or super().issued_whole
+
+    @property
     def microbatch_size(self) -> int:
         """Sequences of a micro-batch."""
         return self.microbatch or self.batch_per_replica

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaleout.cluster.topology.fabric import SUFFIXES, Fabric, fabric_of, load_fabric
 from scaleout.cluster.topology.kinds.kind import DimensionKind, Edge, edges_in_order
+from scaleout.config.units import counted
 from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ class Graph(DimensionKind):
         super().check(dimension)
         if dimension.fabric is not None and dimension.fabric.num_ranks != dimension.size:
             raise ConfigError(
-                f"the graph has {dimension.fabric.num_ranks} ranks, and the dimension's size is {dimension.size}"
+                f"the graph has {counted(dimension.fabric.num_ranks, 'rank')}, and the dimension's "
+                f"size is {dimension.size}"
             )
 
     def read(self, entry: "DimensionFile", folder: Path) -> dict[str, Any]:
@@ -45,7 +47,9 @@ class Graph(DimensionKind):
         else:
             fabric = fabric_of(entry.size, entry.switches, [_link(link, entry) for link in entry.links])
         if fabric.num_ranks != entry.size:
-            raise ConfigError(f"the graph in {entry.file!r} has {fabric.num_ranks} ranks, and the size is {entry.size}")
+            raise ConfigError(
+                f"the graph in {entry.file!r} has {counted(fabric.num_ranks, 'rank')}, and the size is {entry.size}"
+            )
         return fields_of(fabric)
 
     def example(self, size: int) -> dict[str, Any]:

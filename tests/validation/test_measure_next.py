@@ -1,0 +1,42 @@
+"""Lists of what to measure: written by a run, taken by `scaleout measure`."""
+
+import json
+
+import pytest
+
+from scaleout.errors import ConfigError
+from scaleout.validation.measure.experiments import check_rows, listed
+
+
+def test_what_a_run_lists_is_what_measure_takes(scaleout, tmp_path):
+    file = tmp_path / "next.jsonl"
+    changes = ("--set", "layers=2", "--set", "tensor_parallel=4", "--set", "data_parallel=2")
+    code, _, _ = scaleout("run", "llama-3-8b", *changes, "--device", "a100-80g", "--measure-next", file)
+    assert code == 0
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert rows[0]["experiment"] == "kernels"
+    assert rows[0]["op"] == "gemm"
+    code, out, _ = scaleout("measure", file, "--output", tmp_path / "m", "--plan", "--gpus", "8")
+    assert code == 0
+    planned = [json.loads(line) for line in out.splitlines()]
+    assert len(planned) == len(rows)
+    assert {row["experiment"] for row in planned} == {row["experiment"] for row in rows}
+    for name, found in listed(rows, where="here").items():
+        assert check_rows(name, found, gpus=8)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [([{"op": "gemm"}], "experiment None"), ([{"experiment": "kernel"}], "did you mean"), ([], "holds no rows")],
+)
+def test_a_list_of_something_else_is_refused(rows, message):
+    with pytest.raises(ConfigError, match=message):
+        listed(rows, where="f.jsonl")
+
+
+def test_options_that_say_what_to_measure_as_well_are_refused(scaleout, tmp_path):
+    file = tmp_path / "next.jsonl"
+    file.write_text(json.dumps({"experiment": "host", "step": "loop"}) + "\n")
+    code, _, error = scaleout("measure", file, "--quick", "--output", tmp_path / "m", "--plan")
+    assert code == 2
+    assert "leave out" in error
