@@ -14,7 +14,6 @@ import numpy.typing as npt
 from scaleout.program.graph import NONE, Bools, Floats, Ints
 from scaleout.program.operations import Kernel
 
-
 Indices = npt.NDArray[np.int32]
 """Numbers of tasks, streams and instances, of which there may be millions: memory holds fewer than 2^31 tasks."""
 
@@ -26,6 +25,11 @@ def offsets_of(sizes: Ints | Indices) -> Ints:
     return offsets
 
 
+def narrow(offsets: Ints) -> Ints | Indices:
+    """Return offsets in half of the memory, where they are small enough."""
+    return offsets.astype(np.int32) if offsets[-1] <= np.iinfo(np.int32).max else offsets
+
+
 @dataclass(frozen=True, eq=False)
 class Tasks:
     """Tasks with dependencies, streams and ports."""
@@ -34,7 +38,7 @@ class Tasks:
     occupancy_s: Floats  # (N,), 0 to `duration_s`
     stream: Indices  # (N,), or `NONE` for a task that holds no stream
     priority: Ints  # (N,)
-    user_offsets: Ints  # (N + 1,)
+    user_offsets: Ints | Indices  # (N + 1,)
     users: Indices  # (E,), the tasks that depend on each
     num_dependencies: Indices  # (N,)
     instance: Indices  # (N,), or `NONE`

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from scaleout.cluster.topology.communication_library import ResourceUse
 from scaleout.cluster.topology.peers import check_peer, named_back, peer_of
@@ -21,8 +20,9 @@ from scaleout.errors import GraphError, SimulationError
 from scaleout.network.alpha_beta.cost import CollectiveCost, one_sided
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
 from scaleout.program.operations import Kernel
-from scaleout.simulation.columns import NOTHING_SHARED, Indices, Sharing, Tasks, offsets_of
+from scaleout.simulation.columns import NOTHING_SHARED, Indices, Sharing, Tasks, narrow, offsets_of
 from scaleout.simulation.folded_program import CollectiveInstance, CollectiveInstances, FoldedProgram
+from scaleout.simulation.result import Served
 
 if TYPE_CHECKING:
     from scaleout.network.flow.instances import LinkNetwork
@@ -158,8 +158,8 @@ def _size_of(folded: FoldedProgram, send: tuple[int, int], receive: tuple[int, i
 
 def tasks_of(
     folded: FoldedProgram, instances: CollectiveInstances, links: "LinkNetwork | None", use: ResourceUse | None
-) -> tuple[Tasks, Sharing, npt.NDArray[np.object_]]:
-    """Lay out what the engine runs, what shares devices (nothing without `use`), and each task's algorithm.
+) -> tuple[Tasks, Sharing, Served]:
+    """Lay out what the engine runs, what shares devices (nothing without `use`), and what serves each task.
 
     What links or devices time has no duration of its own.
     """
@@ -170,9 +170,11 @@ def tasks_of(
     of_task = np.repeat(of_instance, sizes)
     duration_s = _durations(folded)
     occupancy_s = duration_s.copy()
-    instance_of, algorithms = np.full(len(duration_s), NONE, np.int32), np.full(len(duration_s), "", object)
-    for column, values in ((duration_s, "lasts_s"), (occupancy_s, "holds_s"), (algorithms, "served_by")):
-        column[instances.tasks] = np.array([getattr(cost, values) for cost in costs], column.dtype)[of_task]
+    instance_of, served_by = np.full(len(duration_s), NONE, np.int32), np.zeros(len(duration_s), np.int16)
+    number_of = {name: number for number, name in enumerate(dict.fromkeys(["", *(cost.served_by for cost in costs)]))}
+    duration_s[instances.tasks] = np.array([cost.lasts_s for cost in costs], float)[of_task]
+    occupancy_s[instances.tasks] = np.array([cost.holds_s for cost in costs], float)[of_task]
+    served_by[instances.tasks] = np.array([number_of[cost.served_by] for cost in costs], np.int16)[of_task]
     instance_of[instances.tasks] = np.repeat(np.arange(len(sizes)), sizes)
     laid = _Laid(folded, len(sizes), use, duration_s, occupancy_s, *_dependencies(folded), instance_of)
     _add_messages(laid, links)
@@ -188,7 +190,7 @@ def tasks_of(
         _rows([cost.port_s for cost in costs], of_instance, laid.port_s, len(sharing.kernel_instance))[1],
         folded.column("issue_s"),
     )  # fmt: skip
-    return tasks, sharing, algorithms
+    return tasks, sharing, Served(served_by, tuple(number_of))
 
 
 def _rows(
@@ -275,7 +277,7 @@ class _Laid:
     resource_use: ResourceUse | None
     duration_s: Floats
     occupancy_s: Floats
-    user_offsets: Ints
+    user_offsets: Ints | Indices
     users: Indices
     counts: Indices
     instance_of: Indices
@@ -411,14 +413,14 @@ def _share_message(laid: _Laid, message: Message, instance: int, lasts_s: float)
     laid.transfers.append((instance, lasts_s, int(laid.folded.graphs[number].group[node]), len(devices)))
 
 
-def _with_receives(laid: _Laid) -> tuple[Ints, Indices]:
+def _with_receives(laid: _Laid) -> tuple[Ints | Indices, Indices]:
     """Add the receives that follow sends to the users of these, and to the counts."""
     if not laid.follows:
         return laid.user_offsets, laid.users
     sends, receives = np.array(sorted(laid.follows), np.int64).T
     np.add.at(laid.counts, receives, 1)
     users = np.insert(laid.users, laid.user_offsets[sends + 1], receives)
-    return laid.user_offsets + offsets_of(np.bincount(sends, minlength=len(laid.counts))), users
+    return narrow(laid.user_offsets + offsets_of(np.bincount(sends, minlength=len(laid.counts)))), users
 
 
 def _durations(folded: FoldedProgram) -> Floats:
@@ -433,7 +435,7 @@ def _durations(folded: FoldedProgram) -> Floats:
     return duration_s
 
 
-def _dependencies(folded: FoldedProgram) -> tuple[Ints, Indices, Indices]:
+def _dependencies(folded: FoldedProgram) -> tuple[Ints | Indices, Indices, Indices]:
     """Users of each task, as offsets and tasks, and how many tasks it depends on."""
     known: dict[tuple[int, int], tuple[slice, int]] = {}  # to the tasks of a graph, and its first user
     numbers, counts = np.zeros(folded.offsets[-1], np.int32), np.zeros(folded.offsets[-1], np.int32)
@@ -451,7 +453,7 @@ def _dependencies(folded: FoldedProgram) -> tuple[Ints, Indices, Indices]:
         numbers[here] = np.bincount(graph.dependencies, minlength=len(graph))
         waiting = np.repeat(np.arange(offset, offset + len(graph)), counts[here])
         users[begin:end] = waiting[np.argsort(graph.dependencies, kind="stable")]
-    return offsets_of(numbers), users, counts
+    return narrow(offsets_of(numbers)), users, counts
 
 
 def _register(

@@ -11,7 +11,7 @@ from scaleout.network.flow.incremental_max_min import ENTRY
 from scaleout.network.flow.instances import LinkNetwork
 from scaleout.program.graph import NONE, Floats, Ints
 from scaleout.program.operations import Kernel
-from scaleout.simulation.columns import Sharing, Tasks, Times, offsets_of
+from scaleout.simulation.columns import Indices, Sharing, Tasks, Times, offsets_of
 from scaleout.simulation.contention import Contention
 from scaleout.simulation.core import devices, links
 from scaleout.simulation.core.loop import (
@@ -35,7 +35,7 @@ _LONG = 2_000_000
 """Tasks that Python takes longer for than compiling takes."""
 
 
-def _numbered(values: Ints) -> tuple[Table, int]:
+def _numbered(values: Ints | Indices) -> tuple[Table, int]:
     """Number whole numbers from zero by size, but for `NONE`; return these, and how many there are."""
     is_used = np.zeros(values.max(initial=NONE) + 2, bool)
     is_used[values + 1] = True
@@ -132,7 +132,7 @@ def _devices_of(tasks: Tasks, sharing: Sharing, contention: Contention | None, n
     slots, rows = np.zeros((len(shared), num_slots), devices.SLOT), 0 if contention is None else num_transfers
     instances = np.zeros(rows + slots.size, devices.INSTANCE)
     kind_of, number_of = (np.zeros(len(tasks.instance_size) if len(instances) else 0, kind) for kind in ("i1", "i4"))
-    pair_of_task, limits = np.full(len(tasks), NONE, np.int32), np.zeros(2)
+    pair_of_task, limits = np.full(len(tasks) if len(instances) else 0, NONE, np.int32), np.zeros(2)
     if contention is not None:
         limits[:] = contention.resource_use.queue_s, contention.device.num_sms
         kinds["isolated_s"], kinds["first_entry"] = [isolated_s for _, isolated_s in sharing.kernels], NONE
