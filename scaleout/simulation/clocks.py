@@ -90,11 +90,9 @@ def _at_limit(program: Program, device: Device, *, mean_over_s: float, at_limit_
 
 def _joules(graph: ExecutionGraph, power: Power) -> Floats:
     """Energy of each node's kernel at full clock, shape (N,)."""
-    joules = np.zeros(len(graph))
-    nodes = np.flatnonzero((graph.kind == NodeKind.COMPUTE) & (graph.kernel != NONE))
-    for node, index, seconds in zip(nodes, graph.kernel[nodes], graph.duration_s[nodes], strict=True):
-        joules[node] = power.joules(graph.kernels[index], seconds)
-    return joules
+    of_flops = np.array([power.flop_joules(kernel) for kernel in graph.kernels] + [None], np.float64)[graph.kernel]
+    joules = np.where(np.isnan(of_flops), power.other_w * graph.duration_s, of_flops)  # `NONE` is the last entry
+    return np.where((graph.kind == NodeKind.COMPUTE) & (graph.kernel != NONE), joules, 0.0)
 
 
 def joules_of_rank(program: Program, graph: ExecutionGraph, rank: int, power: Power) -> float:
@@ -104,12 +102,14 @@ def joules_of_rank(program: Program, graph: ExecutionGraph, rank: int, power: Po
 
 def _sent_joules(program: Program, graph: ExecutionGraph, rank: int, power: Power) -> float:
     """Energy of what the collectives of a rank send."""
-    joules = 0.0
-    for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
+    nodes = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE)
+    pairs = graph.collective[nodes] * len(program.groups) + graph.group[nodes]
+    _, firsts, numbers = np.unique(pairs, return_index=True, return_inverse=True)
+    per_byte = np.zeros(len(firsts))
+    for number, node in enumerate(nodes[firsts].tolist()):
         kind, ranks = graph.operation(node), len(program.groups[graph.group[node]].of(rank))
-        per_byte = getattr(power.sent, kind, 0.0)
-        joules += per_byte * BUS_FACTORS[kind](ranks) * float(graph.bytes[node])
-    return joules
+        per_byte[number] = getattr(power.sent, kind, 0.0) * BUS_FACTORS[kind](ranks)
+    return float(np.cumsum(per_byte[numbers] * graph.bytes[nodes])[-1]) if nodes.size else 0.0
 
 
 def _slowed(graph: ExecutionGraph, power: Power, factor: float, *, stays: bool) -> ExecutionGraph:

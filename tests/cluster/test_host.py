@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from scaleout.analysis import breakdown as analysis
 from scaleout.cluster.device.annotate import time_kernels
-from scaleout.cluster.device.host import issue
+from scaleout.cluster.device.host import calls_of, issue
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
-from scaleout.program.graph import GraphBuilder, NodeRole
+from scaleout.program.graph import NONE, GraphBuilder, NodeKind, NodeRole
 from scaleout.program.operations import kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
@@ -90,6 +90,36 @@ def test_calls_by_hand():
     gaps = issued.graphs[0].duration_s - plain.graphs[0].duration_s
     assert gaps[[0, 2, 4]] == pytest.approx(H200.launch_gap_s)
     assert gaps[3] == 0
+
+
+DOES = {
+    "gemm": lambda graph: graph.compute(kernel("gemm", dtype="bf16", M=8, N=8, K=8)),
+    "larger gemm": lambda graph: graph.compute(kernel("gemm", dtype="bf16", M=16, N=8, K=8)),
+    "gelu": lambda graph: graph.compute(kernel("gelu_fwd", dtype="bf16", elements=8)),
+    "all_reduce": lambda graph: graph.collective("all_reduce", 8, group=0),
+    "all_gather": lambda graph: graph.collective("all_gather", 8, group=0),
+    "send": lambda graph: graph.add((), name="sent", kind=NodeKind.SEND, peer=1, bytes=8),
+    "put": lambda graph: graph.add((), name="sent", kind=NodeKind.SEND, peer=1, bytes=8, collective=0),
+    "join": lambda graph: graph.join(()),
+}
+ROLES = (NodeRole.FORWARD, NodeRole.BACKWARD, NodeRole.RECOMPUTE, NodeRole.LOOP, NodeRole.OPTIMIZER)
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(DOES)), st.sampled_from(ROLES)), max_size=30))
+def test_calls_of_a_graph_are_those_of_its_nodes(nodes):
+    builder = GraphBuilder("any")
+    for does, role in nodes:
+        builder.enter("any", role)
+        DOES[does](builder)
+    graph = builder.build()
+    calls, numbers = calls_of(graph)
+    trains = any(role & (NodeRole.BACKWARD | NodeRole.RECOMPUTE) for _, role in nodes)
+    plain = "forward" if trains else "no_grad"
+    directions = {NodeRole.LOOP: "loop", NodeRole.BACKWARD: "backward"}
+    assert len(calls) == len(set(calls)) == numbers.max(initial=NONE) + 1
+    for node, (does, role) in enumerate(nodes):
+        call = None if does == "join" else (graph.operation(node), directions.get(role, plain))
+        assert (None if numbers[node] == NONE else calls[numbers[node]]) == call
 
 
 def test_each_microbatch_starts_its_own_passes():

@@ -21,7 +21,14 @@ from scaleout.network.collectives import BUS_FACTORS
 from scaleout.program.graph import GraphBuilder
 from scaleout.program.operations import kernel
 from scaleout.program.program import GroupFamily, Program
-from scaleout.simulation.clocks import STEPS_FROM_COLD_START, at_full_clock, cold_start, settled, sustained
+from scaleout.simulation.clocks import (
+    STEPS_FROM_COLD_START,
+    at_full_clock,
+    cold_start,
+    joules_of_rank,
+    settled,
+    sustained,
+)
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.comparison import compare
 from scaleout.validation.measured.rows import Row, simulated
@@ -146,6 +153,32 @@ def test_what_collectives_send_counts_as_kernels_do():
                                                            0.75e9 * sent["all_gather"])):  # fmt: skip
         slowed_s = sustained(with_sent(*kinds), H200, step_s=step_s).graphs[0].duration_s
         assert slowed_s[0] / cool_s[0] == pytest.approx(H200.power.slowdown(energy + more, step_s))
+
+
+KINDS = ("all_reduce", "all_gather", "broadcast")
+
+
+@given(
+    st.lists(st.one_of(st.sampled_from((GEMM, ADDITION)), st.tuples(st.sampled_from(KINDS), st.sampled_from((0, 1))))),
+    st.integers(0, 3),
+)
+def test_the_energy_of_a_rank_is_that_of_its_nodes_one_by_one(nodes, rank):
+    groups = GroupFamily("pairs", ((0, 1), (2, 3))), GroupFamily("world", ((0, 1, 2, 3),))
+    graph, sent_j = GraphBuilder("step"), 0.0
+    for number, node in enumerate(nodes):
+        if node in (GEMM, ADDITION):
+            graph.compute(node)
+            continue
+        kind, group = node
+        graph.collective(kind, 1000 + number, group=group)
+        sent_j += getattr(H200.power.sent, kind, 0.0) * BUS_FACTORS[kind]((2, 4)[group]) * (1000 + number)
+    program = time_kernels(Program("p", (graph.build(),), np.zeros(4, np.int64), groups), H200)
+    (step,) = program.graphs
+    calls = [node if node in (GEMM, ADDITION) else None for node in nodes]
+    joules = [
+        H200.power.joules(call, time_s) if call else 0.0 for call, time_s in zip(calls, step.duration_s, strict=True)
+    ]
+    assert joules_of_rank(program, step, rank, H200.power) == float(np.sum(joules)) + sent_j
 
 
 def test_measured_collectives_draw_the_energy_of_what_they_send():

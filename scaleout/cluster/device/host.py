@@ -14,7 +14,7 @@ import numpy as np
 from scaleout.cluster.device.spec import Device
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError
-from scaleout.program.graph import NONE, ExecutionGraph, NodeKind, NodeRole
+from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind, NodeRole
 from scaleout.program.program import Program
 from scaleout.program.reorder import gathers_parameters
 
@@ -69,9 +69,8 @@ def unknown_costs(device: Device) -> list[str]:
 
 
 def _issued(graph: ExecutionGraph, device: Device, *, blocking: bool) -> ExecutionGraph:
-    costs_s = np.zeros(len(graph))
-    for call, nodes in calls_of(graph).items():
-        costs_s[nodes] = call_s(call, device)
+    calls, numbers = calls_of(graph)
+    costs_s = np.array([call_s(call, device) for call in calls] + [0.0])[numbers]  # `NONE` is the last entry
     trains = _trains(graph)
     changes = (graph.microbatch[1:] != graph.microbatch[:-1]) | (graph.stage[1:] != graph.stage[:-1])
     gathers = gathers_parameters(graph)
@@ -103,16 +102,23 @@ Call = tuple[str, str]
 """An operation and its direction: forward, backward, no_grad or loop."""
 
 
-def calls_of(graph: ExecutionGraph) -> dict[Call, list[int]]:
-    """Return the host's calls, each with the nodes that it issues; recomputed nodes are issued as forward ones."""
+def calls_of(graph: ExecutionGraph) -> tuple[tuple[Call, ...], Ints]:
+    """Return the host's different calls, and which of them issues each node, (N,), `NONE` for none.
+
+    Recomputed nodes are issued as forward ones.
+    """
+    names = ("loop", "backward", "forward" if _trains(graph) else "no_grad")
     backward = graph.has_role(NodeRole.BACKWARD | NodeRole.DEFERRED | NodeRole.REDUCTION)
-    plain = np.where(backward, "backward", "forward" if _trains(graph) else "no_grad")
-    directions = np.where(graph.has_role(NodeRole.LOOP), "loop", plain).tolist()
-    is_call = (graph.kind != NodeKind.COMPUTE) | (graph.kernel != NONE)
-    found: dict[Call, list[int]] = {}
-    for node in np.flatnonzero(is_call).tolist():
-        found.setdefault((graph.operation(node), directions[node]), []).append(node)
-    return found
+    directions = np.where(graph.has_role(NodeRole.LOOP), 0, np.where(backward, 1, 2))
+    nodes = np.flatnonzero((graph.kind != NodeKind.COMPUTE) | (graph.kernel != NONE))
+    columns = [(column - NONE)[nodes] for column in (graph.kernel, graph.collective, graph.kind, directions)]
+    alike = np.ravel_multi_index(columns, [int(column.max(initial=0)) + 1 for column in columns])
+    _, firsts, members = np.unique(alike, return_index=True, return_inverse=True)
+    found = [(graph.operation(node), names[directions[node]]) for node in nodes[firsts].tolist()]
+    calls = {call: number for number, call in enumerate(dict.fromkeys(found))}
+    numbers = np.full(len(graph), NONE)
+    numbers[nodes] = np.array([calls[call] for call in found], np.int64)[members]
+    return tuple(calls), numbers
 
 
 def call_s(call: Call, device: Device) -> float:

@@ -79,7 +79,10 @@ class Work:
     @functools.cached_property
     def calls(self) -> dict[Call, int]:
         """Call of the host to how often it makes it."""
-        return {} if self.graph is None else {call: len(nodes) for call, nodes in calls_of(self.graph).items()}
+        if self.graph is None:
+            return {}
+        calls, numbers = calls_of(self.graph)
+        return dict(zip(calls, np.bincount(numbers[numbers != NONE], minlength=len(calls)).tolist(), strict=True))
 
     @functools.cached_property
     def has_messages(self) -> bool:
