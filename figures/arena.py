@@ -1,6 +1,6 @@
 """Write docs/arena.md: scaleout, other tools and a straw man on the same published steps.
 
-    python figures/arena.py [--tables TABLES] [--output FILE]
+    python figures/arena.py [--tables TABLES] [--output FOLDER]
 
 TABLES is a file of published tables. `scaleout validate TABLES --table ID --arena` prints one table's.
 """
@@ -13,7 +13,7 @@ from scaleout.validation.measured.arena import Contender, arena
 from scaleout.validation.measured.compare import Compared, compare_files
 
 SHARED = Path(__file__).parents[2] / "shared" / "validation" / "tables.json"
-PAGE = Path(__file__).parents[1] / "docs" / "arena.md"
+DOCS = Path(__file__).parents[1] / "docs"
 TABLES = {
     "megatron_seqsel_tab5": "Megatron-LM's steps, 22B to 1T on up to 512 A100",
     "vtrain_multi": "vTrain's steps of Megatron-DeepSpeed, 3.6B to 175B on 64 to 512 A100",
@@ -57,8 +57,11 @@ def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tables", type=Path, default=SHARED, help="file of published tables")
-    parser.add_argument("--output", type=Path, default=PAGE, help="file to write")
+    parser.add_argument("--output", type=Path, default=DOCS, help="folder for arena.md")
     options = parser.parse_args()
+    if not options.tables.is_file():
+        print(f"{options.tables} is not here: nothing is scored; give --tables")
+        return
     rows: list[Compared] = []
     sections = []
     for name, title in TABLES.items():
@@ -66,8 +69,10 @@ def main() -> None:
         rows += found
         sections.append(section(title, arena(found)))
     sources = "\n".join(f"- {each.tool}: {each.source}" for each in arena(rows))
+    options.output.mkdir(parents=True, exist_ok=True)
     write_text(
-        options.output, f"{HEAD}{section('All of them', arena(rows))}{''.join(sections)}\n## Sources\n\n{sources}\n"
+        options.output / "arena.md",
+        f"{HEAD}{section('All of them', arena(rows))}{''.join(sections)}\n## Sources\n\n{sources}\n",
     )
 
 

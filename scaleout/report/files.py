@@ -143,7 +143,7 @@ def _columns(outcome: "Outcome") -> list[dict[str, Any]]:
             "start_s": line.start_s,
             "end_s": line.end_s,
             "duration_s": line.duration_s,
-            "algorithm": list(line.algorithm),
+            "algorithm": line.algorithm,
             "critical": [(line.ranks[0], node) in critical for node in range(len(line.graph))],
         }
         for line in outcome.result.timelines

@@ -14,12 +14,20 @@ import numpy.typing as npt
 from scaleout.program.graph import NONE, Bools, Floats, Ints
 from scaleout.program.operations import Kernel
 
+Indices = npt.NDArray[np.int32]
+"""Numbers of tasks, streams and instances, of which there may be millions: memory holds fewer than 2^31 tasks."""
 
-def offsets_of(sizes: Ints) -> Ints:
+
+def offsets_of(sizes: Ints | Indices) -> Ints:
     """Return where rows of (N,) sizes that lie one behind another begin and end, (N + 1,)."""
     offsets = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
     return offsets
+
+
+def narrow(offsets: Ints) -> Ints | Indices:
+    """Return offsets in half of the memory, where they are small enough."""
+    return offsets.astype(np.int32) if offsets[-1] <= np.iinfo(np.int32).max else offsets
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,12 +36,12 @@ class Tasks:
 
     duration_s: Floats  # (N,); NaN where links or devices time a task
     occupancy_s: Floats  # (N,), 0 to `duration_s`
-    stream: Ints  # (N,), or `NONE` for a task that holds no stream
+    stream: Indices  # (N,), or `NONE` for a task that holds no stream
     priority: Ints  # (N,)
-    user_offsets: Ints  # (N + 1,)
-    users: Ints  # (E,), the tasks that depend on each
-    num_dependencies: Ints  # (N,)
-    instance: Ints  # (N,), or `NONE`
+    user_offsets: Ints | Indices  # (N + 1,)
+    users: Indices  # (E,), the tasks that depend on each
+    num_dependencies: Indices  # (N,)
+    instance: Indices  # (N,), or `NONE`
     instance_size: Ints  # (M,), members that must arrive
     port_offsets: Ints  # (M + 1,)
     ports: Ints  # (Q,), the ports that each instance holds
@@ -53,8 +61,9 @@ class Tasks:
         plain |= {"user_offsets": np.cumsum([0, *map(len, users or [()] * size)]), "users": flat}
         plain |= {"num_dependencies": np.bincount(flat, minlength=size), "instance_size": (), "ports": (), "port_s": ()}
         plain |= {"port_offsets": [0] * (1 + np.size(columns.get("instance_size", ())))}
+        kinds = dict.fromkeys(("stream", "users", "num_dependencies", "instance"), np.int32)
         arrays: dict[str, Any] = {
-            name: np.array(values, np.float64 if name.endswith("_s") else np.int64)
+            name: np.array(values, np.float64 if name.endswith("_s") else kinds.get(name, np.int64))
             for name, values in {**plain, **columns}.items()
         }
         return cls(**arrays)
@@ -97,6 +106,6 @@ class Times:
 
     start_s: Floats
     end_s: Floats
-    cause: Ints
-    posted: Ints  # (N,) 1 where a task arrived at an instance that never started, else 0
+    cause: Indices
+    posted: Bools  # (N,) where a task arrived at an instance that never started
     released_s: Floats  # (N,) when it released its stream

@@ -87,10 +87,10 @@ class _Engine:
                 else:
                     self.finish(which, kind)
             self.take_streams()
-        start_s, posted = np.array(self.start_s), np.zeros(len(self.start_s), np.int64)
+        start_s, posted = np.array(self.start_s), np.zeros(len(self.start_s), bool)
         arrived = [stream.holder for stream in self.streams.values() if stream.holder != NONE]
         posted[arrived] = np.isnan(start_s[arrived])
-        return Times(start_s, np.array(self.end_s), np.array(self.cause, np.int64), posted, np.array(self.released_s))
+        return Times(start_s, np.array(self.end_s), np.array(self.cause, np.int32), posted, np.array(self.released_s))
 
     def advance(self) -> bool:
         """Go to the next event of all and end what links and devices end then; return False if there is none."""

@@ -86,8 +86,13 @@ class FoldedProgram:
         return [0, *np.cumsum([len(graph) for graph in self.graphs]).tolist()]
 
     def column(self, name: str) -> Any:
-        """Return a column of the graphs of all classes, one after another, (N,)."""
-        return np.concatenate([getattr(graph, name) for graph in self.graphs])
+        """Return a column of the graphs of all classes, one after another, (N,); zeros take no memory."""
+        parts = [getattr(graph, name) for graph in self.graphs]
+        column = np.zeros(self.offsets[-1], parts[0].dtype)
+        for offset, part in zip(self.offsets, parts, strict=False):
+            if part.any():
+                column[offset : offset + len(part)] = part
+        return column
 
     def locate(self, task: int) -> tuple[int, int]:
         """Return the class and the index within its graph of a task."""

@@ -1,7 +1,9 @@
 """What a simulation found: when each node of each class of ranks ran, and how collectives were carried out."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +11,19 @@ import numpy.typing as npt
 from scaleout.network.flow.link_traffic import LinkTraffic, LinkUse
 from scaleout.program.graph import NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
 from scaleout.program.program import Program
+
+
+class Served(NamedTuple):
+    """The algorithm that serves each of N nodes."""
+
+    number: npt.NDArray[np.int16]  # (N,) index into `names`
+    names: tuple[str, ...]  # "" is that of what is no collective
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> "Served":
+        """Number the names of nodes."""
+        number_of: dict[str, int] = {}
+        return cls(np.array([number_of.setdefault(name, len(number_of)) for name in names], np.int16), (*number_of,))
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,8 +37,13 @@ class Timeline:
     duration_s: Floats  # (N,) network time included
     # (N,) how long it held its stream; shorter than its duration while its last bytes are in flight
     occupancy_s: Floats
-    cause: Ints  # (N,) what each node waited for last: an index into the `Result`'s nodes, or `NONE`
-    algorithm: tuple[str, ...]  # length N, the collective algorithm used, or ""
+    cause: npt.NDArray[np.int32]  # (N,) what each node waited for last: an index into the `Result`'s nodes, or `NONE`
+    served: Served
+
+    @cached_property
+    def algorithm(self) -> list[str]:
+        """The collective algorithm that each of N nodes used, or ""."""
+        return [self.served.names[number] for number in self.served.number.tolist()]
 
     @cached_property
     def is_communication(self) -> npt.NDArray[np.bool_]:

@@ -27,7 +27,7 @@ from scaleout.simulation.fold import fold
 from scaleout.simulation.fold_links import fold_on_links
 from scaleout.simulation.folded_program import CollectiveInstances, FoldedProgram, describe, instances_of
 from scaleout.simulation.options import check_network
-from scaleout.simulation.result import Result, Timeline
+from scaleout.simulation.result import Result, Served, Timeline
 from scaleout.simulation.tasks import tasks_of
 from scaleout.simulation.what_if import slow_ranks
 
@@ -78,13 +78,13 @@ def simulate(
         links = LinkNetwork(every_link, alike)
     instances = instances_of(folded)
     shares = contention if contention is not None and _overlaps(folded) else None
-    tasks, sharing, chosen = tasks_of(folded, instances, links, None if shares is None else shares.resource_use)
+    tasks, sharing, served = tasks_of(folded, instances, links, None if shares is None else shares.resource_use)
     times = _times(tasks, sharing, shares, links)
     if np.isnan(times.start_s).any():
         raise SimulationError(_why_stuck(folded, tasks, times, instances))
     lasts_s, holds_s = tasks.duration_s, tasks.occupancy_s
     del tasks, sharing, instances  # half of the memory that a simulation of millions of tasks takes
-    result = _result(folded, lasts_s, holds_s, times, chosen, network=network)
+    result = _result(folded, lasts_s, holds_s, times, served, network=network)
     if links is None:
         return result
     traffic = LinkTraffic(links.traffic.links, links.alike[NONE], links.traffic.link_bytes, result.makespan_s)
@@ -138,7 +138,7 @@ def _times(tasks: Tasks, sharing: Sharing, contention: Contention | None, links:
 
 
 def _result(
-    folded: FoldedProgram, duration: Floats, occupancy: Floats, times: Times, chosen: list[str], *, network: str
+    folded: FoldedProgram, duration: Floats, occupancy: Floats, times: Times, served: Served, *, network: str
 ) -> Result:
     """Return what was found; times that links or devices gave are put into `duration` and `occupancy`."""
     shared = np.isnan(duration)
@@ -159,7 +159,7 @@ def _result(
                 duration[part],
                 occupancy[part],
                 times.cause[part],
-                tuple(chosen[part]),
+                Served(served.number[part], served.names),
             )
         )
     return Result(folded.program, folded.topology.name, network, tuple(timelines))

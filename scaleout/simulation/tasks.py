@@ -20,8 +20,9 @@ from scaleout.errors import GraphError, SimulationError
 from scaleout.network.alpha_beta.cost import CollectiveCost, one_sided
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
 from scaleout.program.operations import Kernel
-from scaleout.simulation.columns import NOTHING_SHARED, Sharing, Tasks, offsets_of
+from scaleout.simulation.columns import NOTHING_SHARED, Indices, Sharing, Tasks, narrow, offsets_of
 from scaleout.simulation.folded_program import CollectiveInstance, CollectiveInstances, FoldedProgram
+from scaleout.simulation.result import Served
 
 if TYPE_CHECKING:
     from scaleout.network.flow.instances import LinkNetwork
@@ -157,8 +158,8 @@ def _size_of(folded: FoldedProgram, send: tuple[int, int], receive: tuple[int, i
 
 def tasks_of(
     folded: FoldedProgram, instances: CollectiveInstances, links: "LinkNetwork | None", use: ResourceUse | None
-) -> tuple[Tasks, Sharing, list[str]]:
-    """Lay out what the engine runs, what shares devices (nothing without `use`), and each task's algorithm.
+) -> tuple[Tasks, Sharing, Served]:
+    """Lay out what the engine runs, what shares devices (nothing without `use`), and what serves each task.
 
     What links or devices time has no duration of its own.
     """
@@ -169,9 +170,11 @@ def tasks_of(
     of_task = np.repeat(of_instance, sizes)
     duration_s = _durations(folded)
     occupancy_s = duration_s.copy()
-    instance_of, algorithms = np.full(len(duration_s), NONE), np.full(len(duration_s), "", object)
-    for column, values in ((duration_s, "lasts_s"), (occupancy_s, "holds_s"), (algorithms, "served_by")):
-        column[instances.tasks] = np.array([getattr(cost, values) for cost in costs], column.dtype)[of_task]
+    instance_of, served_by = np.full(len(duration_s), NONE, np.int32), np.zeros(len(duration_s), np.int16)
+    number_of = {name: number for number, name in enumerate(dict.fromkeys(["", *(cost.served_by for cost in costs)]))}
+    duration_s[instances.tasks] = np.array([cost.lasts_s for cost in costs], float)[of_task]
+    occupancy_s[instances.tasks] = np.array([cost.holds_s for cost in costs], float)[of_task]
+    served_by[instances.tasks] = np.array([number_of[cost.served_by] for cost in costs], np.int16)[of_task]
     instance_of[instances.tasks] = np.repeat(np.arange(len(sizes)), sizes)
     laid = _Laid(folded, len(sizes), use, duration_s, occupancy_s, *_dependencies(folded), instance_of)
     _add_messages(laid, links)
@@ -187,7 +190,7 @@ def tasks_of(
         _rows([cost.port_s for cost in costs], of_instance, laid.port_s, len(sharing.kernel_instance))[1],
         folded.column("issue_s"),
     )  # fmt: skip
-    return tasks, sharing, algorithms.tolist()
+    return tasks, sharing, Served(served_by, tuple(number_of))
 
 
 def _rows(
@@ -274,10 +277,10 @@ class _Laid:
     resource_use: ResourceUse | None
     duration_s: Floats
     occupancy_s: Floats
-    user_offsets: Ints
-    users: Ints
-    counts: Ints
-    instance_of: Ints
+    user_offsets: Ints | Indices
+    users: Indices
+    counts: Indices
+    instance_of: Indices
     sizes: list[int] = field(default_factory=list)
     ports: list[tuple[int, ...]] = field(default_factory=list)
     port_s: list[tuple[float, ...]] = field(default_factory=list)
@@ -410,14 +413,14 @@ def _share_message(laid: _Laid, message: Message, instance: int, lasts_s: float)
     laid.transfers.append((instance, lasts_s, int(laid.folded.graphs[number].group[node]), len(devices)))
 
 
-def _with_receives(laid: _Laid) -> tuple[Ints, Ints]:
+def _with_receives(laid: _Laid) -> tuple[Ints | Indices, Indices]:
     """Add the receives that follow sends to the users of these, and to the counts."""
     if not laid.follows:
         return laid.user_offsets, laid.users
     sends, receives = np.array(sorted(laid.follows), np.int64).T
     np.add.at(laid.counts, receives, 1)
     users = np.insert(laid.users, laid.user_offsets[sends + 1], receives)
-    return laid.user_offsets + offsets_of(np.bincount(sends, minlength=len(laid.counts))), users
+    return narrow(laid.user_offsets + offsets_of(np.bincount(sends, minlength=len(laid.counts)))), users
 
 
 def _durations(folded: FoldedProgram) -> Floats:
@@ -432,11 +435,11 @@ def _durations(folded: FoldedProgram) -> Floats:
     return duration_s
 
 
-def _dependencies(folded: FoldedProgram) -> tuple[Ints, Ints, Ints]:
+def _dependencies(folded: FoldedProgram) -> tuple[Ints | Indices, Indices, Indices]:
     """Users of each task, as offsets and tasks, and how many tasks it depends on."""
     known: dict[tuple[int, int], tuple[slice, int]] = {}  # to the tasks of a graph, and its first user
-    numbers, counts = np.zeros(folded.offsets[-1], np.int64), np.zeros(folded.offsets[-1], np.int64)
-    users, end = np.zeros(sum(len(graph.dependencies) for graph in folded.graphs), np.int64), 0
+    numbers, counts = np.zeros(folded.offsets[-1], np.int32), np.zeros(folded.offsets[-1], np.int32)
+    users, end = np.zeros(sum(len(graph.dependencies) for graph in folded.graphs), np.int32), 0
     for offset, graph in zip(folded.offsets, folded.graphs, strict=False):
         here, begin, end = slice(offset, offset + len(graph)), end, end + len(graph.dependencies)
         rows = (id(graph.dependency_offsets), id(graph.dependencies))
@@ -450,7 +453,7 @@ def _dependencies(folded: FoldedProgram) -> tuple[Ints, Ints, Ints]:
         numbers[here] = np.bincount(graph.dependencies, minlength=len(graph))
         waiting = np.repeat(np.arange(offset, offset + len(graph)), counts[here])
         users[begin:end] = waiting[np.argsort(graph.dependencies, kind="stable")]
-    return offsets_of(numbers), users, counts
+    return narrow(offsets_of(numbers)), users, counts
 
 
 def _register(
@@ -473,7 +476,7 @@ def _register(
             links.pace(indices)
 
 
-def _streams(folded: FoldedProgram) -> Ints:
+def _streams(folded: FoldedProgram) -> Indices:
     """One number for each stream of each class.
 
     Sends have a stream of their own, so that they do not hold up kernels, and puts one for each receiver. Receives of
@@ -481,7 +484,7 @@ def _streams(folded: FoldedProgram) -> Ints:
     """
     width = 2 + max((int(graph.stream.max()) for graph in folded.graphs if len(graph)), default=0)
     used, total = width * len(folded.graphs), folded.offsets[-1]
-    streams: list[Ints] = []
+    streams = np.empty(total, np.int32)
     for number, (graph, offset) in enumerate(zip(folded.graphs, folded.offsets, strict=False)):
         own = number * width + graph.stream
         own = np.where(graph.kind == NodeKind.SEND, number * width + width - 1, own)
@@ -492,5 +495,5 @@ def _streams(folded: FoldedProgram) -> Ints:
             )
             own[puts] = used + total + offset + first[same.reshape(-1)]
         waits = np.where(graph.group == NONE, NONE, used + offset + np.arange(len(graph)))
-        streams.append(np.where(graph.kind == NodeKind.RECV, waits, own))
-    return np.concatenate(streams)
+        streams[offset : offset + len(graph)] = np.where(graph.kind == NodeKind.RECV, waits, own)
+    return streams

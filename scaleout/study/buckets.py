@@ -40,12 +40,14 @@ def sweep_buckets(
     """Simulate a job with buckets of each size, reduced in each way.
 
     A bucket is reduced as soon as it holds so many bytes; 1 for one reduction a buffer of parameters. Ways are `AUTO`,
-    algorithms, or, where the topology has back ends, policies. `ConfigError` if there are no gradients to reduce, or a
-    way is none of these.
+    algorithms, or, where the topology has back ends, policies. `ConfigError` if there are no gradients to reduce, a
+    bucket holds nothing, or a way is none of these.
     """
     base = job.work
     if not isinstance(base, ModelFamily) or base.data_parallel == 1:
         raise ConfigError("buckets are of gradients that data-parallel ranks reduce; set data_parallel above 1")
+    if not all(sizes_bytes):
+        raise ConfigError("a bucket of 0 B holds nothing; give sizes of 1 B and more")
     rows = list[Bucketed]()
     for way in ways:
         options = _reduced(job.topology, way, job.options)

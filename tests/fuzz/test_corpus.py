@@ -29,6 +29,7 @@ DEEP = "[" * 40_000
 MINE = {"mine.yaml": as_yaml(tree(SMALL["transformer"])).encode()}
 COLLECTIVE = ("collective", "all_reduce", "--topology", "h200-node-4")
 COMMANDS = {
+    ("buckets", "llama-3-8b", "--set", "data_parallel=8", "--bytes", "0.0"): "holds nothing",
     ("run", "mine.yaml", "--output", ""): "an empty name is no directory",
     ("run", "mine.yaml", "--set", "layers=100000000"): "give at most 10,000",
     ("run", "dlrm-128", "--set", "top_layers=1000000000"): "give at most 10,000",

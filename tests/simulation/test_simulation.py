@@ -196,7 +196,7 @@ def test_a_barrier_is_a_message_to_everyone():
 
 def test_an_algorithm_can_be_asked_for():
     result = simulate(program(reduce), SWITCH, algorithms={"all_reduce": "ring"})
-    assert result.timelines[0].algorithm == ("ring",)
+    assert result.timelines[0].algorithm == ["ring"]
     said = refused(ConfigError, program(reduce), algorithms={"all_reduce": "rings"})
     assert "unknown collective algorithm 'rings'; did you mean 'ring'?" in said
 

@@ -34,7 +34,7 @@ from scaleout.program.graph import (
 )
 from scaleout.program.operations import TimeSource
 from scaleout.program.program import Program
-from scaleout.simulation.result import Result, Timeline
+from scaleout.simulation.result import Result, Served, Timeline
 
 KINDS = {"Ring": "ring", "Switch": "switch", "FullyConnected": "fully_connected"}
 """ASTRA-sim's kinds of dimension to ours."""
@@ -203,9 +203,9 @@ def result_of(outcome: Outcome, ours: Counterpart) -> Result:
     timelines = []
     for line, cause in zip(lines, causes, strict=True):
         start_s, end_s = (np.asarray(times * 1e-9, np.float64) for times in (line.start, line.end))
-        used = tuple(names.get(line.graph.operation(node), "") for node in range(len(line.graph)))
+        lasts_s, used = end_s - start_s, (names.get(line.graph.operation(node), "") for node in range(len(line.graph)))
         timelines.append(
-            Timeline(line.graph, line.ranks, start_s, end_s, end_s - start_s, end_s - start_s, cause, used)
+            Timeline(line.graph, line.ranks, start_s, end_s, lasts_s, lasts_s, cause.astype(np.int32), Served.of(used))
         )
     network = "aware" if job.aware else "unaware"
     return Result(ours.program, ours.topology.name, network, tuple(timelines))

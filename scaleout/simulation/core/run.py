@@ -11,7 +11,7 @@ from scaleout.network.flow.incremental_max_min import ENTRY
 from scaleout.network.flow.instances import LinkNetwork
 from scaleout.program.graph import NONE, Floats, Ints
 from scaleout.program.operations import Kernel
-from scaleout.simulation.columns import Sharing, Tasks, Times, offsets_of
+from scaleout.simulation.columns import Indices, Sharing, Tasks, Times, offsets_of
 from scaleout.simulation.contention import Contention
 from scaleout.simulation.core import devices, links
 from scaleout.simulation.core.loop import (
@@ -35,7 +35,7 @@ _LONG = 2_000_000
 """Tasks that Python takes longer for than compiling takes."""
 
 
-def _numbered(values: Ints) -> tuple[Table, int]:
+def _numbered(values: Ints | Indices) -> tuple[Table, int]:
     """Number whole numbers from zero by size, but for `NONE`; return these, and how many there are."""
     is_used = np.zeros(values.max(initial=NONE) + 2, bool)
     is_used[values + 1] = True
@@ -73,8 +73,8 @@ def _work_of(tasks: Tasks) -> tuple[Work, int]:
         stream_tasks=np.empty(first_in_stream[-1], np.int32),
         first_in_stream=first_in_stream,
         first_user=tasks.user_offsets,
-        users=tasks.users.astype(np.int32),
-        instance=tasks.instance.astype(np.int32),
+        users=tasks.users,
+        instance=tasks.instance,
         instance_size=tasks.instance_size.astype(np.int32),
         first_member=offsets_of(np.bincount(tasks.instance[members], minlength=num_instances)),
         rank=rank,
@@ -100,7 +100,7 @@ def _state_of(tasks: Tasks, work: Work, num_ports: int) -> State:
         end_s=np.full(n, np.nan),
         cause=np.full(n, NONE, np.int32),
         ready_cause=np.full(n, NONE, np.int32),
-        waiting=tasks.num_dependencies.astype(np.int32),
+        waiting=tasks.num_dependencies.copy(),
         streams=streams,
         ports=ports,
         ready=np.empty(n, np.int32),
@@ -132,7 +132,7 @@ def _devices_of(tasks: Tasks, sharing: Sharing, contention: Contention | None, n
     slots, rows = np.zeros((len(shared), num_slots), devices.SLOT), 0 if contention is None else num_transfers
     instances = np.zeros(rows + slots.size, devices.INSTANCE)
     kind_of, number_of = (np.zeros(len(tasks.instance_size) if len(instances) else 0, kind) for kind in ("i1", "i4"))
-    pair_of_task, limits = np.full(len(tasks), NONE, np.int32), np.zeros(2)
+    pair_of_task, limits = np.full(len(tasks) if len(instances) else 0, NONE, np.int32), np.zeros(2)
     if contention is not None:
         limits[:] = contention.resource_use.queue_s, contention.device.num_sms
         kinds["isolated_s"], kinds["first_entry"] = [isolated_s for _, isolated_s in sharing.kernels], NONE
@@ -306,12 +306,12 @@ def run(
 
 
 def _times(tasks: Tasks, work: Work, state: State) -> Times:
-    posted = np.zeros(len(tasks), np.int64)
+    posted = np.zeros(len(tasks), bool)
     if np.isnan(state.start_s).any():
         within = np.arange(work.first_member[-1]) - np.repeat(work.first_member[:-1], np.diff(work.first_member))
         arrived = state.arrived[within < np.repeat(state.num_arrived, np.diff(work.first_member))]
         posted[arrived] = np.isnan(state.start_s[arrived])
-    return Times(state.start_s, state.end_s, state.cause.astype(np.int64), posted, state.released_s)
+    return Times(state.start_s, state.end_s, state.cause, posted, state.released_s)
 
 
 def _answered(
