@@ -174,7 +174,11 @@ def _of_kernels(kernels: Mapping[tuple[Kernel, str], float], device: Device, spr
         between = {key: share for key, share in of_class.items() if key[1] == "interpolated"}
         off = math.hypot(*between.values()) * spread.interpolated.get(name, 0.0)
         yield Cause(
-            f"{name} kernels between those measured on {device.name}", sum(between.values()), off, off, _rows(between)
+            f"{name} kernels between those measured on {device.name}",
+            math.fsum(between.values()),
+            off,
+            off,
+            _rows(between),
         )
         other = {key: share for key, share in of_class.items() if key[1] not in ("measured", "interpolated")}
         share = math.fsum(other.values())

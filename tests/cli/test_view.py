@@ -245,7 +245,15 @@ def test_a_broken_timeline_is_said_on_the_page(opened, folder, tmp_path):
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of a terminal")
 def test_an_interrupt_ends_it(folder):
-    line = [sys.executable, "-m", "scaleout.cli", "view", str(folder), "--no-browser"]
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # which a shell's & ignores
+    line = [
+        sys.executable,
+        "-c",
+        f"{heard}; from scaleout.cli import main; main()",
+        "view",
+        str(folder),
+        "--no-browser",
+    ]
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert "http://127.0.0.1:" in process.stdout.readline()
     process.send_signal(signal.SIGINT)

@@ -230,5 +230,5 @@ def test_titles_and_differences_say_what_was_edited(folders, scaleout, tmp_path)
     model = next(line.strip("│ ") for line in out.splitlines() if line.startswith("│ model"))
     assert model.endswith(", batch=4->2")
     _, out, _ = scaleout("diff", folders("moe"), tmp_path / "edited")
-    assert "A: moe-base, recorded, on recorded network\n" in out
-    assert "B: moe-base, recorded, on recorded network, batch=4->2\n" in out
+    assert "moe-base, recorded, on recorded network" in out
+    assert "moe-base, recorded, on recorded network, batch=4->2" in out

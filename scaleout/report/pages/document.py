@@ -50,7 +50,7 @@ class Table:
 def text_of(name: str, value: Any) -> str:
     """Write a value as people read it, by the name of its quantity.
 
-    >>> text_of("makespan_s", 0.05405), text_of("mfu", 0.412), text_of("ranks", 1024), text_of("fits", True)
+    >>> text_of("makespan_s", 0.0541), text_of("mfu", 0.412), text_of("ranks", 1024), text_of("fits", True)
     ('54.1 ms', '41.2%', '1,024', 'yes')
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
