@@ -8,6 +8,7 @@ loopback address reaches it (DNS rebinding). Nothing is kept in the browser: no 
 import hmac
 import json
 import secrets
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain
@@ -43,7 +44,9 @@ class Server(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.server_port}/?token={self.token}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Pass over a browser that has gone away."""
+        """Pass over a browser that has gone away; all else is a fault, and is printed."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -98,9 +98,11 @@ class _Questions:
         mine, told = self._newest, Queue[Mapping[str, Any]]()
 
         def work() -> None:
-            with self._busy:
-                if mine == self._newest:
-                    told.put(self._answer(mine, job, changes, told))
+            try:
+                with self._busy:
+                    if mine == self._newest:
+                        told.put(self._answer(mine, job, changes, told))
+            finally:  # else the page would wait for ever
                 told.put({})
 
         Thread(target=work, daemon=True).start()
