@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.text import Text
 
-from scaleout.config.units import counted
+from scaleout.config.units import counted, format_seconds
 from scaleout.config.writing import write_bytes
 from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE, time_scale
 
@@ -185,7 +185,7 @@ def _bars(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> None
         axes.barh(names, widths, left=left, color=colour, label=label, height=0.55)
         left = [start + width for start, width in zip(left, widths, strict=True)]
     for index, (outcome, end) in enumerate(zip(comparison.outcomes, left, strict=True)):
-        note = f" {end:.4g} {unit}"
+        note = f" {format_seconds(outcome.makespan_s)}"
         if index:
             note += f"  ({outcome.speedup:.2f}x)"
         axes.text(end, index, note, va="center", fontsize=8)
