@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import Folder, Whole, json_option
+from scaleout.cli.options import Folder, Whole, json_option, look_options
 from scaleout.errors import ConfigError, ScaleoutError, shown
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ _NAMED = 5
     help="Cases of which a timeline is written, for Perfetto; by default as the study says, or the best.",
 )
 @click.option("--no-report", is_flag=True, help="Write the table only.")
+@look_options
 @json_option
 def study(
     file: str,
@@ -59,6 +60,7 @@ def study(
     yes: bool,
     timelines: "Which | None",
     no_report: bool,
+    look: tuple[str, str | None],
     as_json: bool,
 ) -> None:
     """Run jobs that differ in a few keys, as a file says, to one table and report.
@@ -81,7 +83,10 @@ def study(
     if cases is None:
         _say_part(asked, output, how, as_json=as_json)
         return
-    cases, written = _write(asked, cases, output, timelines=timelines or asked.file.timelines, report=not no_report)
+    from scaleout.report.look import look as looking
+
+    with looking(*look):
+        cases, written = _write(asked, cases, output, timelines=timelines or asked.file.timelines, report=not no_report)
     models = sorted(set(cases["model"][cases["status"] == "ok"])) if "model" in cases else []
     inputs = {"study": file, **asked.file.model_dump(mode="json", exclude_unset=True)}
     summary = document("study", _summary(asked, cases, output, written), inputs=inputs, models=models)
@@ -129,7 +134,7 @@ def _write(
 def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[str, str]) -> dict[str, Any]:
     """Return what is printed as JSON: counts, the fastest case of each workload, and what failed."""
     from scaleout.study.sweep.cases import version
-    from scaleout.study.sweep.table import best_of, cheapest_of, failures_of, measure_of
+    from scaleout.study.sweep.table import best_of, cheapest_of, failures_of, measure_of, unfit
 
     counts = cases["status"].value_counts()
     return {
@@ -141,6 +146,7 @@ def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[
         "ok": int(counts.get("ok", 0)),
         "failed": int(counts.get("failed", 0)),
         "left_out": int(counts.get("left out", 0)),
+        "unfit": int(unfit(cases).sum()),
         "axes": {column: list(values) for column, values in asked.axes.items()},
         "fastest_by": measure_of(cases),
         "fastest": best_of(asked, cases),
@@ -169,9 +175,11 @@ def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str
         for each in summary["fastest_cases"]
     ]
     more = f", {summary['left_out']:,} left out" if summary["left_out"] else ""
+    more += f"; {summary['unfit']:,} do not fit the memory, and none of these is named here" if summary["unfit"] else ""
     facts = {"cases": f"{summary['cases']:,}: {summary['ok']:,} ok, {summary['failed']:,} failed{more}"}
     for each, row in zip(summary["fastest_cases"][:_NAMED], rows, strict=False):
-        facts[each["workload"]] = f"{row[3]}, case {each['case']}: {each['varied']}"
+        fits = "" if each.get("fits", True) else ", if it fitted (no case does)"
+        facts[each["workload"]] = f"{row[3]}{fits}, case {each['case']}: {each['varied']}"
     print_answer(asked.title, facts)
     title = f"the fastest of each workload, by {label}"
     print_table(title, ("workload", "inputs", "case", "makespan", *[label] * also), rows, left=2)

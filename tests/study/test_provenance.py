@@ -31,12 +31,24 @@ def test_a_result_names_its_models_and_inputs():
             "topology torus-8x16 names no communication library: its collectives are alpha-beta, without the costs of",
         ),
         ({}, "do not slow each other down: no communication library says what they take"),
-        ({"topology": "dgx-h200-16", "network": "link"}, "over links messages have no costs of the protocols of NCCL"),
         ({"device": "mi210", "clocks": "sustained"}, "--clocks sustained: the file of device mi210 has no power"),
     ],
 )
 def test_what_is_left_out_is_announced(how, note):
     assert any(note in each for each in model(**how)["notes"])
+
+
+def test_protocols_count_over_links_too(tmp_path):
+    """An all-reduce of a KiB costs NCCL's protocol under both networks, and none without a library."""
+    (tmp_path / "bare.yaml").write_text("like: dgx-h200-16\nlibrary: none\n")
+    times = {}
+    for network in ("alpha_beta", "link"):
+        assert model(topology="dgx-h200-16", network=network)["library"].startswith("NCCL")
+        for topology in ("dgx-h200-16", str(tmp_path / "bare.yaml")):
+            how = {"topology": topology, "network": network, "algorithm": "ring"}
+            times[network, topology] = package.collective("all_reduce", 1024, **how).to_frame().time_s[0]
+    assert times["link", "dgx-h200-16"] > times["link", topology] * 1.02
+    assert times["link", "dgx-h200-16"] == pytest.approx(times["alpha_beta", "dgx-h200-16"], rel=1e-6)
 
 
 def test_no_contention_is_said_where_it_was_asked_for():

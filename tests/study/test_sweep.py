@@ -436,6 +436,22 @@ def test_the_cheapest_network_that_is_nearly_as_fast(within, expected):
     assert cheapest_of(asked, cases[:1]) == []
 
 
+def test_what_does_not_fit_is_neither_fastest_nor_cheapest():
+    """Unless nothing fits: then the fastest says so."""
+    asked = study_of(
+        {"title": "Fits", "workload": "dlrm-128", "topology": ["ring-128", "switch-128"]}, name="", where=""
+    )
+    cases = pd.DataFrame(
+        {"case": [0, 1, 2], "status": "ok", "workload": "dlrm-128", "topology": "ring-128", "schedule": "fused",
+         "makespan_s": [1.0, 2.0, 2.01], "network_dollars": [1.0, 3.0, 2.0], "run": "", "fits": [False, True, None]}
+    )  # fmt: skip
+    assert [each["case"] for each in best_of(asked, cases)] == [1]
+    assert [each["case"] for each in cheapest_of(asked, cases)] == [2]
+    (none,) = best_of(asked, cases.assign(fits=False))
+    assert (none["case"], none["fits"]) == (0, False)
+    assert "fits" not in best_of(asked, cases)[0]
+
+
 def test_there_is_no_cheapest_network_where_none_that_is_fast_has_a_price():
     asked = study_of(
         {"title": "Prices", "workload": "dlrm-128", "topology": ["ring-128", "switch-128"]}, name="", where=""

@@ -72,7 +72,7 @@ DIRECT = Algorithm(
 )
 TREE = Algorithm(
     "hierarchical_tree",
-    "rings within the nodes and two trees over them, in chunks",
+    "rings within the nodes and two trees over them, in chunks: NCCL's tree",
     {"all_reduce": _tree},
     several_dimensions,
 )

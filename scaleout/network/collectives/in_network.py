@@ -36,7 +36,7 @@ def _once(
 
 ALGORITHM = Algorithm(
     "in_network",
-    "the switches add up and copy what passes through them",
+    "the switches add up and copy what passes through them: SHARP, NVLS",
     {
         "all_reduce": _once(lambda p: Everyone(), copied=True, reduced=True),
         "reduce_scatter": _once(lambda p: Everyone(), sharded=True, reduced=True),

@@ -23,7 +23,9 @@ _FORMS = (
     ("_share", units.format_share), ("utilisation", units.format_share), ("speedup", units.format_times),
 )  # fmt: skip
 """End of a name to how its numbers are written; the first that fits."""
-_SHARES = ("mfu", "hfu", "bubble", "saving", "goodput", "kernel_time_sources", "share", "faster", "slower")
+_SHARES = ("mfu", "hfu", "bubble", "saving", "goodput", "kernel_time_sources", "share")
+_LOGARITHMS = {"faster": -1, "slower": 1}
+"""Logarithms of ratios, written as what they add to a time or take off it."""
 _LEFT_OUT = ("inputs",)
 """Of rows: what stands in their command as well."""
 
@@ -59,6 +61,8 @@ def text_of(name: str, value: Any) -> str:
         return ", ".join(text_of(name, each) for each in value)
     if not _is_number(value):
         return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    if name in _LOGARITHMS:
+        return f"{math.expm1(_LOGARITHMS[name] * value):+.1%}"
     form = _form(name.partition(".")[0])
     if form is not None:
         return f"-{form(-value)}" if value < 0 else form(value)
@@ -82,6 +86,10 @@ def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     if rows:
         best = min(rows, key=lambda row: float(row["makespan_s"]))
         facts.insert(0, ("step", f"{text_of('makespan_s', best['makespan_s'])} under {best.get('schedule', '')}"))
+        exposed = best.get("exposed_communication_s")
+        if isinstance(exposed, float):
+            share = units.format_share(exposed / best["makespan_s"]) if best["makespan_s"] else "0%"
+            facts.insert(1, ("exposed", f"{units.format_seconds(exposed)} of communication, {share} of the step"))
     return [*facts, *(("model", str(each)) for each in document.get("models", ()))]
 
 

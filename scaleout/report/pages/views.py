@@ -7,7 +7,7 @@ subtitle says so. Nothing here knows of pages and files.
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 import numpy as np
@@ -19,8 +19,16 @@ from scaleout.study.sweep import expressions
 from scaleout.study.sweep.columns import column_of
 from scaleout.study.sweep.study import Study, View
 
-_HEIGHT = 230
-_WIDTHS = (560, 400, 270)
+
+class Panels(NamedTuple):
+    """Sizes of panels [px]: the width of each, where one, two or more are side by side, and the height."""
+
+    widths: tuple[int, ...] = (560, 400, 270)
+    height: int = 230
+
+
+IN_COLUMN, ON_PAGE = Panels((175,), 115), Panels((400, 175, 110), 130)
+"""Panels in a column or on a page of a journal, of which a pixel is about a point."""
 """Widths of a panel where one, two or three stand side by side."""
 _LOG_FROM = 8
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
@@ -42,8 +50,8 @@ class Cases:
     Times are in the unit that suits the longest of their column.
     """
 
-    def __init__(self, cases: pd.DataFrame, study: Study) -> None:
-        self.study = study
+    def __init__(self, cases: pd.DataFrame, study: Study, panels: Panels = Panels()) -> None:  # noqa: B008 - a tuple
+        self.study, self.panels = study, panels
         self.all = cases.copy()
         self._units: dict[str, str] = {}
         self._scales: dict[str, float] = {}
@@ -138,7 +146,7 @@ def _axis(cases: Cases, column: str) -> alt.Axis:
 
 def _names(channel: Any, cases: Cases, column: str) -> Any:
     """Return the axis of an input whose values are names, in the order of the file; long ones are cut."""
-    axis = alt.Axis(title=column_of(column).label, labelLimit=130, labelAngle=-35 if channel is alt.X else 0)
+    axis = alt.Axis(title=column_of(column).label, labelLimit=220, labelAngle=-35 if channel is alt.X else 0)
     return channel(f"{field_of(column)}:O", sort=cases.order(column), axis=axis)
 
 
@@ -160,8 +168,9 @@ def _panels(cases: Cases, view: View, layers: Sequence[alt.Chart], rows: pd.Data
     """Return layers over the same data as one chart, a panel for each value of the view's facet."""
     names = [column_of(name).label for name in open_axes]
     title = alt.TitleParams(view.title, subtitle=f"the best over {', '.join(names)}" if names else [], anchor="start")
-    columns = 1 if not view.facet else min(len(_WIDTHS), rows[field_of(view.facet)].nunique())
-    chart = alt.layer(*layers, data=rows).properties(width=_WIDTHS[columns - 1], height=_HEIGHT)
+    widths, height = cases.panels
+    columns = 1 if not view.facet else min(len(widths), rows[field_of(view.facet)].nunique())
+    chart = alt.layer(*layers, data=rows).properties(width=widths[columns - 1], height=height)
     if not view.facet:
         return chart.properties(title=title)
     panel = alt.Facet(f"{field_of(view.facet)}:N", title=None, sort=cases.order(view.facet))

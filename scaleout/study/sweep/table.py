@@ -157,7 +157,10 @@ def measured(cases: pd.DataFrame, name: str) -> pd.Series:
 
 
 def best_of(study: Study, cases: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the fastest case of each workload by `measure_of`: its number, inputs that vary, results and command."""
+    """Return the fastest case of each workload by `measure_of`: its number, inputs that vary, results and command.
+
+    Cases that do not fit the memory are left out, unless none of the workload's does: then ``fits`` is false.
+    """
     return _choices(study, cases, lambda _group, slower: slower)
 
 
@@ -184,7 +187,8 @@ def _choices(
     found = []
     ran = cases[cases["status"] == OK]
     measure = measure_of(cases)
-    for _, group in ran.groupby("workload", sort=False):
+    for _, alike in ran.groupby("workload", sort=False):
+        group = _fitting(alike)
         values = measured(group, measure).astype("float64")
         slower = values / values.min() - 1 if column_of(measure).better == "low" else values.max() / values - 1
         wanted = pd.DataFrame({"least": least(group, slower), "slower": slower})
@@ -200,10 +204,22 @@ def _choices(
                 measure: float(values[at]),
                 **({} if pd.isna(row.get("network_dollars")) else {"network_dollars": float(row["network_dollars"])}),
                 "slower_share": float(slower[at]),
+                **({"fits": False} if unfit(group)[at] else {}),
                 "run": row["run"],
             }
         )
     return found
+
+
+def unfit(cases: pd.DataFrame) -> pd.Series:
+    """Return of which cases it is known that they do not fit the memory."""
+    return cases["fits"].isin([False]) if "fits" in cases else pd.Series(data=False, index=cases.index)
+
+
+def _fitting(cases: pd.DataFrame) -> pd.DataFrame:
+    """Leave out cases that do not fit, if any of them does."""
+    lacking = unfit(cases)
+    return cases if lacking.all() else cases[~lacking]
 
 
 def failures_of(cases: pd.DataFrame, most: int = 5) -> list[dict[str, Any]]:
