@@ -146,7 +146,6 @@ def link_type(name_or_file: str) -> dict[str, Any]:
         "bandwidth_bytes_per_s": found.bytes_per_s,
         "latency_s": found.latency_s,
         "library": found.library,
-        "startup_s": found.startup_s,
         **{name: part.model_dump(exclude_none=True) for name, part in parts.items() if part},
         **({"included": found.included} if found.included else {}),
         "sources": dict(sources_of(name_or_file)),

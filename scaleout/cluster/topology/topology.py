@@ -51,7 +51,7 @@ class Topology:
 
     name: str
     dimensions: tuple[Dimension, ...]  # dimension 0 is the innermost: consecutive ranks lie along it
-    # time to start one collective or message, whatever its rounds; 0 if the file describes the network only
+    # time to start one collective or message, whatever its rounds and protocol: the library's, unless the file says it
     startup_s: float = 0.0
     source: str = ""  # where the numbers come from
     library: Library | None = None  # what the communication library adds to the links; None for bare links
@@ -220,8 +220,8 @@ def _topology(name: str, values: TopologyFile, path: Path) -> Topology:
         dimensions = tuple(read_dimension(number, entry, path) for number, entry in enumerate(values.dimensions))
         if values.nodes is not None and dimensions:
             dimensions = (*dimensions[:-1], dimensions[-1].resized(values.nodes))
-        file, startup_s = library_of(values, dimensions)
-        found = None if file is None else load_library(file)
+        found = library_of(values, dimensions)
+        startup_s = (found.startup_s if found else 0.0) if values.startup is None else values.startup
         backends = {name: load_library(Path(file)) for name, file in values.backends.items()}
         libraries = [*([found] if found else []), *backends.values()]
         for each in libraries:
