@@ -108,6 +108,7 @@ def topology(name_or_file: str, changes: NetworkChanges | None = None) -> dict[s
         ],
         "link_names": [name for number in range(len(found.dimensions)) for name in link_names(found, number)],
         "library": found.library.name if found.library else "none: collectives have no costs of protocols",
+        **({"library_reason": found.library_reason} if found.library_reason else {}),
         "startup_s": found.startup_s,
         **({"changed_links": _changes(found)} if found.changes else {}),
         **({"slow_ranks": {str(rank): factor for rank, factor in found.slow_ranks}} if found.slow_ranks else {}),

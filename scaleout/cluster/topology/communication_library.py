@@ -13,12 +13,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from scaleout.config import validated
+from scaleout.config import library, validated
 from scaleout.config.documents import is_file
 from scaleout.config.units import Count, NotNegative, Positive, Rate, Seconds, Share, Size, Slowdown, counted
 from scaleout.errors import ConfigError
@@ -363,7 +363,7 @@ def load_library(path: Path) -> Library:
     """
     if not is_file(path):
         raise ConfigError(f"library file '{path}' does not exist; give one beside the topology file")
-    values = validated.validate(LibraryFile, validated.read_yaml(path), where=str(path))
+    values = validated.validate(LibraryFile, _keys(path), where=str(path))
     if not values.protocols:
         raise ConfigError(f"{path}: a library without protocols; give at least one")
     lines = [values.source]
@@ -380,6 +380,23 @@ def load_library(path: Path) -> Library:
         values.blocks_host,
         spread=tuple(values.spread.items()),
     )
+
+
+def _keys(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Read a file's keys over those of the library that it is `like`, if it names one; protocols are added to its."""
+    chain = library.lengthened(seen, path, key="like")
+    values = validated.read_yaml(path)
+    like = values.pop("like", None)
+    if like is None:
+        return values
+    other = path.parent / str(like)
+    if not is_file(other):
+        raise ConfigError(f"{path}: like: library file '{other}' does not exist; give one beside this file")
+    inherited = _keys(other, seen=chain)
+    found = {**inherited, **values}
+    if isinstance(own := values.get("protocols"), list) and isinstance(others := inherited.get("protocols"), list):
+        found["protocols"] = own + others
+    return found
 
 
 def _protocol(entry: _ProtocolFile, concurrent: bool) -> Protocol:

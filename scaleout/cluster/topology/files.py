@@ -110,6 +110,7 @@ class TopologyFile(validated.Config):
     library: str | None = Field(
         default=None, description="file of the communication library, beside this one; none for no costs of protocols"
     )
+    library_reason: str = Field(default="", description="why that library, or none")
     backends: dict[str, str] = Field(
         default_factory=dict, description="name of a way to communicate to its library's file; see `backends`"
     )
@@ -141,6 +142,8 @@ def _keys(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise ConfigError(f"{path}: like is {like!r}; give the name or file of a topology")
     given = str(path.parent / like) if library.is_path(like) and not Path(like).is_absolute() else like
     inherited = _keys(library.find("topology", given, named_by=f"{path}: like"), seen=chain)
+    if "library" in values:
+        inherited.pop("library_reason", None)
     if "dimensions" in values:  # which say their size themselves
         inherited.pop("nodes", None)
     return inherited | values

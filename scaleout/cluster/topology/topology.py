@@ -55,6 +55,7 @@ class Topology:
     startup_s: float = 0.0
     source: str = ""  # where the numbers come from
     library: Library | None = None  # what the communication library adds to the links; None for bare links
+    library_reason: str = ""  # why that one, or none, where the file says it
     # links that are slower than others, or broken; see `degrade_links` and `break_links`
     changes: tuple[LinkChange, ...] = ()
     slow_ranks: tuple[tuple[int, float], ...] = ()  # ranks whose kernels take longer, and how many times as long
@@ -227,7 +228,9 @@ def _topology(name: str, values: TopologyFile, path: Path) -> Topology:
         for each in libraries:
             _check_links(dimensions, each)
         source = join_sources(values, libraries, path.parent)
-        topology = Topology(name, dimensions, startup_s, source, found, backends=tuple(backends.items()))
+        topology = Topology(
+            name, dimensions, startup_s, source, found, values.library_reason, backends=tuple(backends.items())
+        )
         topology = break_links(degrade_links(topology, values.changes.degrade), values.changes.broken)
         return slow_down(topology, values.changes.slow)
     except ConfigError as error:
