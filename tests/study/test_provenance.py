@@ -29,7 +29,8 @@ def test_a_result_names_its_models_and_inputs():
     [
         (
             {},
-            "topology torus-8x16 names no communication library: its collectives are alpha-beta, without the costs of",
+            "topology torus-8x16 names no communication library (the paper simulates links alone): its collectives are "
+            "alpha-beta, without the costs of",
         ),
         ({}, "do not slow each other down: no communication library says what they take"),
         ({"device": "mi210", "clocks": "sustained"}, "--clocks sustained: the file of device mi210 has no power"),
