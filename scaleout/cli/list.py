@@ -24,7 +24,8 @@ def list_names(kind: str | None, word: str | None, as_json: bool) -> None:
     """List the names that other verbs take, with what each is; by default of all kinds.
 
     KIND is workloads, topologies, link-types, devices, studies, schedules, strategies, frameworks, pipelines,
-    collectives, algorithms or operators. A WORD leaves those that have it in their line; it may stand alone.
+    collectives, algorithms (of collectives) or operators. A WORD leaves those that have it in their line; it may stand
+    alone.
 
     Examples: scaleout list workloads; scaleout list workloads mixtral; scaleout list h200.
     """
@@ -125,7 +126,7 @@ def _algorithms() -> Iterable[Entry]:
     from scaleout.network import collectives
 
     for name, each in collectives.ALGORITHMS.items():
-        yield {"name": name, "description": each.summary, "collectives": ", ".join(each.schedules)}
+        yield {"name": name, "NCCL": each.nccl, "description": each.summary, "collectives": ", ".join(each.schedules)}
 
 
 def _schedules() -> Iterable[Entry]:

@@ -118,20 +118,22 @@ def search(
         }
 
     def print_tables() -> None:
-        from scaleout.cli.printing import say
+        from scaleout.cli.console import console
 
         _print_answer(answer, output.folder)
         _print(answer)
         request = answer.request
         if request.batch < request.num_ranks:
-            say(
+            console().print(
                 f"note: a global batch of {request.batch} is less than a sequence a rank, so that no plan is data "
                 f"parallel over all {request.num_ranks} ranks; --global-batch gives more"
             )
         if not request.schedules:
-            say("note: plans are compared under baseline, which overlaps nothing; --schedule overlap may favour others")
+            console().print(
+                "note: plans are compared under baseline, which overlaps nothing; --schedule overlap may favour others"
+            )
         for note in answer.model.notes:
-            say(f"note: {note}")
+            console().print(f"note: {note}")
         _print_exports(exports, whole=output.folder is None)
 
     output.give(summary, print_tables, write)

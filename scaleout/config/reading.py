@@ -16,10 +16,8 @@ _SAID_ELSEWHERE = {
     "ep": "expert_parallel",
     "fsdp": "zero",
     "global_batch": "batch_per_replica",
-    "nvls": "in_network",
     "pp": "pipeline_parallel",
     "tp": "tensor_parallel",
-    "tree": "hierarchical_tree",
 }
 """Words of the field, to which no name of ours is near by its letters."""
 

@@ -112,9 +112,10 @@ def _notes(topology: Topology, device: Device | str | None, options: SimulationO
     notes = []
     if topology.library is None:
         kind = "messages over links" if options.network == "link" else "alpha-beta"
+        reason = f" ({topology.library_reason})" if topology.library_reason else ""
         notes.append(
-            f"topology {topology.name} names no communication library: its collectives are {kind}, without the costs "
-            f"of protocols, and may be faster than with one"
+            f"topology {topology.name} names no communication library{reason}: its collectives are {kind}, without "
+            f"the costs of protocols, and may be faster than with one"
         )
     if device is None:
         return notes

@@ -36,7 +36,7 @@ def _once(
 
 ALGORITHM = Algorithm(
     "in_network",
-    "the switches add up and copy what passes through them: SHARP, NVLS",
+    "the switches add up and copy what passes through them",
     {
         "all_reduce": _once(lambda p: Everyone(), copied=True, reduced=True),
         "reduce_scatter": _once(lambda p: Everyone(), sharded=True, reduced=True),
@@ -45,4 +45,5 @@ ALGORITHM = Algorithm(
         "reduce": _once(lambda p: Edges.from_root(p).reversed(), reduced=True),
     },
     _reducing_switches,
+    nccl="NVLS",
 )
