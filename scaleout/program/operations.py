@@ -467,11 +467,10 @@ def recorded(name: str, *, dtype: str, token_bytes: int, other_bytes: int) -> Ke
 
 
 def recorded_table_gradient(name: str, *, dtype: str, lookups: int, rows: int, width: int) -> Kernel:
-    """Describe a recorded kernel of the gradient of a table.
+    """Describe recorded kernels of the gradient of a table.
 
-    Of n lookups spread evenly over R rows, ``R (1 - (1 - 1/R)^n)`` rows are touched in the mean; a skewed table touches
-    fewer. The kernel adds up for as many rows as could be touched, min(n, R), and writes those that are; so do
-    PyTorch's, which learn on the GPU alone how many are (``max_segments`` in ATen's EmbeddingBackwardKernel.cu, 2.11).
+    Of n lookups spread evenly over R rows, ``R (1 - (1 - 1/R)^n)`` are touched in the mean; fewer if skewed. They run
+    for the min(n, R) that could be, as PyTorch's do (``max_segments``, EmbeddingBackwardKernel.cu), and write these.
     """
     touched = -rows * math.expm1(lookups * math.log1p(-1 / rows)) if rows > 1 else rows
     token_bytes = min(round((touched + min(lookups, rows)) * width * ITEM_BYTES[dtype]), _MOST_BYTES)
