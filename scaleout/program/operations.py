@@ -467,13 +467,13 @@ def recorded(name: str, *, dtype: str, token_bytes: int, other_bytes: int) -> Ke
 
 
 def recorded_table_gradient(name: str, *, dtype: str, lookups: int, rows: int, width: int) -> Kernel:
-    """Describe a recorded kernel of the gradient of a table: it touches each row that was looked up once.
+    """Describe recorded kernels of the gradient of a table.
 
-    Of n lookups spread evenly over R rows, ``R (1 - (1 - 1/R)^n)`` rows are touched in the mean; a skewed table touches
-    fewer.
+    Of n lookups spread evenly over R rows, ``R (1 - (1 - 1/R)^n)`` are touched in the mean; fewer if skewed. They run
+    for the min(n, R) that could be, as PyTorch's do (``max_segments``, EmbeddingBackwardKernel.cu), and write these.
     """
     touched = -rows * math.expm1(lookups * math.log1p(-1 / rows)) if rows > 1 else rows
-    token_bytes = min(round(touched * width * ITEM_BYTES[dtype]), _MOST_BYTES)
+    token_bytes = min(round((touched + min(lookups, rows)) * width * ITEM_BYTES[dtype]), _MOST_BYTES)
     call = recorded(name, dtype=dtype, token_bytes=token_bytes, other_bytes=0)
     table = zip(TABLE_SIZES, (lookups, rows, width), strict=True)
     return replace(call, shape=(*call.shape, *table))
