@@ -23,7 +23,7 @@ from scaleout.cluster.topology.topology import Topology
 from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.program.operations import kernel
 from scaleout.study.search.cost import Collective, Part, PlanCosts, Site, parts_of, plan_costs_of
-from scaleout.study.search.stages import Stage, contents_of, splits_backward
+from scaleout.study.search.stages import Stage, contents_of, splits_backward, stages_of
 from scaleout.workloads.families.layered import LayeredModel
 from scaleout.workloads.generate.axes import Axes, GradientSync
 from scaleout.workloads.generate.profile import profile_key
@@ -140,6 +140,10 @@ class LowerBounds:
             begin_s=nothing,
         )
         return bound_of(workload, bounds)
+
+    def path_s(self, workload: LayeredModel) -> float:
+        """Return the longest path under `baseline`, of stages as they are timed."""
+        return bound_of(workload, stage_bounds_of(stages_of(workload, self.costs)))
 
     def spread_s(self, workload: LayeredModel, *, collectives: bool) -> float:
         """Return the passes of all micro-batches, spread over all pipeline ranks, with `collectives` or kernels alone.
