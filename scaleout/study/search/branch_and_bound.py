@@ -122,7 +122,8 @@ def _considered(
                     running[execution.pools[worker].submit(_open, request, with_families, known, best)] = worker
         if not running:
             return considered
-        for future in wait(running, return_when=FIRST_COMPLETED).done:
+        done = wait(running, return_when=FIRST_COMPLETED).done
+        for future in [each for each in running if each in done]:
             worker, opened = running.pop(future), future.result()
             considered += opened.considered
             best.add(opened.found)
