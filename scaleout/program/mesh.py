@@ -55,6 +55,9 @@ class Mesh:
                 f"data-parallel ranks, so choose a divisor of {self.data}"
             )
 
+    def __hash__(self) -> int:
+        return hash((self.tensor, self.context, self.data, self.expert, self.pipeline))  # meshes are hashed often
+
     @property
     def num_ranks(self) -> int:
         """Number of ranks."""

@@ -87,11 +87,19 @@ def test_a_search_finds_what_evaluating_every_plan_finds(request):
     assert counts.enumerated == counts.indivisible + counts.bounded + counts.too_large + counts.evaluated
 
 
-def test_some_plans_are_not_evaluated():
-    """Otherwise the test before says nothing of bounds."""
+def test_some_plans_are_not_evaluated(monkeypatch):
+    """Otherwise the test before says nothing of bounds; and best first, hardly any is that the answer rules out."""
+    evaluated = []
+
+    def counted(*arguments, **options):
+        evaluated.append(evaluate(*arguments, **options))
+        return evaluated[-1]
+
+    monkeypatch.setattr("scaleout.study.search.branch_and_bound.evaluate", counted)
     request = SearchRequest(model({}), cluster(4, 2), DEVICE, 16, 80e9, 3)
     counts = search(request, workers=1).counts
     assert counts.bounded > counts.evaluated > 3
+    assert len(evaluated) <= 1.05 * counts.evaluated
 
 
 def test_processes_find_what_one_finds():

@@ -19,7 +19,7 @@ from scaleout.study.search.execution import Execution
 from scaleout.study.search.request import SearchRequest
 from scaleout.study.search.space import Family, Plan
 
-_TOGETHER = 32
+_TOGETHER = 16
 """Sets that a worker looks at before it hears of what others found."""
 
 
@@ -147,6 +147,7 @@ def _open(
 ) -> Opened:
     """Divide those sets of plans that may be wanted, and evaluate those of one plan."""
     figures, opened, best = request.figures, Opened([], [], []), replace(best)
+    path_s = figures.lower_bounds.path_s
     for (bound_s, level, index, numbers), family in some:
         if bound_s * ROUNDING > best.limit():
             continue
@@ -166,7 +167,7 @@ def _open(
             elif not best.wants(bound_s, peak_bytes):
                 continue
             elif level < _ALONE:
-                opened.sets.append(PlanSet(figures.path_s(plan), _ALONE, index, (number,)))
+                opened.sets.append(PlanSet(path_s(request.workload(plan)), _ALONE, index, (number,)))
             else:
                 before_s = figures.passes_s(family.lighter(plan)[1])
                 opened.considered.append(Considered(index, number, before_s, peak_bytes, bound_s))

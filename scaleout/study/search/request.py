@@ -83,14 +83,12 @@ class SearchRequest:
 class Figures:
     """What several steps of a search ask of a plan, each counted once in a process.
 
-    `passes_s` and `path_s` are lower bounds under `baseline`, without what synchronises gradients and parameters and
-    with it; `peak_bytes` is what the fullest rank holds.
+    `passes_s` is a lower bound under `baseline`, `peak_bytes` what the fullest rank holds.
     """
 
     def __init__(self, base: LayeredModel, topology: Topology, device: Device, batch: int) -> None:
         self.lower_bounds = lower_bounds_of(topology, device)
         self.passes_s = cache(lambda plan: self.lower_bounds.passes_s(workload_of(plan, base, batch)))
-        self.path_s = lambda plan: self.lower_bounds.path_s(workload_of(plan, base, batch))
         self.peak_bytes = cache(lambda plan: fsum(peak_bytes_of(workload_of(plan, base, batch)).values()))
 
 

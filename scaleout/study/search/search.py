@@ -1,8 +1,7 @@
 """The best plans of a job: branch and bound over families of plans, on all cores.
 
-Families are ordered by a lower bound; those that cannot be among the best are never opened. Each plan of an opened
-family is bounded, held against the memory, then evaluated. The `top` fastest plans are kept, and the Pareto front of
-time and memory up to `SLACK` slower than the fastest: the same as if every plan were evaluated.
+Families of plans are bounded, divided and evaluated by `branch_and_bound`. The `top` fastest plans are kept, and the
+Pareto front of time and memory up to `SLACK` slower than the fastest: the same as if every plan were evaluated.
 """
 
 import os
