@@ -73,18 +73,15 @@ class Kernel:
     """
 
     op: str  # a name in `OPERATIONS`, or "custom"
-    dtype: str
-    shape: tuple[tuple[str, int], ...]  # the sizes, in the operation's order
+    dtype: str = field(hash=False)  # calls are hashed often, and few differ in this, shape or tokens alone
+    shape: tuple[tuple[str, int], ...] = field(hash=False)  # the sizes, in the operation's order
     flops: int
     bytes: int  # the fewest that must move
-    tokens: str = ""  # of a recorded kernel, the sizes that count a batch's tokens, joined by ``*``; empty if none does
+    tokens: str = field(default="", hash=False)  # of a recorded kernel, its sizes that count tokens, joined by ``*``
     sizes: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", dict(self.shape))
-
-    def __hash__(self) -> int:
-        return hash((self.op, self.flops, self.bytes))  # calls are hashed often, and few differ in more
 
     def counting(self, tokens: str) -> "Kernel":
         """Return the call with the sizes that count a batch's tokens named."""

@@ -99,7 +99,7 @@ def test_some_plans_are_not_evaluated(monkeypatch):
     request = SearchRequest(model({}), cluster(4, 2), DEVICE, 16, 80e9, 3)
     counts = search(request, workers=1).counts
     assert counts.bounded > counts.evaluated > 3
-    assert len(evaluated) <= 1.05 * counts.evaluated
+    assert len(evaluated) <= counts.evaluated + 16  # that were looked at together with those that rule them out
 
 
 def test_processes_find_what_one_finds():
