@@ -73,11 +73,11 @@ class Kernel:
     """
 
     op: str  # a name in `OPERATIONS`, or "custom"
-    dtype: str
-    shape: tuple[tuple[str, int], ...]  # the sizes, in the operation's order
+    dtype: str = field(hash=False)  # calls are hashed often, and few differ in this, shape or tokens alone
+    shape: tuple[tuple[str, int], ...] = field(hash=False)  # the sizes, in the operation's order
     flops: int
     bytes: int  # the fewest that must move
-    tokens: str = ""  # of a recorded kernel, the sizes that count a batch's tokens, joined by ``*``; empty if none does
+    tokens: str = field(default="", hash=False)  # of a recorded kernel, its sizes that count tokens, joined by ``*``
     sizes: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
