@@ -25,6 +25,7 @@ import numpy.typing as npt
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.link_type import load_link_type
 from scaleout.cluster.topology.topology import Topology
+from scaleout.config.documents import LARGEST_NUMBER, LEAST_NUMBER
 from scaleout.config.units import format_seconds
 from scaleout.errors import ConfigError
 
@@ -58,12 +59,11 @@ class Disturbance:
                 raise ConfigError(f"{name} is {value}; give zero or more")
         if self.interval_s is not None and not (math.isfinite(self.interval_s) and self.interval_s > 0):
             raise ConfigError(f"the interval of checkpoints is {self.interval_s} s; give more than zero")
-        if not 0 <= self.stragglers <= 1 or not (
-            math.isfinite(self.straggler_slowdown) and self.straggler_slowdown >= 1
-        ):
+        share = self.stragglers
+        if not (share == 0 or LEAST_NUMBER <= share <= 1) or not 1 <= self.straggler_slowdown <= LARGEST_NUMBER:
             raise ConfigError(
-                f"stragglers {self.stragglers}={self.straggler_slowdown}: give a share of the ranks from 0 to 1, and "
-                f"how many times as long they take, 1 or more"
+                f"stragglers {share}={self.straggler_slowdown}: give a share of the ranks from 0 to 1, and how many "
+                f"times as long they take, from 1 to {LARGEST_NUMBER:g}"
             )
 
 
@@ -172,13 +172,16 @@ def expected_interval_s(interval_s: float, between_s: float, *, checkpoint_s: fl
     if math.isinf(between_s):
         return interval_s + checkpoint_s
     try:
-        return between_s * math.exp(restart_s / between_s) * math.expm1((interval_s + checkpoint_s) / between_s)
+        found = between_s * math.exp(restart_s / between_s) * math.expm1((interval_s + checkpoint_s) / between_s)
     except OverflowError:
+        found = math.inf
+    if found * LEAST_NUMBER > interval_s:
         raise ConfigError(
             f"a job that fails every {_told(between_s)} never finishes an interval of {_told(interval_s)} with "
             f"checkpoints of {_told(checkpoint_s)} and restarts of {_told(restart_s)}; give shorter ones, or fewer "
             f"failures"
-        ) from None
+        )
+    return found
 
 
 def _told(seconds: float) -> str:

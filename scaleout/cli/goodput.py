@@ -11,7 +11,9 @@ from scaleout.cli.options import (
     SIMULATION,
     NamedJob,
     Output,
+    Share,
     Stated,
+    Whole,
     job_options,
     output_options,
     pairs_of,
@@ -46,14 +48,14 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--jitter",
-    type=click.FloatRange(0, 1),
+    type=Share(),
     metavar="SHARE",
     help="Standard deviation of a rank's compute in a step over its mean; by default the device's, or 0.",
 )
 @click.option(
     "--stragglers", multiple=True, metavar="SHARE=FACTOR", help="Ranks that are slow, and how much, such as 0.005=1.1."
 )
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of the samples.")
+@click.option("--seed", type=Whole(2**32 - 1, least=0), default=0, show_default=True, help="Of the samples.")
 @simulation_options(*SIMULATION)
 @output_options("Write the numbers here.")
 def goodput(job: NamedJob, schedule: str, tokens: str, options: Stated, output: Output, **asked: Any) -> None:

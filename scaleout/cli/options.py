@@ -90,20 +90,41 @@ def _output(given: dict[str, Any]) -> Output:
 
 
 class Whole(click.IntRange):
-    """A whole number of at least 1, written as in files: without zeros before it."""
+    """A whole number of at least 1, or another least one, written as in files: without zeros before it."""
 
     name = "whole number"
 
-    def __init__(self, most: int = 10**9) -> None:
-        super().__init__(min=1, max=most)
+    def __init__(self, most: int = 10**9, *, least: int = 1) -> None:
+        super().__init__(min=least, max=most)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number; refuse what is none."""
         from scaleout.config.documents import whole
 
         if isinstance(value, str) and whole(value) is None:
-            self.fail(f"{shown(value)} is no whole number above zero.", param, ctx)
+            self.fail(f"{shown(value)} is no whole number{' above zero' if self.min else ''}.", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class Share(click.FloatRange):
+    """A number from 0 to 1, written as in files."""
+
+    name = "share"
+
+    def __init__(self) -> None:
+        super().__init__(min=0, max=1)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; refuse what is none, or next to nothing."""
+        from scaleout.config.documents import number
+        from scaleout.config.units import not_tiny
+
+        try:
+            if isinstance(value, str) and (found := number(value)) is not None:
+                return super().convert(not_tiny(found), param, ctx)
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
+        return self.fail(f"{shown(value)} is no number.", param, ctx)
 
 
 class Folder(click.Path):
@@ -421,7 +442,7 @@ def pairs_of(texts: Sequence[str], *, option: str, form: str, empty: bool = Fals
     found: dict[str, str] = {}
     for text in texts:
         what, separator, to = text.partition("=")
-        what = what.strip()
+        what = what.strip(" ")
         if not (what and separator and (to or empty)):
             raise ConfigError(f"{option} {shown(text)}: write it {form}")
         if what in found:

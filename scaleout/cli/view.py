@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scaleout.cli.options import Whole
 from scaleout.cli.printing import say
 from scaleout.cli.serving import ADDRESS, BadQuestion, Server
 from scaleout.errors import ConfigError, ScaleoutError
@@ -22,7 +23,7 @@ _TELL_S = 0.5
 @click.command()
 @click.argument("path", metavar="DIR|FILE", type=click.Path(path_type=Path))
 @click.option("--topology", metavar="NAME|FILE", help="Network on which traces are simulated; by default their own.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the page; by default a free one.")
+@click.option("--port", type=Whole(65535, least=0), default=0, help="Port of the page; by default a free one.")
 @click.option("--no-browser", is_flag=True, help="Print the page's address, and open no browser.")
 def view(path: Path, topology: str | None, port: int, no_browser: bool) -> None:
     """Open an output in the browser: timeline, tables, the network with its loads, and what-ifs.
