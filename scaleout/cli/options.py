@@ -188,7 +188,8 @@ SIMULATION: Mapping[str, Callable[[Command], Command]] = {
         "algorithms",
         multiple=True,
         metavar="KIND=NAME",
-        help="Algorithm of a kind of collective, such as all_reduce=ring (`scaleout list collectives`); repeatable.",
+        help="Algorithm of a kind of collective, such as all_reduce=ring (`scaleout list algorithms` says what each "
+        "is, and what NCCL calls it); repeatable.",
     ),
     "host": click.option(
         "--host",
@@ -432,8 +433,7 @@ def parse_settings(settings: Sequence[str], *, option: str = "--set") -> dict[st
 
 def parse_algorithms(texts: Sequence[str]) -> dict[str, str]:
     """Check each ``kind=name`` of ``--algorithm``, used or not: a wrong one must not be passed over in silence."""
-    from scaleout.config.reading import nearest
-    from scaleout.network.collectives import ALGORITHMS, check_kind
+    from scaleout.network.collectives import ALGORITHMS, check_kind, hint
 
     chosen: dict[str, str] = {}
     for key, name in parse_settings(texts, option="--algorithm").items():
@@ -441,7 +441,7 @@ def parse_algorithms(texts: Sequence[str]) -> dict[str, str]:
         check_kind(kind)
         able = [algorithm for algorithm, entry in ALGORITHMS.items() if kind in entry.schedules]
         if name not in able:
-            raise ConfigError(f"--algorithm {key}={name}: no algorithm of {kind}; {nearest(str(name), able)}")
+            raise ConfigError(f"--algorithm {key}={name}: no algorithm of {kind}; {hint(str(name), able)}")
         if kind in chosen:
             raise ConfigError(f"--algorithm {key}={name}: {kind} is given twice; give it once")
         chosen[kind] = name

@@ -12,6 +12,7 @@ from scaleout.cli.console import print_facts, print_table
 from scaleout.cli.list import KINDS
 from scaleout.cli.verbs import VERBS
 from scaleout.config.library import find
+from scaleout.network.collectives import ALGORITHMS
 from scaleout.schedule import SCHEDULES
 
 HEAD = {"schema", "version", "command", "inputs", "models"}
@@ -130,6 +131,27 @@ def test_output_writes_summary_nodes_timeline_and_figure(scaleout, tmp_path):
     assert written == {"summary.json", "nodes.parquet", "timeline.json", "breakdown.png"}
     for name in written:
         assert name in out
+
+
+def test_algorithms_that_are_named_are_compared(scaleout, summary):
+    asked = ("collective", "all_reduce", "--bytes", "1MiB,1GB", "--topology", "dgx-h200-16")
+    found = summary(*asked, "--algorithm", "ring", "--algorithm", "hierarchical_tree")
+    rows = [(row["bytes"], row["algorithm"]) for row in found["results"]]
+    assert rows == [(size, name) for size in (2**20, 10**9) for name in ("hierarchical_tree", "ring")]
+    assert found["inputs"]["algorithm"] == ["ring", "hierarchical_tree"]
+    for row in found["results"]:
+        alone = summary(*asked, "--algorithm", row["algorithm"])["results"]
+        assert row in alone
+    _, out, _ = scaleout(*asked, "--algorithm", "ring,hierarchical_tree")
+    assert out.count("ring LL") == 2
+    assert "auto" not in out
+
+
+def test_algorithms_say_what_nccl_calls_them(summary):
+    found = {each["name"]: each for each in summary("list", "algorithms")}
+    assert set(found) == set(ALGORITHMS)
+    assert {name for name, each in found.items() if each["NCCL"]} == {"ring", "hierarchical_tree", "in_network"}
+    assert found["hierarchical_tree"]["NCCL"] == "Tree"
 
 
 def test_collective_prints_all_algorithms_the_chosen_first(summary):
@@ -300,6 +322,15 @@ def refused(answer, *words):
         (["run", "dlrm-128", "--set", "global_batch=1099511627776"], ["more than a node can count"]),
         (["run", "dlrm-128", "--set", "data_parallel=true"], ["data_parallel", "integer"]),
         (["run", "dlrm-128", "--set", "global_batch=128", "--set", "global_batch=256"], ["given twice"]),
+        (
+            ["collective", "all_reduce", "--bytes", "1MiB", "--topology", "dgx-h200-2", "--algorithm", "tree"],
+            ["did you mean 'hierarchical_tree', NCCL's Tree?"],
+        ),
+        (["run", "dlrm-128", "--algorithm", "all_reduce=NVLS"], ["did you mean 'in_network', NCCL's NVLS?"]),
+        (
+            ["collective", "all_reduce", "--bytes", "1MiB", "--topology", "ring-128", "--algorithm", "auto,ring"],
+            ["auto chooses from all"],
+        ),
         (["run", "dlrm-128", "--algorithm", "all_to_all=null"], ["no algorithm of all_to_all"]),
         (["run", "dlrm-128", "--algorithm", "reduce=nope"], ["no algorithm of reduce"]),
         (["run", "llama-3-70b", "--set", "mode=decode"], ["sequence_parallel to false"]),
