@@ -67,16 +67,16 @@ def print_comparison(comparison: "Comparison", *, verbose: bool = False) -> None
 def _answer(comparison: "Comparison") -> tuple[str, dict[str, str]]:
     """Say what the fastest schedule comes to, under a title that says of what."""
     best = min(comparison.outcomes, key=lambda outcome: outcome.makespan_s)
-    first, parts, found = comparison.outcomes[0], best.breakdown, best.efficiency
-    exposed = parts.exposed_communication_s
+    first, found, steps = comparison.outcomes[0], best.efficiency, comparison.steps or 1
+    step_s, exposed = best.makespan_s / steps, best.breakdown.exposed_communication_s / steps
     by_axis = (
         ""
         if found is None
         else ", ".join(f"{axis} {format_seconds(each)}" for axis, each in sorted(found.exposed_s.items()) if each)
     )
     bars = best.interval
-    took = format_seconds(best.makespan_s) if bars is None else format_span(best.makespan_s, *bars.of(best.makespan_s))
-    step = f"{took} under {best.schedule}"
+    took = format_seconds(step_s) if bars is None else format_span(step_s, *bars.of(step_s))
+    step = f"{took} under {best.schedule}" + (f", the mean of {steps} steps" if steps > 1 else "")
     if best is not first:
         step += f", {format_times(best.speedup)} as fast as under {first.schedule}"
     elif len(comparison.outcomes) > 1:
@@ -91,7 +91,7 @@ def _answer(comparison: "Comparison") -> tuple[str, dict[str, str]]:
     elif comparison.samples and best.makespan_s:
         per_s = comparison.samples / best.makespan_s
         facts["speed"] = f"{format_rate(per_s / comparison.ranks)} samples/s/GPU, {format_rate(per_s)} in all"
-    share = format_share(exposed / best.makespan_s) if best.makespan_s else "0%"
+    share = format_share(exposed / step_s) if step_s else "0%"
     facts["exposed"] = f"{format_seconds(exposed)} of communication, {share} of the step" + (
         f": {by_axis}" if by_axis else ""
     )

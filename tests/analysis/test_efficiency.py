@@ -186,10 +186,23 @@ def test_advice_is_evaluated_and_true():
 def test_several_changes_together_where_none_is_enough():
     job = workload(data_parallel=2, batch_per_replica=4, attention="unfused", vocabulary=0)
     alone = [advice.peak.total_bytes for advice in advise(job, 0.9 * peak(job).total_bytes)]
-    *_, together = advise(job, 0.9 * min(alone))
+    together, *_ = advise(job, 0.9 * min(alone))
     assert together.fits
     assert len(together.changes) > 1
     assert together.ranks == job.num_ranks
+
+
+def test_lighter_changes_together_come_before_other_degrees():
+    """A 32B model by FSDP on 16 devices of 80 GB: sharding leaves 93 GiB, recomputation with it a third."""
+    job = workload(
+        layers=64, hidden=5120, heads=40, kv_heads=8, ffn=27648, activation="swiglu", vocabulary=152064, sequence=4096,
+        data_parallel=16, batch_per_replica=1,
+    )  # fmt: skip
+    assert not any(each.fits for each in advise(job, 1e9)[1:])
+    together, *singles = advise(job, 80e9)
+    assert together.changes == {"zero": 3, "recompute": "full"}
+    assert together.ranks == 16
+    assert not any(each.fits and each.ranks == 16 for each in singles)
 
 
 def test_nothing_helps_against_no_memory_at_all():

@@ -5,7 +5,7 @@ as much, the ranks stay as many; otherwise the change needs more ranks, and says
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,9 @@ from scaleout.workloads.memory import Peak, peak
 
 _FACTORS = (2, 4, 8, 16)
 """By how much an axis is tried to grow, or a micro-batch to shrink."""
+
+_DEGREES = ("data_parallel", "pipeline_parallel", "tensor_parallel", "context_parallel")
+"""What a job keeps where lighter changes are enough."""
 
 _ROUNDS = 6
 """Changes that are tried together at most."""
@@ -44,9 +47,9 @@ class Advice:
 def advise(workload: LayeredModel, capacity_bytes: float) -> list[Advice]:
     """Say what would make a job fit into the memory of its devices; nothing if it fits.
 
-    Single changes that help, those that fit on fewest ranks first, of each kind the smallest that fits or else the one
-    that helps most. If none fits on as many ranks as the job has, several that do so together come last, if any do; if
-    none fits at all, several on more ranks.
+    Changes that fit first, on fewest ranks, of each kind the smallest that fits or else the one that helps most. If no
+    single one fits on as many ranks as the job has, several that do so together come first, if any do, with the degrees
+    as they are where that is enough; if none fits at all, several on more ranks.
     """
     now = peak(workload).total_bytes
     if now <= capacity_bytes:
@@ -62,19 +65,31 @@ def advise(workload: LayeredModel, capacity_bytes: float) -> list[Advice]:
     singles = sorted(best.values(), key=lambda advice: (not advice.fits, advice.ranks))
     if singles and singles[0].fits and singles[0].ranks == workload.num_ranks:
         return singles
-    together = _combined(workload, capacity_bytes, more_ranks=False)
+    same_ranks = _of_ranks(workload.num_ranks)
+    together = _combined(workload, capacity_bytes, _of_degrees(workload)) or _combined(
+        workload, capacity_bytes, same_ranks
+    )
     if together is None and not (singles and singles[0].fits):
-        together = _combined(workload, capacity_bytes, more_ranks=True)
-    return singles if together is None else [*singles, together]
+        together = _combined(workload, capacity_bytes, lambda _: True)
+    return singles if together is None else [together, *singles]
 
 
-def _combined(workload: LayeredModel, capacity_bytes: float, *, more_ranks: bool) -> Advice | None:
+def _of_ranks(most: int) -> Callable[[LayeredModel], bool]:
+    return lambda changed: changed.num_ranks <= most
+
+
+def _of_degrees(workload: LayeredModel) -> Callable[[LayeredModel], bool]:
+    """Return what tells whether a workload has the degrees of parallelism of another."""
+    return lambda changed: all(getattr(changed, axis) == getattr(workload, axis) for axis in _DEGREES)
+
+
+def _combined(workload: LayeredModel, capacity_bytes: float, allowed: Callable[[LayeredModel], bool]) -> Advice | None:
     """Change what helps most, again and again until the job fits; then take back what was not needed."""
     steps: list[Mapping[str, Any]] = []
     current, least = workload, peak(workload).total_bytes
     while least > capacity_bytes and len(steps) < _ROUNDS:
         tried = [_try(current, changes, capacity_bytes) for _, changes in _changes(current)]
-        found = [each for each in tried if each is not None and (more_ranks or each.ranks <= workload.num_ranks)]
+        found = [each for each in tried if each is not None and allowed(each.workload)]
         most = min(found, key=lambda each: each.peak.total_bytes, default=None)
         if most is None or most.peak.total_bytes >= least:
             return None
