@@ -113,7 +113,8 @@ def _room(found: "Fit | None") -> str:
     words = f"{format_bytes(total)} of {format_bytes(capacity)}"
     if found.fits:
         return f"fits: {words}, {format_bytes(capacity - total)} left"
-    return f"does not fit: {words}, {format_bytes(total - capacity)} too much"
+    remedy = next((f"; with {advice.settings} it does" for advice in found.advice if advice.fits), "")
+    return f"does not fit: {words}, {format_bytes(total - capacity)} too much{remedy}"
 
 
 def _print_details(outcome: "Outcome") -> None:

@@ -25,7 +25,7 @@ from scaleout.report.look import COLUMN_POINTS, NARROW_IN, PAGE_POINTS, look_now
 from scaleout.report.pages.views import IN_COLUMN, ON_PAGE, Cases, chart_of, views_of
 from scaleout.study.sweep.columns import column_of
 from scaleout.study.sweep.study import Study
-from scaleout.study.sweep.table import best_of, cheapest_of, measure_of, measured
+from scaleout.study.sweep.table import best_of, cheapest_of, fitting, measure_of, measured
 
 _MOST_FASTEST = 12
 _MOST_NAMED = 8
@@ -151,6 +151,8 @@ def _write_figures(specification: dict[str, Any], directory: Path, name: str) ->
 def _counts(cases: pd.DataFrame) -> str:
     found = cases["status"].value_counts()
     told = [f"{count:,} {status}" for status, count in found.items() if status != "ok"]
+    if unfit := int((~fitting(cases)).sum()):
+        told.append(f"{unfit:,} too large for memory")
     return f"{counted(len(cases), 'case')}" + (f", of which {', '.join(told)}." if told else ".")
 
 

@@ -18,6 +18,7 @@ from scaleout.report.colours import IDLE, PUBLISHED, SERIES, time_scale
 from scaleout.study.sweep import expressions
 from scaleout.study.sweep.columns import column_of
 from scaleout.study.sweep.study import Study, View
+from scaleout.study.sweep.table import eligible, measure_of
 
 
 class Panels(NamedTuple):
@@ -245,8 +246,8 @@ def _heat_map(cases: Cases, view: View) -> Any:
 
 
 def _pareto(cases: Cases, view: View) -> Any:
-    """Draw two results of all cases, and join those that no other beats in both."""
-    found = cases.frame.dropna(subset=[view.x, view.y])
+    """Draw two results of all cases that fit, and join those that no other beats in both."""
+    found = eligible(cases.frame).dropna(subset=[view.x, view.y])
     groups = [found] if not view.facet else [group for _, group in found.groupby(view.facet, sort=False)]
     found = pd.concat([group.assign(front=_front(group, view.x, view.y)) for group in groups])
     x, y = (
@@ -271,12 +272,12 @@ def _front(cases: pd.DataFrame, x: str, y: str) -> pd.Series:
 
 
 def _tornado(cases: Cases, view: View) -> Any:
-    """Draw how far a result moves as one input at a time leaves the reference, the best case of its panel.
+    """Draw how far a result moves as one input at a time leaves the reference, the best case of its panel that fits.
 
     A bar reaches over all values of its input; a mark stands for each of them.
     """
     axes = [name for name in cases.study.axes if name != view.facet and cases.has(name)]
-    known = cases.frame.dropna(subset=[view.y])
+    known = eligible(cases.frame).dropna(subset=[view.y])
     groups = [known] if not view.facet else [group for _, group in known.groupby(view.facet, sort=False)]
     found = pd.concat([_one_at_a_time(group, axes, view.y) for group in groups])
     if found.empty:
@@ -333,32 +334,34 @@ def views_of(cases: Cases) -> list[View]:
     axes = sorted((name for name in cases.study.axes if cases.has(name)), key=lambda name: -len(cases.order(name)))
     facet = "workload" if "workload" in axes else ""
     free = [name for name in axes if name != facet]
-    found = _main_views(cases, free, facet)
+    by = measure_of(cases.frame)
+    by = by if cases.has(by) else "makespan_s"
+    found = _main_views(cases, free, facet, by)
     priced = next((name for name in ("network_dollars", "dollars", "peak_memory_bytes") if cases.has(name)), None)
     if priced and free:
         colour = next((name for name in ("topology", "schedule") if name in free), free[0])
-        found.append(View(kind="pareto", x=priced, y="makespan_s", colour=colour, facet=facet))
+        found.append(View(kind="pareto", x=priced, y=by, colour=colour, facet=facet))
     if len(free) > 1:
-        found.append(View(kind="tornado", y="makespan_s", facet=facet))
+        found.append(View(kind="tornado", y=by, facet=facet))
     return [_titled(cases, view) for view in found]
 
 
-def _main_views(cases: Cases, free: Sequence[str], facet: str) -> list[View]:
-    """Views over the inputs with most values: the step, the speed-up over a baseline, and two inputs at once."""
+def _main_views(cases: Cases, free: Sequence[str], facet: str, by: str) -> list[View]:
+    """Views over the inputs with most values: by what cases are compared, the speed-up, and two inputs at once."""
     if not free:
-        return [View(kind="bar", x=facet, y="makespan_s")] if facet else []
+        return [View(kind="bar", x=facet, y=by)] if facet else []
     counted = next((name for name in free if len(cases.order(name)) > 2 and cases.numbers(name)), None)
     words = [name for name in free if name != counted and len(cases.order(name)) <= len(SERIES)]
     colour = "schedule" if "schedule" in words else next(iter(words), "")
     first = counted or next((name for name in free if name != colour), free[0])
     colour = "" if colour == first else colour
-    found = [View(kind="line" if counted else "bar", x=first, y="makespan_s", colour=colour, facet=facet)]
+    found = [View(kind="line" if counted else "bar", x=first, y=by, colour=colour, facet=facet)]
     named = next((name for name in words if name not in (first, colour)), None)
     if cases.has("speedup"):
         found.append(View(kind="bar", x=named or first, y="speedup", colour=colour, facet=facet))
     if len(free) > 1:
         columns = [name for name in free if name != (named or first)]
-        found.append(View(kind="heat_map", x=columns[0], y=named or first, colour="makespan_s", facet=facet))
+        found.append(View(kind="heat_map", x=columns[0], y=named or first, colour=by, facet=facet))
     return found
 
 
