@@ -54,7 +54,7 @@ class Output(NamedTuple):
     def _drawn(self, folder: Path, write: Callable[[Path], Mapping[str, str]]) -> Mapping[str, str]:
         if self.picture == "png" and self.width is None:
             return write(folder)
-        from scaleout.report.plots.schedules import look
+        from scaleout.report.look import look
 
         with look(self.picture, self.width):
             written = write(folder)
@@ -140,15 +140,24 @@ class Folder(click.Path):
         return super().convert(value, param, ctx)
 
 
-def output_options(meaning: str) -> Callable[[Command], Command]:
-    """Add ``--output``, a directory, and ``--json``, and hand the verb one ``output``, an `Output`."""
-    folder = click.option("--output", type=Folder(), help=meaning)
+def picture_options(command: Command) -> Command:
+    """Add ``--format`` and ``--width``."""
     picture = click.option(
         "--format", "picture", type=click.Choice(["png", "svg", "pdf"]), help="Of pictures in --output; by default png."
     )
     words = "Of pictures: a column (3.35 in) or page (7 in) of a journal; by default as wide as each reads well."
-    width = click.option("--width", type=click.Choice(["column", "page"]), help=words)
-    return _handing("output", _output, lambda command: folder(picture(width(json_option(command)))))
+    return picture(click.option("--width", type=click.Choice(["column", "page"]), help=words)(command))
+
+
+def look_options(command: Command) -> Command:
+    """Add ``--format`` and ``--width``, and hand the verb one ``look``: what they are, for `report.look.look`."""
+    return _handing("look", lambda given: (given.pop("picture") or "", given.pop("width")), picture_options)(command)
+
+
+def output_options(meaning: str) -> Callable[[Command], Command]:
+    """Add ``--output``, a directory, and ``--json``, and hand the verb one ``output``, an `Output`."""
+    folder = click.option("--output", type=Folder(), help=meaning)
+    return _handing("output", _output, lambda command: folder(picture_options(json_option(command))))
 
 
 def json_option(command: Command) -> Command:

@@ -8,7 +8,7 @@ reduced and states sharded; for experts it is `expert_replica`.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -43,7 +43,8 @@ class Mesh:
     data: int = 1
     expert: int = 1
     pipeline: int = 1
-    order: tuple[str, ...] = RANK_ORDER  # `RANK_ORDER` in the order that ranks are numbered, innermost first
+    # `RANK_ORDER` in the order that ranks are numbered, innermost first; meshes are hashed often, and few differ in it.
+    order: tuple[str, ...] = field(default=RANK_ORDER, hash=False)
 
     def __post_init__(self) -> None:
         for axis in (*RANK_ORDER, "expert"):

@@ -73,11 +73,11 @@ class Kernel:
     """
 
     op: str  # a name in `OPERATIONS`, or "custom"
-    dtype: str
-    shape: tuple[tuple[str, int], ...]  # the sizes, in the operation's order
+    dtype: str = field(hash=False)  # calls are hashed often, and few differ in this, shape or tokens alone
+    shape: tuple[tuple[str, int], ...] = field(hash=False)  # the sizes, in the operation's order
     flops: int
     bytes: int  # the fewest that must move
-    tokens: str = ""  # of a recorded kernel, the sizes that count a batch's tokens, joined by ``*``; empty if none does
+    tokens: str = field(default="", hash=False)  # of a recorded kernel, its sizes that count tokens, joined by ``*``
     sizes: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -467,13 +467,13 @@ def recorded(name: str, *, dtype: str, token_bytes: int, other_bytes: int) -> Ke
 
 
 def recorded_table_gradient(name: str, *, dtype: str, lookups: int, rows: int, width: int) -> Kernel:
-    """Describe a recorded kernel of the gradient of a table: it touches each row that was looked up once.
+    """Describe recorded kernels of the gradient of a table.
 
-    Of n lookups spread evenly over R rows, ``R (1 - (1 - 1/R)^n)`` rows are touched in the mean; a skewed table touches
-    fewer.
+    Of n lookups spread evenly over R rows, ``R (1 - (1 - 1/R)^n)`` are touched in the mean; fewer if skewed. They run
+    for the min(n, R) that could be, as PyTorch's do (``max_segments``, EmbeddingBackwardKernel.cu), and write these.
     """
     touched = -rows * math.expm1(lookups * math.log1p(-1 / rows)) if rows > 1 else rows
-    token_bytes = min(round(touched * width * ITEM_BYTES[dtype]), _MOST_BYTES)
+    token_bytes = min(round((touched + min(lookups, rows)) * width * ITEM_BYTES[dtype]), _MOST_BYTES)
     call = recorded(name, dtype=dtype, token_bytes=token_bytes, other_bytes=0)
     table = zip(TABLE_SIZES, (lookups, rows, width), strict=True)
     return replace(call, shape=(*call.shape, *table))

@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from astra_inputs import coll, comp, recv, send, write_inputs
@@ -513,3 +515,35 @@ def test_a_limit_is_said_as_it_is(scaleout, option, said):
     code, _, err = scaleout("run", "dlrm-128", *option)
     assert code == 2
     assert said in err
+
+
+def test_an_unknown_verb_names_the_nearest(scaleout):
+    code, _, err = scaleout("runn", "dlrm-128")
+    assert code == 2
+    assert "No such command 'runn'. Did you mean 'run'?" in err
+
+
+def test_a_folder_is_no_workload(scaleout, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rec").mkdir()
+    (tmp_path / "rec" / "rank0.json").write_text("{}")
+    code, _, err = scaleout("run", "rec")
+    assert code == 2
+    assert "'rec' is a folder here: traces are run by --trace rec, recordings read by `scaleout import pytorch`" in err
+    code, _, err = scaleout("run", "--trace", "rec")
+    assert code == 2
+    assert "for recordings of PyTorch: scaleout import pytorch rec --output DIR" in err
+
+
+def test_the_answer_of_a_recording_is_one_step(scaleout, tmp_path):
+    """Two steps of about 320 ms were recorded one after the other."""
+    folder = Path(__file__).parents[2] / "traces" / "h200-pair" / "recordings"
+    files = [folder / f"fsdp-base.rank{rank}.kineto.json.gz" for rank in (0, 1)]
+    assert scaleout("import", "pytorch", *files, "--output", tmp_path / "fsdp")[0] == 0
+    _, out, _ = scaleout("run", "--trace", tmp_path / "fsdp")
+    step, exposed = (re.search(rf"│ {word} +([0-9.]+) ms", out)[1] for word in ("step", "exposed"))
+    assert "the mean of 2 recorded ones" in out
+    assert 315 < float(step) < 330
+    _, document, _ = scaleout("run", "--trace", tmp_path / "fsdp", "--json")
+    (row,) = json.loads(document)["results"]
+    assert float(exposed) == pytest.approx(1e3 * row["exposed_communication_s"] / 2, rel=0.01)

@@ -18,6 +18,7 @@ from scaleout.workloads.families.layered import LayeredModel
 from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.step import stages_of
 from scaleout.workloads.memory import KINDS, Ledger, moments_of, peak, peaks
+from scaleout.workloads.memory.advice import advise
 from scaleout.workloads.memory.reserved import reserved_bytes
 from scaleout.workloads.pipeline import PIPELINES, Action
 from scaleout.workloads.pipeline.blocks import blocks
@@ -362,3 +363,11 @@ def test_a_host_that_is_ahead_reserves_no_less(tensor, stages, ahead):
         in_flight = sum(held.in_flight)
         whole = 2 * 48 * 64 * 2 * min(1.4 * 4 / stages * in_flight, 50)
         assert most - least <= (tensor > 1) * whole * (1 + 1e-9)
+
+
+def test_advice_pairs_two_simple_changes():
+    """A 32B model, data parallel over 16 of 80 GB: neither sharding nor recompute is enough, and both together are."""
+    plain = {"data_parallel": 16, "zero": 0, "recompute": "none", "topology": "dgx-a100-2"}
+    *singles, together = advise(load_workload("qwen-3-32b", plain), 80e9)
+    assert not any(each.fits for each in singles)
+    assert (dict(together.changes), together.fits) == ({"zero": 3, "recompute": "full"}, True)

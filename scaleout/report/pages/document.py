@@ -91,6 +91,10 @@ def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     if rows:
         best = min(rows, key=lambda row: float(row["makespan_s"]))
         facts.insert(0, ("step", f"{text_of('makespan_s', best['makespan_s'])} under {best.get('schedule', '')}"))
+        exposed = best.get("exposed_communication_s")
+        if isinstance(exposed, float):
+            share = units.format_share(exposed / best["makespan_s"]) if best["makespan_s"] else "0%"
+            facts.insert(1, ("exposed", f"{units.format_seconds(exposed)} of communication, {share} of the step"))
     return [*facts, *(("model", str(each)) for each in document.get("models", ()))]
 
 
