@@ -59,11 +59,10 @@ class Disturbance:
                 raise ConfigError(f"{name} is {value}; give zero or more")
         if self.interval_s is not None and not (math.isfinite(self.interval_s) and self.interval_s > 0):
             raise ConfigError(f"the interval of checkpoints is {self.interval_s} s; give more than zero")
-        share = self.stragglers
-        if not (share == 0 or LEAST_NUMBER <= share <= 1) or not 1 <= self.straggler_slowdown <= LARGEST_NUMBER:
+        if not 0 <= self.stragglers <= 1 or not 1 <= self.straggler_slowdown <= LARGEST_NUMBER:
             raise ConfigError(
-                f"stragglers {share}={self.straggler_slowdown}: give a share of the ranks from 0 to 1, and how many "
-                f"times as long they take, from 1 to {LARGEST_NUMBER:g}"
+                f"stragglers {self.stragglers}={self.straggler_slowdown}: give a share of the ranks from 0 to 1, and "
+                f"how many times as long they take, from 1 to {LARGEST_NUMBER:g}"
             )
 
 
@@ -110,6 +109,12 @@ def goodput(step_s: float, *, compute_s: float, ranks: int, disturbance: Disturb
     interval_s = disturbance.interval_s or best_interval_s(between_s, written_s)
     spent_s = expected_interval_s(interval_s, between_s, checkpoint_s=written_s, restart_s=disturbance.restart_s)
     trains = 1.0 if math.isinf(interval_s) else interval_s / spent_s
+    if trains < LEAST_NUMBER:
+        raise ConfigError(
+            f"a job that fails every {_told(between_s)} never finishes an interval of {_told(interval_s)} with "
+            f"checkpoints of {_told(written_s)} and restarts of {_told(disturbance.restart_s)}; give shorter ones, or "
+            f"fewer failures"
+        )
     writes = 0.0 if math.isinf(interval_s) else written_s / spent_s
     mean_s = float(steps_s.mean())
     return Goodput(
@@ -168,20 +173,16 @@ def _slowest(uniform: npt.NDArray[np.float64], counts: npt.NDArray[np.int64], ji
 
 
 def expected_interval_s(interval_s: float, between_s: float, *, checkpoint_s: float, restart_s: float) -> float:
-    """Return the expected time until an interval is trained and written, failures and restarts included."""
+    """Return the expected time until an interval is trained and written, failures and restarts included.
+
+    Infinite where it is beyond any number.
+    """
     if math.isinf(between_s):
         return interval_s + checkpoint_s
     try:
-        found = between_s * math.exp(restart_s / between_s) * math.expm1((interval_s + checkpoint_s) / between_s)
+        return between_s * math.exp(restart_s / between_s) * math.expm1((interval_s + checkpoint_s) / between_s)
     except OverflowError:
-        found = math.inf
-    if found * LEAST_NUMBER > interval_s:
-        raise ConfigError(
-            f"a job that fails every {_told(between_s)} never finishes an interval of {_told(interval_s)} with "
-            f"checkpoints of {_told(checkpoint_s)} and restarts of {_told(restart_s)}; give shorter ones, or fewer "
-            f"failures"
-        )
-    return found
+        return math.inf
 
 
 def _told(seconds: float) -> str:

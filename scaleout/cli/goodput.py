@@ -123,12 +123,12 @@ def goodput(job: NamedJob, schedule: str, tokens: str, options: Stated, output: 
 def _disturbance(topology: "Topology", device: "Device", **asked: Any) -> "Disturbance":
     """Read what disturbs the job, by default as the files of the device and its link types say."""
     from scaleout.analysis.goodput import disturbance_on
-    from scaleout.config.documents import number
+    from scaleout.config.documents import LEAST_NUMBER, number
     from scaleout.config.units import FAILURES, SECONDS, parse
 
     pairs = list(pairs_of(asked["stragglers"], option="--stragglers", form="like 0.005=1.1").items())
     share, slowdown = (number(each) for each in pairs[0]) if pairs else (0.0, 1.0)
-    if len(pairs) > 1 or share is None or slowdown is None:
+    if len(pairs) > 1 or share is None or slowdown is None or 0 < share < LEAST_NUMBER:
         raise ConfigError("--stragglers: give one share and factor, such as --stragglers 0.005=1.1")
     given, interval = asked["failures"], asked["interval"]
     return disturbance_on(

@@ -37,7 +37,7 @@ COMMANDS = {
     (*GOODPUT, "1/year", "--seed", "\u0663"): "is no whole number",
     (*GOODPUT, "1/year", "--seed", "010"): "'010' is no whole number",
     (*GOODPUT, "1/year", "--stragglers", "0.01=1e306"): "from 1 to 1e+15",
-    (*GOODPUT, "1/year", "--stragglers", "1e-320=2"): "a share of the ranks from 0 to 1",
+    (*GOODPUT, "1/year", "--stragglers", "1e-320=2"): "--stragglers: give one share and factor",
     (*GOODPUT, "2000000/day", "--interval", "1s"): "never finishes an interval",
     ("run", "mine.yaml", "--slow", "1\xa0=2"): "--slow",
     ("run", "mine.yaml", "--placement", "strided:1\xa0"): "is not 1 whole number",
