@@ -19,7 +19,6 @@ from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.step import stages_of
 from scaleout.workloads.memory import KINDS, Ledger, moments_of, peak, peaks
 from scaleout.workloads.memory.advice import advise
-from scaleout.workloads.memory.reserved import reserved_bytes
 from scaleout.workloads.pipeline import PIPELINES, Action
 from scaleout.workloads.pipeline.blocks import blocks
 
@@ -331,38 +330,6 @@ def test_a_pipeline_caches_the_keys_of_its_own_layers():
     whole = peak(load_workload("llama-3-8b", keys)).bytes_of["kv_cache"]
     found = peaks(load_workload("llama-3-8b", keys | {"pipeline_parallel": 4, "microbatch": 1}))
     assert [each.bytes_of["kv_cache"] for each in found] == [whole / 4] * 4
-
-
-# ---- What the allocator reserves
-
-
-def reserved_job(**keys):
-    return workload({**SMALL, "framework": "nanotron", "layers": 4, "microbatch": 2, **keys})
-
-
-def test_reserved_bytes_by_hand():
-    """States, DDP's buckets, activations with fragments, logits in bf16 and fp32 beside what the loss keeps."""
-    job = reserved_job(data_parallel=2)
-    held = peak(job).bytes_of
-    states = held["parameters"] + held["gradients"] + held["optimizer_states"]
-    logits = 2 * 48 * 320
-    expected = states + held["parameters"] + 1.18 * held["activations"] + 6 * logits + 0.4 * GIB
-    assert reserved_bytes(job, 0, ahead=1.0) == pytest.approx(expected, rel=1e-12)
-    alone = reserved_job(data_parallel=1)
-    assert reserved_bytes(job, 0, ahead=0.0) - reserved_bytes(alone, 0, ahead=0.0) == held["parameters"]
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.floats(0, 1))
-def test_a_host_that_is_ahead_reserves_no_less(tensor, stages, ahead):
-    """Under tensor parallelism it reserves more, by whole activations of each layer in flight; without it never."""
-    job = reserved_job(tensor_parallel=tensor, pipeline_parallel=stages)
-    for rank, held in enumerate(peaks(job)):
-        least, found, most = (reserved_bytes(job, rank, ahead=value) for value in (0.0, ahead, 1.0))
-        assert held.total_bytes - held.bytes_of["communication_buffers"] < least <= found <= most
-        in_flight = sum(held.in_flight)
-        whole = 2 * 48 * 64 * 2 * min(1.4 * 4 / stages * in_flight, 50)
-        assert most - least <= (tensor > 1) * whole * (1 + 1e-9)
 
 
 def test_advice_pairs_two_simple_changes():
