@@ -257,6 +257,8 @@ OPERATIONS: Mapping[str, Operation] = {
     # GEMMs of groups with matrices of their own, in one call; _accumulate adds them to fp32 results that are there.
     "grouped_gemm": _gemm(grouped=True, like="gemm"),
     "grouped_gemm_accumulate": _gemm(result_bytes=8, grouped=True, like="gemm"),
+    "grouped_gemm_fp8": _gemm(result_bytes=2, grouped=True, like="gemm_fp8"),
+    "grouped_gemm_fp8_accumulate": _gemm(result_bytes=8, grouped=True, like="gemm_fp8"),
     "gemv": Operation(Family.GEMM, ("M", "N"), lambda s: 2 * s["M"] * s["N"], _gemv_bytes),
     "moe_router_64_experts": Operation(
         Family.ROWS,

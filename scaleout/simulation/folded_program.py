@@ -23,7 +23,7 @@ from scaleout.program.program import Program
 from scaleout.simulation.fold import FoldedFamily, Folding
 
 _AGREED = ("collective", "bytes", "slices")
-"""Columns in which members of a group must agree."""
+"""Columns in which members of a group must agree; but for the bytes of all-to-alls, of which the most count."""
 
 
 class CollectiveInstance(NamedTuple):
@@ -44,7 +44,7 @@ class CollectiveInstances:
 
     family: Ints  # (M,)
     group_class: Ints  # (M,)
-    tasks: Ints  # (T,) instance by instance, those of the first class first
+    tasks: Ints  # (T,) instance by instance, those of the first class first, or of the one with the most bytes
     offsets: Ints  # (M + 1,) first index of each instance's tasks
 
     def __len__(self) -> int:
@@ -194,10 +194,18 @@ def instances_of(folded: FoldedProgram) -> CollectiveInstances:
     sizes = np.diff(begins, append=len(tasks))
     offsets = np.concatenate(([0], np.cumsum(sizes[order])))
     within = np.arange(len(tasks)) - np.repeat(offsets[:-1], sizes[order])
-    ordered = tasks[by_key[np.repeat(begins[order], sizes[order]) + within]]
+    ordered = _most_first(folded, tasks[by_key[np.repeat(begins[order], sizes[order]) + within]], offsets)
     instances = CollectiveInstances(family[found[order]], group_class[found[order]], ordered, offsets)
     _check_agreement(folded, instances)
     return instances
+
+
+def _most_first(folded: FoldedProgram, tasks: Ints, offsets: Ints) -> Ints:
+    """Put the tasks of each instance in which they differ in bytes in the order of these, (T,), the most first."""
+    size_bytes, sizes = folded.column("bytes")[tasks], np.diff(offsets)
+    if (size_bytes == np.repeat(size_bytes[offsets[:-1]], sizes)).all():
+        return tasks
+    return np.asarray(tasks[np.lexsort((-size_bytes, np.repeat(np.arange(len(sizes)), sizes)))])
 
 
 def _wide(values: Ints) -> int:
@@ -230,9 +238,11 @@ def _group_class(folded: FoldedProgram, number: int, node: int) -> int:
 def _check_agreement(folded: FoldedProgram, instances: CollectiveInstances) -> None:
     """Refuse an instance whose members differ in what they call."""
     firsts = np.repeat(instances.firsts, np.diff(instances.offsets))
+    uneven = folded.column("collective")[instances.tasks] == COLLECTIVES.index("all_to_all")
     for column in _AGREED:
         values = folded.column(column)
-        if (values[instances.tasks] != values[firsts]).any():
+        differ = values[instances.tasks] != values[firsts]
+        if (differ & ~uneven if column == "bytes" else differ).any():
             for instance in instances:
                 _check_instance(folded, instance)
 

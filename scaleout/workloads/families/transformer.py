@@ -92,10 +92,10 @@ class Transformer(LayeredModel):
         "Hopper); flash2, triton: the same by FlashAttention 2, or 1 in Triton; unfused: scores, softmax, values one "
         "by one",
     )
-    linear_dtype: Literal["same", "fp8_delayed", "fp8_tensorwise", "fp8_rowwise"] = Field(
+    linear_dtype: Literal["same", "fp8_delayed", "fp8_tensorwise", "fp8_rowwise", "fp8_blockwise"] = Field(
         default="same",
         description="GEMMs with weights, the head's left out: in the data type, or in fp8, with scales of earlier "
-        "steps, of tensors or of rows",
+        "steps, of tensors, of rows or of 128 elements of a row",
     )
     separate_projections: bool = Field(
         default=False,
@@ -215,7 +215,7 @@ class Transformer(LayeredModel):
         """How layers become kernels."""
         # Megatron-Core's TransformerEngine, which adds up gradients itself, casts weights in a step's first micro-batch
         # only (arguments is_first_microbatch of its modules), which is left out.
-        once = self.linear_dtype == "fp8_delayed" and self.fused_accumulation
+        once = self.linear_dtype in ("fp8_delayed", "fp8_blockwise") and self.fused_accumulation
         return Style(
             self.linear_dtype,
             self.compiled,
