@@ -74,7 +74,8 @@ def _torchtitan(w: Transformer, schedule: str) -> Written:
         (
             (pipelined and w.pipeline_schedule not in _TORCH_SCHEDULES,
              f"has no pipeline schedule {w.pipeline_schedule}; hold one of {', '.join(_TORCH_SCHEDULES)}"),
-            (w.recompute == "selective", "recomputes operations or whole layers; hold recompute none or full"),
+            (w.recompute in ("selective", "up_projections"),
+             "recomputes operations or whole layers; hold recompute none or full"),
             (w.tensor_parallel > 1 and not w.sequence_parallel,
              "cuts sequences with tensors; hold sequence_parallel true"),
             (w.tensor_parallel == 1 and w.sequence_parallel, "cuts sequences with tensors alone"),
@@ -373,6 +374,8 @@ def _megatron_step(w: Transformer) -> Arguments:
     ]  # fmt: skip
     if w.recompute == "selective":
         made.append(("recompute-activations", ""))
+    if w.recompute == "up_projections":
+        made += [("recompute-granularity", "selective"), ("recompute-modules", "mla_up_proj")]
     if w.recompute == "full":
         made += [("recompute-granularity", "full"), ("recompute-method", "uniform"), ("recompute-num-layers", 1)]
     if w.linear_dtype != "same":

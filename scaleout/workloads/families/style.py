@@ -36,7 +36,9 @@ class Style:
         """Return the operation and the data type of a GEMM with weights, of layers in a data type."""
         if self.linear_dtype == "same":
             return "gemm", dtype
-        return "gemm_fp8_rowwise" if self.linear_dtype == "fp8_rowwise" else "gemm_fp8", FP8
+        return {"fp8_rowwise": "gemm_fp8_rowwise", "fp8_blockwise": "gemm_fp8_blockwise"}.get(
+            self.linear_dtype, "gemm_fp8"
+        ), FP8
 
     @property
     def gathers_fp8(self) -> bool:
