@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from scaleout.program.graph import FLOAT_COLUMNS, NEUTRAL, NONE, ExecutionGraph, Ints
+from scaleout.program.graph import FLOAT_COLUMNS, NEUTRAL, NONE, ExecutionGraph, Floats, Ints, NodeKind
 from scaleout.program.operations import Kernel
 
 
@@ -115,7 +115,10 @@ def _repeated(sizes: Sequence[int], of_segment: Ints) -> tuple[Ints, Ints]:
 
 
 def interleave(first: ExecutionGraph, second: ExecutionGraph) -> tuple[ExecutionGraph, Ints, Ints]:
-    """Merge two concurrent graphs: nodes of each stay in order, those of both alternate.
+    """Merge two concurrent graphs: nodes of each stay in order, and both take turns.
+
+    A turn ends behind what a graph communicates, so that the other's kernels run meanwhile (DeepSeek-V3,
+    arXiv:2412.19437, Fig. 4). Graphs with different numbers of turns are spread over each other evenly.
 
     Returns
     -------
@@ -127,10 +130,19 @@ def interleave(first: ExecutionGraph, second: ExecutionGraph) -> tuple[Execution
     for graph in (first, second):
         both.add(graph)
     whole = both.build()
-    progress = np.concatenate([(np.arange(len(graph)) + 0.5) / max(len(graph), 1) for graph in (first, second)])
-    order = np.argsort(progress, kind="stable")
+    order = np.argsort(np.concatenate([_progress(first), _progress(second)]), kind="stable")
     position = np.argsort(order, kind="stable")
     return in_order(whole, order), position[: len(first)], position[len(first) :]
+
+
+def _progress(graph: ExecutionGraph) -> Floats:
+    """Return for each node how far its turn is among those of its graph, shape (N,)."""
+    computes = graph.kind == NodeKind.COMPUTE
+    begins = computes[1:] & ~computes[:-1] & (graph.collective[:-1] != NONE)
+    turn = np.concatenate([np.zeros(min(len(graph), 1), np.int64), np.cumsum(begins)])
+    if not begins.any():  # nothing to wait for: each node is a turn
+        turn = np.arange(len(graph))
+    return np.asarray((turn + 0.5) / (turn.max(initial=0) + 1))
 
 
 def in_order(graph: ExecutionGraph, order: Ints) -> ExecutionGraph:

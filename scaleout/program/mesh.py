@@ -4,6 +4,9 @@ Default rank order, innermost (neighbouring ranks) first: tensor, context, data,
 data-parallel ranks (GShard, arXiv:2006.16668): the data axis is expert, then expert_data, the ranks that hold the same
 experts. Ranks with the same dense parameters differ in context and data: the `replica` axis, over which gradients are
 reduced and states sharded; for experts it is `expert_replica`.
+
+With `expert_tensor` experts have a layout of their own over the ranks of a stage, whatever those do outside experts:
+expert_tensor, expert, expert_data, innermost first (Megatron-Core's parallel folding, arXiv:2504.14960, 3.2).
 """
 
 import math
@@ -27,11 +30,15 @@ _COMPOSITE = {
     "data": ("expert", "expert_data"),
     "replica": ("context", "expert", "expert_data"),
     "expert_replica": ("context", "expert_data"),
+    "expert_tensor": ("tensor",),
     "world": AXES,
 }
 
-_COUNTS_FOR = dict.fromkeys(("expert_data", "replica", "expert_replica"), "data")
+_COUNTS_FOR = {**dict.fromkeys(("expert_data", "replica", "expert_replica"), "data"), "expert_tensor": "tensor"}
 """Axis to the one that its communication counts for, where that is another."""
+
+_FOLDED = {"expert": "expert", "expert_tensor": "tensor", "expert_data": "expert_data", "expert_replica": "expert_data"}
+"""Axis of experts to the one of their own layout, where they have one."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +52,40 @@ class Mesh:
     pipeline: int = 1
     # `RANK_ORDER` in the order that ranks are numbered, innermost first; meshes are hashed often, and few differ in it.
     order: tuple[str, ...] = field(default=RANK_ORDER, hash=False)
+    expert_tensor: int | None = None  # ranks that share an expert's matrices, if experts have a layout of their own
 
     def __post_init__(self) -> None:
         for axis in (*RANK_ORDER, "expert"):
             if getattr(self, axis) < 1:
                 raise ConfigError(f"{axis}_parallel is {getattr(self, axis)}; give a degree of 1 or more")
-        if self.data % self.expert:
+        if self.expert_tensor is not None:
+            self._check_folded(self.expert_tensor * self.expert)
+        elif self.data % self.expert:
             raise ConfigError(
                 f"expert_parallel {self.expert} does not divide data_parallel {self.data}; experts are spread over "
                 f"data-parallel ranks, so choose a divisor of {self.data}"
             )
+
+    def _check_folded(self, ranks: int) -> None:
+        stage = self.tensor * self.context * self.data
+        if ranks < 1 or stage % ranks:
+            raise ConfigError(
+                f"expert_tensor_parallel {self.expert_tensor} x expert_parallel {self.expert} does not divide the "
+                f"{stage} ranks of a stage (tensor_parallel x context_parallel x data_parallel); choose a divisor"
+            )
+        if self.pipeline > 1 and self.order[-1] != "pipeline":
+            raise ConfigError(
+                f"expert_tensor_parallel lays experts out over the ranks of a stage, which rank_order "
+                f"{', '.join(self.order)} does not number one after another; put pipeline last"
+            )
+
+    @cached_property
+    def _folded(self) -> "Mesh | None":
+        """The layout of experts, if it is their own; its tensor axis is `expert_tensor`."""
+        if self.expert_tensor is None:
+            return None
+        data = self.tensor * self.context * self.data // self.expert_tensor
+        return Mesh(tensor=self.expert_tensor, data=data, expert=self.expert, pipeline=self.pipeline)
 
     @property
     def num_ranks(self) -> int:
@@ -63,10 +94,14 @@ class Mesh:
 
     def degree(self, axis: str) -> int:
         """Return the size of an axis, composite ones such as `data` and `world` included."""
+        if self._folded is not None and axis in _FOLDED:
+            return self._folded.degree(_FOLDED[axis])
         return math.prod(map(self._sizes.__getitem__, _parts(axis)))
 
     def coordinates(self, axis: str) -> npt.NDArray[np.int64]:
         """Return each rank's coordinate along an axis of `AXES`, shape ``(R,)``."""
+        if self._folded is not None and axis in _FOLDED:
+            return self._folded.coordinates(_FOLDED[axis])
         names = self._axes
         inner = int(np.prod([self._sizes[name] for name in names[: names.index(axis)]], dtype=np.int64))
         return np.arange(self.num_ranks) // inner % self._sizes[axis]
@@ -97,11 +132,14 @@ class Mesh:
 
     @cached_property
     def _sizes(self) -> dict[str, int]:
-        sizes = (self.tensor, self.context, self.expert, self.data // self.expert, self.pipeline)
+        expert = self.expert if self.expert_tensor is None else 1
+        sizes = (self.tensor, self.context, expert, self.data // expert, self.pipeline)
         return dict(zip(AXES, sizes, strict=True))
 
     def _rows(self, axis: str) -> npt.NDArray[np.int64]:
         """Groups along an axis, shape (groups, degree), each in the order of its ranks."""
+        if self._folded is not None and axis in _FOLDED:
+            return self._folded._rows(_FOLDED[axis])
         names = self._axes
         # Ranks with the innermost axis last, as NumPy numbers them.
         ranks = np.arange(self.num_ranks).reshape([self._sizes[name] for name in reversed(names)])

@@ -254,9 +254,13 @@ OPERATIONS: Mapping[str, Operation] = {
     "gemm_fp8": _gemm(result_bytes=2),
     # With a scale for each row of either operand: another kernel.
     "gemm_fp8_rowwise": _gemm(result_bytes=2, like="gemm_fp8"),
+    # With a scale for 128 elements of a row of one, and for squares of 128 of the other: DeepGEMM's.
+    "gemm_fp8_blockwise": _gemm(result_bytes=2, like="gemm_fp8"),
     # GEMMs of groups with matrices of their own, in one call; _accumulate adds them to fp32 results that are there.
     "grouped_gemm": _gemm(grouped=True, like="gemm"),
     "grouped_gemm_accumulate": _gemm(result_bytes=8, grouped=True, like="gemm"),
+    "grouped_gemm_fp8": _gemm(result_bytes=2, grouped=True, like="gemm_fp8"),
+    "grouped_gemm_fp8_accumulate": _gemm(result_bytes=8, grouped=True, like="grouped_gemm_fp8"),
     "gemv": Operation(Family.GEMM, ("M", "N"), lambda s: 2 * s["M"] * s["N"], _gemv_bytes),
     "moe_router_64_experts": Operation(
         Family.ROWS,

@@ -164,6 +164,26 @@ def test_experts_and_latent_attention(imported):
     assert (workload.latent.query_rank, workload.latent.key_value_rank) == (1536, 512)
 
 
+def test_experts_that_lie_by_themselves_and_in_groups(imported):
+    more = """    --num-experts 16
+    --moe-router-topk 4
+    --moe-router-num-groups 4
+    --moe-router-group-topk 2
+    --moe-expert-capacity-factor 1.5
+    --moe-shared-expert-intermediate-size 14336
+    --moe-shared-expert-overlap
+    --expert-model-parallel-size 4
+    --expert-tensor-parallel-size 1
+    --mtp-num-layers 1
+    --sequence-parallel
+    --swiglu
+"""
+    workload = imported(("    --swiglu\n", more)).workload
+    assert (workload.expert_tensor_parallel, workload.expert_parallel, workload.expert_shards) == (1, 4, 1)
+    assert (workload.expert_groups, workload.groups_of_token, workload.pad_to_capacity) == (4, 2, False)
+    assert (workload.overlap_shared, workload.predicted_ahead) == (True, 1)
+
+
 def test_hybrids_of_state_space_layers(imported):
     text = """--num-layers 4 --hidden-size 1024 --hybrid-override-pattern M-M* --num-attention-heads 8
     --seq-length 2048 --vocab-size 1024 --position-embedding-type none --disable-bias-linear --bf16"""
@@ -201,7 +221,6 @@ def test_options_of_a_step(imported, more, keys):
     ("more", "told"),
     [
         ("--frobnicate 3", "unknown: frobnicate 3: what it changes in a layer, the workload lacks"),
-        ("--mtp-num-layers 1", "left out: mtp_num_layers 1: layers of multi-token prediction"),
         ("--tp-comm-overlap", "left out: tp_comm_overlap True: it is a schedule"),
         ("--squared-relu", "squared ReLU is taken as GELU"),
         ("--log-interval 1\nif true; then\n  --log-interval 2\nfi", "the script's branches are not run"),

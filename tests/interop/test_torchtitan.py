@@ -152,10 +152,11 @@ def test_ranks_that_nothing_fixes_are_asked_for(imported):
     assert imported(('"op"', '"2"'), recompute="full").workload.recompute == "full"
 
 
-def test_experts_are_cut_over_the_tensor_axis(imported):
+def test_experts_are_cut_over_the_tensor_axis_or_lie_by_themselves(imported):
     model = ('"llama3"', '"qwen3"'), ('"8B"', '"30B-A3B"'), ("8192", "4096")
     cut = "shard_degree = 8\nexpert_parallel_degree = 4\ntensor_parallel_degree = 2\n"
-    with pytest.raises(ConfigError, match=r"expert_tensor_parallel_degree .*: experts are cut over the tensor axis"):
-        imported(*model, ("shard_degree = -1", cut), ranks=16)
+    folded = imported(*model, ("shard_degree = -1", cut), ranks=16).workload
+    assert (folded.expert_tensor_parallel, folded.expert_parallel, folded.expert_shards) == (1, 4, 1)
     workload = imported(*model, ("shard_degree = -1", cut + "expert_tensor_parallel_degree = 2"), ranks=16).workload
     assert (workload.expert_parallel, workload.tensor_parallel, workload.data_parallel) == (4, 2, 8)
+    assert (workload.expert_tensor_parallel, workload.expert_shards) == (None, 2)

@@ -57,7 +57,7 @@ def test_some_nodes_of_a_part_wait_for_more(first, second, data):
 
 
 @given(graphs(), graphs())
-def test_graphs_side_by_side_alternate(first, second):
+def test_graphs_side_by_side_take_turns(first, second):
     merged, *positions = interleave(first, second)
     assert sorted(np.concatenate(positions).tolist()) == list(range(len(first) + len(second)))
     for graph, position in zip((first, second), positions, strict=True):
@@ -65,8 +65,23 @@ def test_graphs_side_by_side_alternate(first, second):
         for node in range(len(graph)):
             assert facts(merged, position[node]) == facts(graph, node)
             assert merged.dependencies_of(position[node]).tolist() == position[graph.dependencies_of(node)].tolist()
-    if len(first) == len(second):
+    talks = [bool((graph.collective != NONE)[:-1].any()) for graph in (first, second)]
+    if len(first) == len(second) and not any(talks):
         assert np.abs(positions[0] - positions[1]).max() == 1
+
+
+def test_a_turn_ends_behind_what_is_communicated():
+    """Each graph's kernels run while the other's exchanges are in flight."""
+    builders = [GraphBuilder(), GraphBuilder()]
+    for builder in builders:
+        for _ in range(2):
+            made = builder.compute(KERNELS[0], name="kernel")
+            made = builder.compute(KERNELS[0], after=(made,), name="kernel")
+            builder.collective("all_to_all", 8, group=0, after=(made,), name="exchange")
+    merged, first, second = interleave(*(builder.build() for builder in builders))
+    turn = ["kernel", "kernel", "exchange"]
+    assert list(merged.names) == 4 * turn
+    assert [first.tolist(), second.tolist()] == [[0, 1, 2, 6, 7, 8], [3, 4, 5, 9, 10, 11]]
 
 
 def test_an_empty_splice_is_an_empty_graph():

@@ -49,9 +49,7 @@ NEUTRAL = frozenset(
 """Arguments that do not change what a step costs; a * is any end."""
 
 _LEFT_OUT: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "mtp_num_layers": ((None, 0), "layers of multi-token prediction"),
     "tp_comm_overlap": ((None, False), "it is a schedule: scaleout run --schedule async-tp"),
-    "moe_shared_expert_overlap": ((None, False), "shared experts run before the dispatch"),
     "moe_token_dispatcher_type": (("alltoall", None), "rows of experts go by all-to-all"),
     "moe_enable_deepep": ((None, False), "rows of experts go by all-to-all"),
     "moe_flex_dispatcher_backend": ((None,), "rows of experts go by all-to-all"),
@@ -170,6 +168,7 @@ class _Arguments(Fields):
             "norm": self.word("normalization", _NORMS, "LayerNorm"),
             "query_key_norm": self.flag("qk_layernorm", default=False) or None,
             "vocabulary": self._vocabulary(tensor),
+            "predicted_ahead": self.optional("mtp_num_layers"),
             "tied_embedding": self._either(
                 "share_embeddings_and_output_weights", "untie_embeddings_and_output_weights", default=True
             ),
@@ -275,6 +274,7 @@ class _Arguments(Fields):
         if shared and shared % width:
             raise self.refusal("moe_shared_expert_intermediate_size", f"is no multiple of an expert's width {width}")
         factor = self.any("moe_expert_capacity_factor", None)
+        pads = self.flag("moe_pad_expert_input_to_capacity", default=False)
         return {
             "kind": "moe",
             "experts": experts,
@@ -286,8 +286,20 @@ class _Arguments(Fields):
             "grouped_experts": self.flag("moe_grouped_gemm", default=False) or None,
             "router_bias": self.flag("moe_router_enable_expert_bias", default=False) or None,
             "capacity_factor": None if factor is None else float(factor),
+            "pad_to_capacity": None if pads or factor is None else False,
+            "expert_groups": self.optional("moe_router_num_groups"),
+            "groups_per_token": self.optional("moe_router_group_topk"),
+            "overlap_shared": (bool(shared) and self.flag("moe_shared_expert_overlap", default=False)) or None,
+            "expert_tensor_parallel": self._experts_shared_by(),
             "expert_biases": keys.get("biases"),
         }
+
+    def _experts_shared_by(self) -> int | None:
+        """Ranks that share an expert's matrices, where experts lie otherwise than within data-parallel ranks."""
+        tensor, expert = self.count("tensor_model_parallel_size", 1), self.count("expert_model_parallel_size", 1)
+        cut = self.optional("expert_tensor_parallel_size") or tensor
+        folds = cut != tensor or (expert > 1 and self.count("context_parallel_size", 1) > 1)
+        return cut if folds else None
 
     def _dense_layers(self, layers: int) -> int:
         found = self.any("moe_layer_freq", 1)
@@ -306,9 +318,6 @@ class _Arguments(Fields):
             self.count(f"{axis}_parallel_size", 1)
             for axis in ("tensor_model", "pipeline_model", "context", "expert_model")
         )
-        experts_cut = self.optional("expert_tensor_parallel_size")
-        if experts_cut not in (None, tensor) and expert > 1:
-            raise self.refusal("expert_tensor_parallel_size", f"experts are cut over the tensor axis; make it {tensor}")
         ranks, others = self._ranks(), tensor * pipeline * context
         if ranks is not None and ranks % others:
             raise ConfigError(
@@ -410,9 +419,11 @@ class _Arguments(Fields):
         if how is None:
             return {}
         if how == "selective":
-            if modules not in (None, ["core_attn"], "core_attn"):
-                raise self.refusal("recompute_modules", "of parts of a layer core_attn is written; take it, or full")
-            return {"recompute": "selective"}
+            of_parts = {"core_attn": "selective", "mla_up_proj": "up_projections"}
+            module = modules[0] if isinstance(modules, list) and len(modules) == 1 else modules or "core_attn"
+            if not isinstance(module, str) or module not in of_parts:
+                raise self.refusal("recompute_modules", "of parts core_attn and mla_up_proj are written; take one")
+            return {"recompute": of_parts[module]}
         if how != "full" or method not in (None, "uniform", "block") or (method != "block" and number not in (None, 1)):
             raise self.refusal(
                 "recompute_granularity", f"with method {shown(method)} of {shown(number)} is not written"

@@ -74,7 +74,8 @@ def _torchtitan(w: Transformer, schedule: str) -> Written:
         (
             (pipelined and w.pipeline_schedule not in _TORCH_SCHEDULES,
              f"has no pipeline schedule {w.pipeline_schedule}; hold one of {', '.join(_TORCH_SCHEDULES)}"),
-            (w.recompute == "selective", "recomputes operations or whole layers; hold recompute none or full"),
+            (w.recompute in ("selective", "up_projections"),
+             "recomputes operations or whole layers; hold recompute none or full"),
             (w.tensor_parallel > 1 and not w.sequence_parallel,
              "cuts sequences with tensors; hold sequence_parallel true"),
             (w.tensor_parallel == 1 and w.sequence_parallel, "cuts sequences with tensors alone"),
@@ -186,7 +187,8 @@ def _stages(w: Transformer) -> Mapping[str, Any]:
 def _spread(w: Transformer) -> Mapping[str, Any]:
     if w.expert_parallel == 1:
         return {}
-    return {"expert_parallel_degree": w.expert_parallel, "expert_tensor_parallel_degree": w.tensor_parallel}
+    shards = w.expert_shards if isinstance(w, Moe) else w.tensor_parallel
+    return {"expert_parallel_degree": w.expert_parallel, "expert_tensor_parallel_degree": shards}
 
 
 def _section(name: str, values: Mapping[str, Any]) -> str:
@@ -231,6 +233,8 @@ def _megatron(w: Transformer, schedule: str) -> Written:
             (w.linear_dtype == "fp8_rowwise", "has no fp8 of rows; take fp8_tensorwise or fp8_delayed"),
             (w.zero > 1 and w.pipeline_parallel > 1, "shards states alone in a pipeline; hold zero 0 or 1"),
             (w.optimizer != "adamw", "needs an optimizer"),
+            (isinstance(w, Moe) and (w.dispatch, w.dispatch_dtype) != ("all_to_all", "same"),
+             "sends rows of experts in the model's type here; hold dispatch all_to_all and dispatch_dtype same"),
         ),
     )  # fmt: skip
     notes: list[str] = []
@@ -294,6 +298,7 @@ def _megatron_model(w: Transformer, *, biased: bool) -> Arguments:
         made.append(("window-size", f"{w.window - 1},0"))
         made += [("window-attn-skip-freq", w.full_attention_every)] if w.full_attention_every else []
     made += [("softmax-type", "learnable")] if w.attention_sinks else []
+    made += [("mtp-num-layers", w.predicted_ahead)] if w.predicted_ahead else []
     return made + _flags(
         disable_bias_linear=not biased, add_qkv_bias=w.biased == "qkv", qk_layernorm=w.query_key_norm,
         untie_embeddings_and_output_weights=not w.tied_embedding,
@@ -311,18 +316,22 @@ def _megatron_experts(w: Transformer) -> Arguments:
     made: Arguments = [
         ("num-experts", w.experts), ("moe-router-topk", w.top_k), ("moe-ffn-hidden-size", w.expert_width),
         ("moe-token-dispatcher-type", "alltoall"), ("expert-model-parallel-size", w.expert_parallel),
-        ("expert-tensor-parallel-size", w.tensor_parallel),
+        ("expert-tensor-parallel-size", w.expert_shards),
     ]  # fmt: skip
     if w.shared_experts:
         made.append(("moe-shared-expert-intermediate-size", w.shared_experts * w.expert_width))
     if w.dense_layers:
         made.append(("moe-layer-freq", f'"([0]*{w.dense_layers}+[1]*{w.layers - w.dense_layers})"'))
     if w.capacity_factor is not None:
-        made += [("moe-expert-capacity-factor", w.capacity_factor), ("moe-pad-expert-input-to-capacity", "")]
+        made.append(("moe-expert-capacity-factor", w.capacity_factor))
+    if w.expert_groups > 1:
+        made += [("moe-router-num-groups", w.expert_groups), ("moe-router-group-topk", w.groups_of_token)]
     return made + _flags(
         moe_grouped_gemm=w.grouped_experts,
         moe_router_enable_expert_bias=w.router_bias,
         moe_shared_expert_gate=w.shared_gate,
+        moe_shared_expert_overlap=w.overlap_shared,
+        moe_pad_expert_input_to_capacity=w.capacity_factor is not None and w.pad_to_capacity,
     )
 
 
@@ -373,6 +382,8 @@ def _megatron_step(w: Transformer) -> Arguments:
     ]  # fmt: skip
     if w.recompute == "selective":
         made.append(("recompute-activations", ""))
+    if w.recompute == "up_projections":
+        made += [("recompute-granularity", "selective"), ("recompute-modules", "mla_up_proj")]
     if w.recompute == "full":
         made += [("recompute-granularity", "full"), ("recompute-method", "uniform"), ("recompute-num-layers", 1)]
     if w.linear_dtype != "same":

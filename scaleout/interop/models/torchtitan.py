@@ -136,7 +136,8 @@ class _Job:
         tensor, pipeline, context, expert = (
             p.count(f"{axis}_parallel_degree", 1) for axis in ("tensor", "pipeline", "context", "expert")
         )
-        self._check_experts(p, tensor, expert)
+        p.left_out({"expert_parallel_comm_backend": (("standard",), "rows of experts go by all-to-all")})
+        cut = p.count("expert_tensor_parallel_degree", 1)
         replicas, shards = p.count("data_parallel_replicate_degree", 1), self._shards(p, tensor * pipeline * context)
         p.left_out(
             {
@@ -154,19 +155,11 @@ class _Job:
             "context_parallel": context,
             "context_exchange": rotates,
             "expert_parallel": expert,
+            "expert_tensor_parallel": cut if expert > 1 and cut != tensor else None,
             "data_parallel": replicas * shards,
             **self._sharding(p, replicas, shards * context, pipelined=pipeline > 1),
             **self._pipeline(p, pipeline, layers),
         }
-
-    def _check_experts(self, p: Fields, tensor: int, expert: int) -> None:
-        cut = p.count("expert_tensor_parallel_degree", 1)
-        if expert > 1 and cut != tensor:
-            raise p.refusal(
-                "expert_tensor_parallel_degree", f"experts are cut over the tensor axis; make it {tensor}, as "
-                "tensor_parallel_degree"
-            )  # fmt: skip
-        p.left_out({"expert_parallel_comm_backend": (("standard",), "rows of experts go by all-to-all")})
 
     def _shards(self, p: Fields, others: int) -> int:
         """Read the ranks that shard; -1 is all that are left of the job's."""

@@ -91,6 +91,15 @@ def _grouped_gemm(s: Sizes, dtype: torch.dtype) -> Call:
     return lambda: torch._grouped_mm(rows, matrices, offs=ends)
 
 
+def _grouped_gemm_fp8(s: Sizes, dtype: torch.dtype) -> Call:
+    """Multiply rows of each group by the matrix of the group, with a scale for each row of either."""
+    rows = _random(s["groups"] * s["M"], s["K"], dtype=torch.bfloat16).to(dtype)
+    matrices = _random(s["groups"], s["N"], s["K"], dtype=torch.bfloat16).to(dtype).transpose(1, 2)
+    scales = torch.ones(s["groups"] * s["M"], device="cuda"), torch.ones(s["groups"], s["N"], device="cuda")
+    ends = torch.arange(1, s["groups"] + 1, device="cuda", dtype=torch.int32) * s["M"]
+    return lambda: torch._scaled_grouped_mm(rows, matrices, *scales, offs=ends, out_dtype=torch.bfloat16)
+
+
 def _gemv(s: Sizes, dtype: torch.dtype) -> Call:
     matrix, vector = _random(s["M"], s["N"], dtype=dtype), _random(s["N"], dtype=dtype)
     out = torch.empty(s["M"], device="cuda", dtype=dtype)
@@ -381,6 +390,7 @@ MAKERS: Mapping[str, Maker] = {
     "gemm_fp8": _gemm_fp8,
     "gemm_fp8_rowwise": _gemm_fp8_rowwise,
     "grouped_gemm": _grouped_gemm,
+    "grouped_gemm_fp8": _grouped_gemm_fp8,
     "gemv": _gemv,
     "conv2d_fwd": _convolution,
     "conv2d_bwd_data": partial(_convolution, wanted=(True, False)),

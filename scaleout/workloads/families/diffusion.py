@@ -40,6 +40,7 @@ class DiffusionTransformer(Transformer):
             (
                 "window",
                 "full_attention_every",
+                "predicted_ahead",
                 "attention_sinks",
                 "query_key_norm",
                 "post_norms",

@@ -88,7 +88,13 @@ class ModelFamily(Config):
             expert=self.expert_parallel,
             pipeline=self.pipeline_parallel,
             order=self.rank_order,
+            expert_tensor=self.folded_experts,
         )
+
+    @property
+    def folded_experts(self) -> int | None:
+        """Ranks that share an expert's matrices, if experts have a layout of their own."""
+        return None
 
     @property
     def num_ranks(self) -> int:

@@ -6,12 +6,14 @@ kept for it, parameters and their gradients' reductions follow from the tape. Al
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+import numpy as np
 from pydantic import model_validator
 
+from scaleout.program.graph import Ints
 from scaleout.workloads.families.style import PLAIN, Style
 from scaleout.workloads.families.training import Training
 
@@ -175,6 +177,16 @@ class LayeredModel(Training):
     def logits(self) -> int:
         """Numbers that the head of a rank makes of a micro-batch for the loss."""
         return 0
+
+    @property
+    def loads(self) -> Sequence[object]:
+        """What distinguishes ranks that do the same in a pipeline, the busiest first: one, as all are alike."""
+        return ("all",)
+
+    @property
+    def load_of_rank(self) -> Ints:
+        """Which of `loads` each rank has, shape (R,)."""
+        return np.zeros(self.num_ranks, np.int64)
 
     @property
     def exchanged_bytes(self) -> int:

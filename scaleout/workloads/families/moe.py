@@ -1,50 +1,40 @@
-"""Decoders with mixtures of experts: route, dispatch, compute by expert, combine.
+"""Decoders with mixtures of experts: what a router sends where, and what experts hold.
 
-Each token goes to `top_k` experts. Routing is balanced: every expert gets equally many rows, or is padded up to its
-capacity. GEMMs of a rank's experts are one kernel each, or one for all. Shared experts are one wider expert.
+Each token goes to `top_k` experts. Every expert gets equally many rows, or as `imbalance` says, or is cut off at, or
+padded up to, its capacity. GEMMs of a rank's experts are one kernel each, or one for all. Shared experts are one wider
+expert.
 
-With sequence parallelism every tensor-parallel rank routes and dispatches its own tokens only. Experts are cut over the
-tensor axis, so what arrives is gathered over it before their GEMMs, and their partial sums are reduce-scattered before
-the combine. Without sequence parallelism, or where experts are not spread, all tensor-parallel ranks hold all tokens.
+With sequence parallelism every tensor-parallel rank routes and dispatches its own tokens only. Without, or where
+experts are not spread, all tensor-parallel ranks hold all tokens. Experts are cut over the tensor axis, or over ranks
+of their own (`expert_tensor_parallel`).
 
-What arrives lies by the rank that sent it: a rank of several experts copies it into their order, and back before the
-combine (Megatron-Core's `sort_chunks_by_idxs`).
-
-Source: GShard, arXiv:2006.16668; Mixtral, arXiv:2401.04088 (one GEMM an expert); DeepSeekMoE, arXiv:2401.06066;
-Megatron-Core's all-to-all dispatcher, arXiv:2504.14960, Fig. 3.
+Source: GShard, arXiv:2006.16668; DeepSeekMoE, arXiv:2401.06066; DeepSeek-V3, arXiv:2412.19437, 2.1.2 (groups) and 3.3
+(dispatch in fp8); MoE Parallel Folding, arXiv:2504.14960.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
-from math import fsum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field, model_validator
 
-from scaleout.config.units import Count, CountOrZero, Positive
-from scaleout.program.graph import NodeRole
+from scaleout.config.units import Count, CountOrZero, NotNegative, Positive, RankCount
+from scaleout.program.graph import Ints
+from scaleout.program.operations import ITEM_BYTES
 from scaleout.workloads.families.layered import Degrees
+from scaleout.workloads.families.routing import distinct, rows_of_experts
 from scaleout.workloads.families.transformer import Transformer
-from scaleout.workloads.generate.attention import kept_tokens
+from scaleout.workloads.generate import experts as blocks
 from scaleout.workloads.generate.autograd_tape import AutogradTape
-from scaleout.workloads.generate.layers import (
-    GATHER_IN,
-    SCATTER_OUT,
-    SHUFFLE,
-    Buffer,
-    Exchange,
-    activation,
-    exchange,
-    pointwise,
-)
-from scaleout.workloads.generate.linear import Linear
 from scaleout.workloads.generate.units import Rank
+
+SCALED = 128
+"""Elements of a row in fp8 that share a scale in fp32: DeepSeek-V3, arXiv:2412.19437, 3.3.2."""
 
 
 class Moe(Transformer):
-    """Decoder whose feed-forward networks are mixtures of experts with balanced top-k routing."""
+    """Decoder whose feed-forward networks are mixtures of experts with top-k routing."""
 
     has_experts: ClassVar[bool] = True
     REFUSES: ClassVar[Mapping[str, str]] = {"halves": "is written for dense layers; leave it out"}
@@ -57,6 +47,39 @@ class Moe(Transformer):
         default=None,
         description="each rank sends every expert as many rows, padded: this factor of its tokens' share, rounded up; "
         "as many as there are if unset",
+    )
+    pad_to_capacity: bool = Field(
+        default=True, description="capacity_factor: pad experts with fewer rows; false: only drop rows beyond it"
+    )
+    imbalance: NotNegative = Field(
+        default=0.0,
+        description="by how much the busiest expert's rows exceed the mean, over the mean: MaxVio of arXiv:2408.15664, "
+        "where trained models have 0.52 to 0.72 with an auxiliary loss and 0.04 without one; others' rows are drawn",
+    )
+    imbalance_seed: CountOrZero = Field(default=0, description="imbalance: seed of the draw")
+    expert_tensor_parallel: RankCount | None = Field(
+        default=None,
+        description="ranks that share an expert's matrices. Experts then lie over all ranks of a stage by themselves, "
+        "as in Megatron-Core's parallel folding; if unset they are cut as all else and lie within data",
+    )
+    expert_groups: Count = Field(
+        default=1, description="groups that experts are in, as many to each (node-limited routing)"
+    )
+    groups_per_token: Count | None = Field(
+        default=None, description="expert_groups: groups that a token's experts are of; all if unset"
+    )
+    dispatch: Literal["all_to_all", "deduplicated"] = Field(
+        default="all_to_all",
+        description="a row for each of a token's experts; or (deduplicated) a token once to each group of experts and "
+        "from there once to each rank, both at the same time, as by DeepEP",
+    )
+    dispatch_dtype: Literal["same", "fp8_e4m3"] = Field(
+        default="same",
+        description="of what is sent to experts, forward, and of gradients of what they made, backward; of fp8 with a "
+        "scale in fp32 for each 128 elements; what comes back is in the model's type",
+    )
+    overlap_shared: bool = Field(
+        default=False, description="shared experts run beside the dispatch, and backward beside the combine's"
     )
     grouped_experts: bool = Field(default=False, description="GEMMs of a rank's experts are one kernel")
     weighted_activation: bool = Field(
@@ -74,29 +97,89 @@ class Moe(Transformer):
             raise ValueError(f"top_k {self.top_k} is more than the {self.experts} experts there are")
         if self.dense_layers > self.layers:
             raise ValueError(f"dense_layers {self.dense_layers} is more than layers {self.layers}")
-        if self.shared_gate and not self.shared_experts:
-            raise ValueError("shared_gate scales what shared experts make, and there are none; give shared_experts")
+        for key, does in (("shared_gate", "scales"), ("overlap_shared", "hides time behind")):
+            if getattr(self, key) and not self.shared_experts:
+                raise ValueError(f"{key} {does} what shared experts make, and there are none; give shared_experts")
+        if not self.pad_to_capacity and self.capacity_factor is None:
+            raise ValueError("pad_to_capacity is of a capacity_factor, and there is none; give one, or leave it out")
+        if 1 + self.imbalance > self.experts:
+            raise ValueError(
+                f"imbalance {self.imbalance:g} is more than {self.experts - 1}, where one of {self.experts} experts "
+                f"gets all rows; give less"
+            )
+        self._check_groups()
         return self
+
+    def _check_groups(self) -> None:
+        groups, chosen = self.expert_groups, self.groups_of_token
+        if self.experts % groups or chosen > groups:
+            raise ValueError(
+                f"{self.experts} experts in expert_groups {groups}, of which a token has groups_per_token {chosen}; "
+                f"choose a divisor of {self.experts}, and at most as many for a token"
+            )
+        if self.top_k > self.experts // groups * chosen:
+            raise ValueError(
+                f"top_k {self.top_k} is more than the {self.experts // groups * chosen} experts of groups_per_token "
+                f"{chosen} of expert_groups {groups}; choose more groups for a token"
+            )
 
     def refused_experts(self, cut: Degrees) -> str | None:
         """Say why experts cannot be spread over so many ranks, or None if they can."""
-        if cut.data_parallel % cut.expert_parallel:
+        folded = self.expert_tensor_parallel
+        ranks, per = cut.data_parallel, cut.expert_parallel
+        if folded is not None:
+            ranks, per = cut.tensor_parallel * cut.context_parallel * ranks, folded * per
+        if ranks % per:
+            if folded is None:
+                return (
+                    f"expert_parallel {per} does not divide data_parallel {ranks}; "
+                    f"experts are spread over data-parallel ranks, so choose a divisor of {ranks}"
+                )
             return (
-                f"expert_parallel {cut.expert_parallel} does not divide data_parallel {cut.data_parallel}; "
-                f"experts are spread over data-parallel ranks, so choose a divisor of {cut.data_parallel}"
+                f"expert_tensor_parallel {folded} x expert_parallel {cut.expert_parallel} does not divide the {ranks} "
+                f"ranks of a stage; choose a divisor of {ranks}"
             )
         if self.experts % cut.expert_parallel:
             return (
                 f"experts {self.experts} do not spread over expert_parallel {cut.expert_parallel} ranks; "
                 f"choose a divisor of {self.experts}"
             )
-        if self.expert_width % cut.tensor_parallel:
+        shards, key = (cut.tensor_parallel, "tensor") if folded is None else (folded, "expert_tensor")
+        if self.expert_width % shards:
             return (
-                f"expert_ffn {self.expert_width} does not divide over tensor_parallel {cut.tensor_parallel} ranks; "
+                f"expert_ffn {self.expert_width} does not divide over {key}_parallel {shards} ranks; "
                 f"choose a divisor of {self.expert_width}"
             )
-        tokens = self.tokens_of(cut) // (cut.tensor_parallel if _dispatches_shards(cut) else 1)
-        if tokens * self.top_k * cut.expert_parallel % self.experts and self.capacity_factor is None:
+        return self._refused_dispatch(cut) or self._refused_rows(cut)
+
+    def _refused_dispatch(self, cut: Degrees) -> str | None:
+        if self.expert_tensor_parallel is not None and cut.tensor_parallel > 1 and not cut.sequence_parallel:
+            return (
+                f"expert_tensor_parallel {self.expert_tensor_parallel} needs ranks with tokens of their own, and "
+                f"tensor_parallel {cut.tensor_parallel} ranks have the same; set sequence_parallel to true"
+            )
+        if self.dispatch == "all_to_all":
+            return None
+        if self.imbalance or self.capacity_factor is not None:
+            key = "imbalance" if self.imbalance else "capacity_factor"
+            return f"dispatch deduplicated is of tokens that all go, to experts in balance; leave {key} out"
+        if self._gathered_shards(cut) > 1:
+            return (
+                "dispatch deduplicated is of experts that no other ranks share, and what arrives would be gathered "
+                "over tensor-parallel ranks; set expert_tensor_parallel to 1"
+            )
+        if cut.expert_parallel % self.expert_groups:
+            return (
+                f"expert_parallel {cut.expert_parallel} ranks do not divide over expert_groups {self.expert_groups}; "
+                f"choose a divisor of {cut.expert_parallel}"
+            )
+        return None
+
+    def _refused_rows(self, cut: Degrees) -> str | None:
+        tokens = self.tokens_of(cut) // (cut.tensor_parallel if self._dispatches_shards(cut) else 1)
+        if self.imbalance or self.capacity_factor is not None:
+            return None
+        if tokens * self.top_k * cut.expert_parallel % self.experts:
             return (
                 f"{tokens} tokens x top_k {self.top_k} x expert_parallel {cut.expert_parallel} do not "
                 f"spread evenly over {self.experts} experts; choose microbatch and sequence so that they do, or give a "
@@ -104,24 +187,34 @@ class Moe(Transformer):
             )
         return None
 
+    def _dispatches_shards(self, cut: Degrees) -> bool:
+        """Whether each tensor-parallel rank dispatches its own tokens only."""
+        spread = self.expert_tensor_parallel is not None or cut.expert_parallel > 1
+        return cut.sequence_parallel and cut.tensor_parallel > 1 and spread
+
+    def _gathered_shards(self, cut: Degrees) -> int:
+        if self.expert_tensor_parallel is not None:
+            return self.expert_tensor_parallel
+        return cut.tensor_parallel if self._dispatches_shards(cut) else 1
+
     def write_feed_forward(self, tape: AutogradTape, x: int, rank: Rank[Any], number: int, label: str) -> int:
         """Write the experts of a layer, or its dense network."""
         if self.feed_forward_kind(number) == "dense":
             return super().write_feed_forward(tape, x, rank, number, label)
-        return mixture(tape, x, rank, label)
+        return blocks.mixture(tape, x, rank, label)
 
     def feed_forward_reads_shards(self, number: int) -> bool:
         """Whether the feed-forward block of a layer reads and makes a rank's own tokens under sequence parallelism."""
-        return self.feed_forward_kind(number) == "moe" and _dispatches_shards(self)
+        return has_experts(self.feed_forward_kind(number)) and self.token_shards > 1
 
     @property
     def exchanged_bytes(self) -> int:
         """Bytes of the largest buffer that a layer exchanges along the tensor, context or expert axis."""
-        if self.expert_parallel == 1:
+        if self.expert_parallel == 1 and self.gathered_shards == 1:
             return super().exchanged_bytes
-        sent = self.dispatched_tokens * self.top_k * self.hidden * self.item_bytes
-        # what is sent, and what comes, which is then gathered over the tensor axis
-        return max(super().exchanged_bytes, sent * (1 + self.gathered_shards))
+        # what is sent, and what comes, which is then gathered over the ranks that share an expert
+        sent = self.routed_rows + max(map(sum, self.loads)) * self.gathered_shards
+        return max(super().exchanged_bytes, sent * self.hidden * self.item_bytes)
 
     @property
     def expert_width(self) -> int:
@@ -162,157 +255,97 @@ class Moe(Transformer):
         return self.experts // self.expert_parallel
 
     @property
+    def folded_experts(self) -> int | None:
+        """Ranks that share an expert's matrices, if experts have a layout of their own."""
+        return self.expert_tensor_parallel
+
+    @property
+    def groups_of_token(self) -> int:
+        """Groups that a token's experts are of."""
+        return self.groups_per_token or self.expert_groups
+
+    @property
+    def expert_shards(self) -> int:
+        """Ranks that share an expert's matrices."""
+        return self.expert_tensor_parallel or self.tensor_parallel
+
+    @property
+    def token_shards(self) -> int:
+        """Tensor-parallel ranks that dispatch tokens of their own; 1 if each dispatches all."""
+        return self.tensor_parallel if self._dispatches_shards(self) else 1
+
+    @property
     def gathered_shards(self) -> int:
-        """Tensor-parallel ranks whose dispatched tokens are gathered before the experts; 1 if each holds them all."""
-        return self.tensor_parallel if _dispatches_shards(self) else 1
+        """Ranks whose dispatched rows are gathered before the experts that they share; 1 if each gets all of them."""
+        return self._gathered_shards(self)
 
     @property
     def dispatched_tokens(self) -> int:
         """Tokens that a rank routes and dispatches."""
-        return self.local_tokens // self.gathered_shards
+        return self.local_tokens // self.token_shards
+
+    @property
+    def rows_to_experts(self) -> tuple[int, ...]:
+        """Rows that a rank sends to each expert (E,): its tokens', without what is beyond a capacity, or padded."""
+        rows, factor = self.dispatched_tokens * self.top_k, self.capacity_factor
+        capacity = rows if factor is None else math.ceil(rows * factor / self.experts)
+        if factor is not None and self.pad_to_capacity:
+            return (capacity,) * self.experts
+        found = rows_of_experts(rows, self.experts, self.imbalance, self.imbalance_seed)
+        return tuple(min(count, capacity) for count in found)
 
     @property
     def routed_rows(self) -> int:
         """Rows that a rank sends to experts: each token to each of its own, and padding up to the capacity."""
-        rows, factor = self.dispatched_tokens * self.top_k, self.capacity_factor
-        return rows if factor is None else math.ceil(rows * factor / self.experts) * self.experts
+        return sum(self.rows_to_experts)
+
+    @property
+    def loads(self) -> tuple[tuple[int, ...], ...]:
+        """Rows that arrive for each of a rank's experts, for all ranks that differ, the busiest first."""
+        return tuple(sorted({*self._loads_of_ranks}, key=lambda load: (-sum(load), load)))
+
+    @property
+    def load_of_rank(self) -> Ints:
+        """Which of `loads` each rank has, shape (R,)."""
+        numbers = {load: number for number, load in enumerate(self.loads)}
+        of_expert_rank = np.array([numbers[load] for load in self._loads_of_ranks], np.int64)
+        return of_expert_rank[self.mesh.coordinates("expert")]
+
+    @property
+    def _loads_of_ranks(self) -> list[tuple[int, ...]]:
+        """The load of each expert-parallel rank."""
+        held, senders = self.local_experts, self.expert_parallel
+        if not self.imbalance:
+            return [(self.routed_rows * senders // self.experts,) * held] * senders
+        rows = [senders * count for count in self.rows_to_experts]
+        return [tuple(rows[first : first + held]) for first in range(0, self.experts, held)]
 
     @property
     def tokens_per_expert(self) -> int:
-        """Rows that each expert of a rank handles, routing being balanced."""
+        """Rows that each expert of a rank handles in the mean."""
         return self.routed_rows * self.gathered_shards * self.expert_parallel // self.experts
+
+    @property
+    def dispatched_copies(self) -> tuple[tuple[str, int, int], ...]:
+        """Axis, ranks and tokens sent of each all-to-all of a deduplicated dispatch: across groups, and within them."""
+        groups, chosen, ranks = self.expert_groups, self.groups_of_token, self.expert_parallel
+        within, experts, tokens = ranks // groups, self.experts // groups * chosen, self.dispatched_tokens
+        found = []
+        if groups > 1:
+            found.append(("expert_copy", groups, round(tokens * distinct(chosen, experts, self.top_k))))
+        if within > 1:
+            axis = "expert_shard" if groups > 1 else "expert"
+            found.append((axis, within, round(tokens * distinct(chosen * within, experts, self.top_k))))
+        return tuple(found)
+
+    @property
+    def dispatched_bytes(self) -> int:
+        """Bytes of a token's row as it is dispatched."""
+        if self.dispatch_dtype == "same":
+            return self.hidden * self.item_bytes
+        return self.hidden + -(-self.hidden // SCALED) * ITEM_BYTES["fp32"]
 
 
 def has_experts(kind: str) -> bool:
     """Whether layers of a kind have experts."""
     return kind.startswith("moe")
-
-
-def _dispatches_shards(cut: Degrees) -> bool:
-    """Whether each tensor-parallel rank dispatches its own tokens only."""
-    return cut.sequence_parallel and cut.tensor_parallel > 1 and cut.expert_parallel > 1
-
-
-def mixture(tape: AutogradTape, x: int, rank: Rank[Moe], label: str) -> int:
-    """Write the block for one rank and return the node that makes its (partial) output."""
-    workload = rank.workload
-    tokens, hidden, rows = workload.dispatched_tokens, workload.hidden, workload.routed_rows
-    of_tokens = partial(pointwise, tape, tokens=tokens, hidden=hidden, topk=workload.top_k)
-    permute = partial(
-        pointwise, tape, kernels=("moe_permute_rows", "moe_permute_rows"), role=NodeRole.EXCHANGE, hidden=hidden
-    )
-
-    def shuffle(node: int, name: str) -> int:
-        if workload.expert_parallel == 1:
-            return node
-        buffer = Buffer(rows * hidden * workload.item_bytes, rank.axes.number("expert"))
-        return exchange(tape, node, SHUFFLE, buffer, name=name)
-
-    if workload.shared_experts:  # their input is the router's, which keeps it
-        x = _shared(tape, x, rank, label=f"{label}_shared")
-    x = _route(tape, x, rank, label=label)
-    x = of_tokens(x, ("moe_repeat_topk", "moe_sum_topk"), makes=tokens * hidden)
-    x = permute(x, name=f"{label}_permute", makes=rows * hidden, tokens=rows)
-    x = shuffle(x, f"{label}_dispatch")
-    x = _over_tensor_axis(tape, x, rank, GATHER_IN, rows=rows, name=f"{label}_dispatched")
-    received = rows * workload.gathered_shards
-    regroups = workload.expert_parallel > 1 and workload.local_experts > 1
-    if regroups:  # rows come by the rank that sent them
-        x = permute(x, name=f"{label}_by_expert", makes=received * hidden, tokens=received)
-    x = (_grouped if workload.grouped_experts else _experts)(tape, x, rank, label=label)
-    if regroups:
-        x = permute(x, name=f"{label}_by_rank", makes=received * hidden, tokens=received)
-    x = _over_tensor_axis(tape, x, rank, SCATTER_OUT, rows=rows, name=f"{label}_dispatched")
-    x = shuffle(x, f"{label}_combine")
-    x = permute(x, name=f"{label}_unpermute", makes=rows * hidden, tokens=rows)
-    x = of_tokens(x, ("moe_sum_topk", "moe_repeat_topk"), makes=rows * hidden)
-    if not workload.weighted_activation:
-        tape.save_for_backward(rows * hidden)
-    return x
-
-
-def _over_tensor_axis(tape: AutogradTape, x: int, rank: Rank[Moe], kinds: Exchange, *, rows: int, name: str) -> int:
-    """Gather rows of all tensor-parallel ranks or reduce-scatter their sums, where each dispatches its own tokens."""
-    workload, shards = rank.workload, rank.workload.gathered_shards
-    if shards == 1:
-        return x
-    size_bytes = rows * shards * workload.hidden * workload.item_bytes
-    return exchange(tape, x, kinds, Buffer(size_bytes, rank.axes.number("tensor"), shards), name=name)
-
-
-def _shared(tape: AutogradTape, x: int, rank: Rank[Moe], *, label: str) -> int:
-    """Run the shared experts on the tokens of all tensor-parallel ranks."""
-    workload, tokens = rank.workload, rank.workload.dispatched_tokens
-    width = workload.shared_experts * workload.expert_width // workload.tensor_parallel
-    first = Linear(
-        name=f"{label}_1", tokens=workload.local_tokens, inputs=workload.hidden, outputs=workload.gates * width,
-        bucket=rank.dense, kept_tokens=0,
-    )  # fmt: skip
-    x = _over_tensor_axis(tape, x, rank, GATHER_IN, rows=tokens, name=label)
-    x = _two_gemms(tape, x, workload, first)
-    x = _over_tensor_axis(tape, x, rank, SCATTER_OUT, rows=tokens, name=label)
-    return _gated(tape, x, rank, label=label) if workload.shared_gate else x
-
-
-def _gated(tape: AutogradTape, x: int, rank: Rank[Moe], *, label: str) -> int:
-    """Scale what the shared experts made by a number for each token: a GEMM of one column, and a product."""
-    tokens, hidden = rank.workload.dispatched_tokens, rank.workload.hidden
-    gate = Linear(
-        name=f"{label}_gate", tokens=tokens, inputs=hidden, outputs=1, bucket=rank.dense, kept_tokens=0,
-        partial=rank.workload.gathered_shards > 1,
-    )  # fmt: skip
-    x = gate.write(tape, x)
-    tape.save_for_backward(tokens * hidden)
-    return pointwise(
-        tape, x, ("mul_scalar", "add"), name="shared_gate", makes=tokens * hidden, elements=tokens * hidden
-    )
-
-
-def _route(tape: AutogradTape, x: int, rank: Rank[Moe], *, label: str) -> int:
-    """Score the experts of each token and choose; backward, the gradient of the scores and of the router's weight."""
-    workload, tokens = rank.workload, rank.workload.dispatched_tokens
-    shards = workload.gathered_shards > 1
-    router = Linear(
-        name=f"{label}_router", tokens=tokens, inputs=workload.hidden, outputs=workload.experts, bucket=rank.dense,
-        kept_tokens=tokens if shards else kept_tokens(rank), partial=shards, bias=workload.router_bias,
-    )  # fmt: skip
-    x = router.write(tape, x)
-    tape.save_for_backward(tokens * workload.experts)
-    kernels = ("moe_top_k", "moe_top_k_bwd")
-    return pointwise(tape, x, kernels, tokens=tokens, experts=workload.experts, topk=workload.top_k)
-
-
-def _first(rank: Rank[Moe], name: str, groups: int = 0) -> Linear:
-    """Return the first GEMM of an expert, or of groups of them."""
-    workload = rank.workload
-    width = workload.expert_width // workload.tensor_parallel
-    return Linear(
-        name=name, tokens=workload.tokens_per_expert, inputs=workload.hidden, outputs=workload.gates * width,
-        bucket=rank.experts, groups=groups, bias=workload.expert_biases,
-    )  # fmt: skip
-
-
-def _experts(tape: AutogradTape, x: int, rank: Rank[Moe], *, label: str) -> int:
-    """Run a rank's experts, each on its share of the rows."""
-    workload = rank.workload
-    tapes = [tape.branch() for _ in range(workload.local_experts)]
-    tape.push(lambda dy: tape.graph.join([of_expert.backward(dy) for of_expert in reversed(tapes)]))
-    firsts = [_first(rank, f"{label}_expert_{index}_1") for index in range(len(tapes))]
-    y = tape.graph.join([_two_gemms(each, x, workload, first) for each, first in zip(tapes, firsts, strict=True)])
-    tape.save_for_backward(fsum(of_expert.kept_bytes for of_expert in tapes), 1)
-    return y
-
-
-def _grouped(tape: AutogradTape, x: int, rank: Rank[Moe], *, label: str) -> int:
-    """Run a rank's experts, their GEMMs in one kernel."""
-    return _two_gemms(tape, x, rank.workload, _first(rank, f"{label}_experts_1", rank.workload.local_experts))
-
-
-def _two_gemms(tape: AutogradTape, x: int, workload: Moe, first: Linear) -> int:
-    """Write a GEMM whose name ends in 1, the activation, and the GEMM back to the hidden width."""
-    assert isinstance(first.outputs, int)
-    width = first.outputs // workload.gates
-    name = f"{first.name.removesuffix('1')}2"
-    second = replace(first, name=name, inputs=width, outputs=workload.hidden, kept_tokens=None)
-    elements = max(first.groups, 1) * first.tokens * width
-    return second.write(tape, activation(tape, first.write(tape, x), workload.activation, elements=elements))

@@ -4,7 +4,7 @@ GEMMs in fp8 need their operands cast in both layouts that their two GEMMs read.
 (`fp8_delayed`), of the whole tensor (`fp8_tensorwise`: its maximum first), or of each row (`fp8_rowwise`).
 
 Source: Micikevicius et al., FP8 formats for deep learning, arXiv:2209.05433; NVIDIA Transformer Engine (delayed);
-github.com/pytorch/ao, torchao/float8/README.md (tensorwise, rowwise).
+github.com/pytorch/ao, torchao/float8/README.md (tensorwise, rowwise); DeepSeek-V3, arXiv:2412.19437, 3.3.2 (blockwise).
 """
 
 from collections.abc import Mapping
@@ -17,6 +17,7 @@ CASTS: Mapping[str, tuple[str, ...]] = {
     "fp8_delayed": ("cast_to_fp8_twice",),
     "fp8_tensorwise": ("sum_all", "cast_to_fp8", "cast_to_fp8"),
     "fp8_rowwise": ("sum_all", "cast_to_fp8", "sum_all", "cast_to_fp8"),
+    "fp8_blockwise": ("cast_to_fp8_twice",),
 }
 """Precision and scaling of GEMMs to the kernels that cast one operand for both of its GEMMs."""
 
@@ -35,7 +36,9 @@ class Style:
         """Return the operation and the data type of a GEMM with weights, of layers in a data type."""
         if self.linear_dtype == "same":
             return "gemm", dtype
-        return "gemm_fp8_rowwise" if self.linear_dtype == "fp8_rowwise" else "gemm_fp8", FP8
+        return {"fp8_rowwise": "gemm_fp8_rowwise", "fp8_blockwise": "gemm_fp8_blockwise"}.get(
+            self.linear_dtype, "gemm_fp8"
+        ), FP8
 
     @property
     def gathers_fp8(self) -> bool:

@@ -91,10 +91,11 @@ class Training(WithFramework):
         default="at_need",
         description="when ends of messages are posted; as_made: one at a time, as PyTorch's interleaved schedules",
     )
-    recompute: Literal["none", "selective", "operations", "full"] = Field(
+    recompute: Literal["none", "selective", "up_projections", "operations", "full"] = Field(
         default="none",
-        description="what backward recomputes: nothing, the attention core, whole layers, or (operations) what of "
-        "them is neither attention, nor a reduce-scatter, nor one of every other GEMM",
+        description="what backward recomputes: nothing, the attention core, latent attention's norm and projections "
+        "up to the heads, whole layers, or (operations) what of them is neither attention, nor a reduce-scatter, nor "
+        "one of every other GEMM",
     )
     stop_recompute_early: bool = Field(
         default=False,

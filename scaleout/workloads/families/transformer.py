@@ -92,10 +92,10 @@ class Transformer(LayeredModel):
         "Hopper); flash2, triton: the same by FlashAttention 2, or 1 in Triton; unfused: scores, softmax, values one "
         "by one",
     )
-    linear_dtype: Literal["same", "fp8_delayed", "fp8_tensorwise", "fp8_rowwise"] = Field(
+    linear_dtype: Literal["same", "fp8_delayed", "fp8_tensorwise", "fp8_rowwise", "fp8_blockwise"] = Field(
         default="same",
         description="GEMMs with weights, the head's left out: in the data type, or in fp8, with scales of earlier "
-        "steps, of tensors or of rows",
+        "steps, of tensors, of rows or of 128 elements of a row",
     )
     separate_projections: bool = Field(
         default=False,
@@ -110,6 +110,12 @@ class Transformer(LayeredModel):
     compiled: bool = Field(default=False, description="element-wise kernels that follow each other are one")
     dropout: bool = Field(default=False, description="after attention's scores and each half of a layer, in training")
     vocabulary: CountOrZero = Field(default=0, description="tokens known; 0 leaves out embedding, head and loss")
+    predicted_ahead: CountOrZero = Field(
+        default=0,
+        le=16,
+        description="modules behind the last layer that predict a token further ahead each, in training: a projection, "
+        "a layer, and the head once more (multi-token prediction); MFU leaves them out",
+    )
     tied_embedding: bool = Field(default=False, description="embedding and output projection share their parameters")
     loss: Literal["unfused", "fused", "in_place", "vocabulary_parallel"] = Field(
         default="unfused",
@@ -150,6 +156,8 @@ class Transformer(LayeredModel):
             raise ValueError(
                 f"attention {self.attention} is written for all keys before a token; with window, choose flash"
             )
+        if self.recompute == "up_projections" and self.latent is None:
+            raise ValueError("recompute up_projections is of latent attention; give latent, or recompute full")
         if self.positions and self.sequence > self.positions:
             raise ValueError(
                 f"sequence {self.sequence} has more tokens than there are positions ({self.positions}); give fewer"
@@ -215,7 +223,7 @@ class Transformer(LayeredModel):
         """How layers become kernels."""
         # Megatron-Core's TransformerEngine, which adds up gradients itself, casts weights in a step's first micro-batch
         # only (arguments is_first_microbatch of its modules), which is left out.
-        once = self.linear_dtype == "fp8_delayed" and self.fused_accumulation
+        once = self.linear_dtype in ("fp8_delayed", "fp8_blockwise") and self.fused_accumulation
         return Style(
             self.linear_dtype,
             self.compiled,
@@ -368,9 +376,16 @@ class Transformer(LayeredModel):
             return (self.vocabulary + self.positions) * self.hidden
         if part == HEAD:
             shared = self.vocabulary * self.hidden if self.tied_embedding else 0
-            return self.active_parameters_of(part) - shared + self.vocabulary * self.head_bias
+            modules = self.predicted_ahead * self.predicting_parameters
+            return self.active_parameters_of(part) - shared + self.vocabulary * self.head_bias + modules
         matrices = self.attention_parameters + self.feed_forward_parameters(part)
         return matrices + self.num_norms * self.norm_width + self.addends_of(part)
+
+    @property
+    def predicting_parameters(self) -> int:
+        """Parameters of a module that predicts a token further ahead: a projection, three norms and a layer."""
+        layer = self.parameters_of(self.layer_kind(self.layers - 1))
+        return 2 * self.hidden**2 + 3 * self.norm_width + layer
 
     def feed_forward_parameters(self, kind: str) -> int:
         """Parameters of the feed-forward network of a layer of a kind, biases left out."""

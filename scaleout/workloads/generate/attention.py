@@ -146,21 +146,33 @@ def _project_latent(tape: AutogradTape, x: int, heads: Heads, label: str) -> int
     workload, latent, tokens = heads.workload, heads.workload.latent, heads.workload.local_tokens
     assert latent is not None
     of = partial(Linear, tokens=tokens, bucket=heads.rank.dense)
-    up, kept = latent.plain_dim + latent.value_dim, kept_tokens(heads.rank)
+    kept = kept_tokens(heads.rank)
     if latent.query_rank is None:  # of the input that the projection down keeps
         query = of(name=f"{label}_query", inputs=workload.hidden, kept_tokens=0, outputs=heads.heads * latent.key_dim)
         x = query.write(tape, x)
     down = of(
         name=f"{label}_down", inputs=workload.hidden, outputs=latent.low_rank + latent.rotary_dim, kept_tokens=kept
     )
-    x = norm(tape, down.write(tape, x), workload.norm, (tokens, latent.low_rank), bucket=heads.rank.dense)
+    x = down.write(tape, x)
+    project = partial(_project_up, heads=heads, label=label)
+    if workload.recompute == "up_projections":
+        return checkpoint(tape, x, project, kept_elements=tokens * (latent.low_rank + latent.rotary_dim))
+    return project(tape, x)
+
+
+def _project_up(tape: AutogradTape, x: int, heads: Heads, label: str) -> int:
+    """Normalise what heads are made from, project it up to them, and rotate."""
+    workload, latent, tokens = heads.workload, heads.workload.latent, heads.workload.local_tokens
+    assert latent is not None
+    of = partial(Linear, tokens=tokens, bucket=heads.rank.dense)
+    x = norm(tape, x, workload.norm, (tokens, latent.low_rank), bucket=heads.rank.dense)
     if latent.query_rank is not None:
         inputs, outputs = latent.query_rank, heads.heads * latent.key_dim
         x = of(name=f"{label}_query_up", inputs=inputs, outputs=outputs).write(tape, x)
-    x = of(name=f"{label}_key_value_up", inputs=latent.key_value_rank, outputs=heads.heads * up).write(tape, x)
+    outputs = heads.heads * (latent.plain_dim + latent.value_dim)
+    x = of(name=f"{label}_key_value_up", inputs=latent.key_value_rank, outputs=outputs).write(tape, x)
     tape.save_for_backward(heads.all_elements)
-    rotated = (heads.heads + 1) * latent.rotary_dim
-    x = _rotate(tape, x, tokens=tokens, hidden=rotated)
+    x = _rotate(tape, x, tokens=tokens, hidden=(heads.heads + 1) * latent.rotary_dim)
     if latent.put_together:
         elements = heads.all_elements
         x = pointwise(tape, x, ("clone", "clone"), name="heads_together", makes=elements, elements=elements)

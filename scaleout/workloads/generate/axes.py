@@ -99,6 +99,17 @@ class Axes:
             return self._makers[axis][0]
         return self._number(axis, axis, partial(self._mesh.groups, axis))
 
+    def expert_family(self, name: str, size: int) -> int:
+        """Return a family along the expert axis: `expert`, or its cut into groups of neighbours or across those.
+
+        `expert_shard` is of groups of `size` neighbours, `expert_copy` of `size` ranks, one of each such group.
+        """
+        if name == "expert":
+            return self.number("expert")
+        mesh = self.workload.mesh
+        within = size if name == "expert_shard" else mesh.degree("expert") // size
+        return self._number(name, "expert", lambda: mesh.split("expert", within)[name != "expert_shard"])
+
     def at(self, name: str, pipeline_ranks: Sequence[Sequence[int]]) -> int:
         """Return the family that has, of each pipeline, a group for each list of pipeline ranks."""
         return self._number(name, "pipeline", partial(self._mesh.at, name, pipeline_ranks))

@@ -12,7 +12,7 @@ from typing import Literal
 
 from scaleout.program.graph import NONE, NodeRole
 from scaleout.program.operations import kernel
-from scaleout.workloads.families.style import CASTS
+from scaleout.workloads.families.style import CASTS, FP8
 from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket
 from scaleout.workloads.generate.layers import Buffer
 
@@ -37,6 +37,7 @@ class Linear:
     kept_tokens: int | None = None  # tokens of the input that are kept for backward, if not all
     saved: bool = True
     gathered: Literal["", "input", "gradient"] = ""  # over the tensor axis; may have been cast before
+    arrives_in_fp8: str = ""  # of groups, the operand that other ranks have cast: its input, or the output's gradient
     # what is gathered again beside the GEMM of its gradient, which is reduce-scattered beside that of the weights
     beside: Buffer | None = None
     shared: list[int] | None = None  # takes the weight's gradient if another layer uses the weight too and adds its own
@@ -67,20 +68,24 @@ class Linear:
         return self._forward(tape, x, computed if tape.style.separate else (sum(computed),))
 
     def _write_groups(self, tape: AutogradTape, x: int, outputs: int) -> int:
-        """``y_g = x_g W_g``: three kernels in all."""
+        """``y_g = x_g W_g``: three kernels in all, and the casts of their operands."""
         groups, tokens, inputs = self.groups, self.tokens, self.inputs
         num_parameters = groups * (inputs + self.bias) * outputs
 
+        def gemm(op: str, node: int, suffix: str, role: int, **sizes: int) -> int:
+            fp8, dtype = ("_fp8", FP8) if tape.style.linear_dtype != "same" else ("", tape.dtype)
+            made = kernel(op.replace("gemm", f"gemm{fp8}"), dtype=dtype, groups=groups, **sizes)
+            return tape.add(made, *{node} - {NONE}, name=f"{self.name}{suffix}", role=role)
+
         def weight_gradient(node: int) -> int:
-            sizes = {"groups": groups, "M": outputs, "N": inputs, "K": tokens}
-            name, role = f"{self.name}_weight_gradient", NodeRole.WEIGHT_GRADIENT
-            made = tape.kernel("grouped_gemm_accumulate", node, name=name, role=role, **sizes)
+            sizes = {"M": outputs, "N": inputs, "K": tokens}
+            made = gemm("grouped_gemm_accumulate", node, "_weight_gradient", NodeRole.WEIGHT_GRADIENT, **sizes)
             return self._bias_gradient(tape, made, groups * tokens * outputs)
 
         def backward(dy: int) -> int:
-            sizes = {"groups": groups, "M": tokens, "N": inputs, "K": outputs}
-            name, role = f"{self.name}_input_gradient", NodeRole.ACTIVATION_GRADIENT
-            dx = tape.kernel("grouped_gemm", dy, name=name, role=role, **sizes)
+            dy = self._cast_operand(tape, dy, groups * tokens * outputs, "gradient")
+            sizes = {"M": tokens, "N": inputs, "K": outputs}
+            dx = gemm("grouped_gemm", dy, "_input_gradient", NodeRole.ACTIVATION_GRADIENT, **sizes)
             tape.accumulate_gradient(weight_gradient, dy, num_parameters, self.bucket)
             return dx
 
@@ -88,8 +93,17 @@ class Linear:
         tape.weights.add((outputs, inputs))
         tape.hold(num_parameters, self.bucket)
         tape.save_for_backward(groups * tokens * inputs)
-        sizes = {"groups": groups, "M": tokens, "N": outputs, "K": inputs}
-        return tape.kernel("grouped_gemm", x, name=self.name, role=NodeRole.WEIGHTS, **sizes)
+        x = self._cast_operand(tape, x, groups * tokens * inputs, "input")
+        weight = self._cast(tape, NONE, groups * inputs * outputs, "weight") if tape.style.casts_weights else NONE
+        tape.cursor.waits += (weight,) if weight != NONE else ()
+        return gemm("grouped_gemm", x, "", NodeRole.WEIGHTS, M=tokens, N=outputs, K=inputs)
+
+    def _cast_operand(self, tape: AutogradTape, node: int, elements: int, what: str) -> int:
+        """Cast an operand for both of its GEMMs; for the weights' alone if it has arrived as the other reads it."""
+        if tape.style.linear_dtype == "same" or self.arrives_in_fp8 != what:
+            return self._cast(tape, node, elements, what)
+        role = NodeRole.WEIGHTS
+        return tape.kernel("cast_to_fp8", node, name=f"{self.name}_{what}_cast_to_fp8", role=role, elements=elements)
 
     def _forward(self, tape: AutogradTape, x: int | None, widths: Sequence[int]) -> int:
         """Write a GEMM for each width; the last one stands for all, which run in order."""

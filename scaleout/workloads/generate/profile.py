@@ -80,7 +80,7 @@ def profile_key(workload: LayeredModel, *, layers: bool = True) -> tuple[object,
     keys = [values[name] for name in _read_by_layers(type(workload)) if layers or name not in _READ_BY_LAYERS_ALONE]
     if workload.zero == 3:
         ranks, shards = workload.data_parallel * workload.context_parallel, workload.shard_ranks
-        shared = ranks if shards else ranks > 1, ranks > workload.expert_parallel
+        shared = ranks if shards else ranks > 1, workload.mesh.degree("expert_replica") > 1
         keys += [workload.reshard_after_forward, shards, *shared]
     if workload.mode != "training":
         keys.append(workload.batch_per_replica)

@@ -64,6 +64,7 @@ class Stage:
     axes: Axes
     number: int  # among all stages, first to last
     like: "Stage | None" = None  # one with layers of the same kinds, whose graphs differ in the numbers of layers alone
+    load: int = 0  # of the model's loads, the one that its ranks have
     rank: Rank[LayeredModel] = field(init=False)
     tape: AutogradTape = field(init=False)  # of its forward pass: what is kept for each micro-batch
     forward: Part = field(init=False)
@@ -75,8 +76,9 @@ class Stage:
             self.rank, self.tape, self.forward = self.like.rank, self.like.tape, self._copy(self.like.forward)
             return
         self.rank = Rank(
-            workload, self.axes, tied=[] if workload.tied_parameters and self.first and self.last else None
-        )
+            workload, self.axes, tied=[] if workload.tied_parameters and self.first and self.last else None,
+            load=self.load,
+        )  # fmt: skip
         gradients = None
         if workload.mode == "training":
             dtype = workload.gradient_dtype or workload.dtype

@@ -34,15 +34,20 @@ _PASSES = {"clear": "fill", "check": "sum_all", "scale": "mul_scalar"}
 
 
 def generate(workload: LayeredModel) -> Program:
-    """Write the graphs of all ranks, in one role for each pipeline rank."""
-    axes = Axes(workload)
-    stages = stages_of(workload, axes)
+    """Write the graphs of all ranks, in one role for each pipeline rank and each load that ranks differ in."""
+    axes, loads = Axes(workload), range(len(workload.loads))
+    stages = [rank for load in loads for rank in stages_of(workload, axes, load)]
     orders = pipelines.orders(workload.pipeline_schedule, **workload.pipeline_sizes)
     if workload.mode != "training":
         orders = tuple(forward_only(order) for order in orders)
     items = POSTINGS[workload.messages](PIPELINES[workload.pipeline_schedule], orders, num_chunks=workload.chunks)
-    graphs = tuple(_Rank(workload, axes, stages[rank], rank).write(own) for rank, own in enumerate(items))
-    return Program(workload.name, graphs, workload.mesh.coordinates("pipeline"), axes.families)
+    graphs = tuple(
+        _Rank(workload, axes, stages[load * len(items) + rank], rank).write(own)
+        for load in loads
+        for rank, own in enumerate(items)
+    )
+    roles = workload.load_of_rank * len(items) + workload.mesh.coordinates("pipeline")
+    return Program(workload.name, graphs, roles, axes.families)
 
 
 def forward_only(order: tuple[Slot, ...]) -> tuple[Slot, ...]:
@@ -51,12 +56,15 @@ def forward_only(order: tuple[Slot, ...]) -> tuple[Slot, ...]:
     return tuple(slot for slot in slots if slot)
 
 
-def stages_of(workload: LayeredModel, axes: Axes) -> list[list[Stage]]:
-    """Return the stages that each pipeline rank holds, by chunk; those that hold alike layers are like the first."""
+def stages_of(workload: LayeredModel, axes: Axes, load: int = 0) -> list[list[Stage]]:
+    """Return the stages that each pipeline rank holds, by chunk; those that hold alike layers are like the first.
+
+    They are of ranks that have one of the model's loads.
+    """
     contents, first_of, stages = workload.contents, dict[Content, Stage](), dict[int, Stage]()
     for number in workload.stages_of_ranks.ravel().tolist():
         if number not in stages:
-            stages[number] = Stage(workload, axes, number, first_of.get(contents[number]))
+            stages[number] = Stage(workload, axes, number, first_of.get(contents[number]), load)
             first_of.setdefault(contents[number], stages[number])
     return [[stages[number] for number in rank] for rank in workload.stages_of_ranks.tolist()]
 

@@ -205,6 +205,44 @@ def _add_positions(tape: AutogradTape, x: int, rank: "Rank[Transformer]") -> int
 
 
 def head(tape: AutogradTape, x: int, rank: "Rank[Transformer]") -> int:
+    """Modules that predict further tokens, the last norm, the output projection, and the loss or the logits."""
+    for number in range(rank.workload.predicted_ahead if tape.gradients else 0):
+        x = _predict_ahead(tape, x, rank, number)
+    return _to_vocabulary(tape, x, rank, shared=rank.tied)
+
+
+def _predict_ahead(tape: AutogradTape, x: int, rank: "Rank[Transformer]", number: int) -> int:
+    """Predict a token further ahead: a layer of what the hidden state and the next embedding become, and the head.
+
+    Its loss has a gradient of its own, which is added to that of the hidden state. Embedding and head are shared.
+
+    Source: DeepSeek-V3, arXiv:2412.19437, 2.2.
+    """
+    workload, own = rank.workload, tape.branch()
+    tokens, hidden = rank.tokens, workload.hidden
+    cut = workload.sequence_parallel and workload.tensor_parallel > 1
+    rows = workload.vocabulary // workload.tensor_parallel
+
+    def gradients(dy: int) -> int:
+        dx = own.backward(NONE)
+        return tape.kernel("add", dx, *{dy} - {NONE}, name="predicted_gradient", elements=rank.elements)
+
+    tape.push(gradients, makes=rank.elements)
+    own.push(lambda dy: tape.kernel("embedding_bwd", dy, tokens=tokens, hidden=hidden, vocab=rows) if rows else dy)
+    y = own.kernel("embedding_fwd", x, tokens=tokens, hidden=hidden)
+    for _ in ("hidden state", "embedding"):
+        y = _norm(own, y, rank)
+    project = Linear(
+        name=f"predict_{number}", tokens=tokens, inputs=2 * hidden, outputs=hidden, bucket=rank.dense, partial=cut
+    )
+    y = workload.write_layer(own, project.write(own, y), rank, workload.layers + number)
+    own.enter("head")
+    _to_vocabulary(own, y, rank, shared=[])
+    tape.save_for_backward(own.kept_bytes, 1)
+    return x
+
+
+def _to_vocabulary(tape: AutogradTape, x: int, rank: "Rank[Transformer]", *, shared: list[int] | None) -> int:
     """The last norm, the output projection over a rank's part of the vocabulary, and the loss or the logits."""
     workload = rank.workload
     x = _norm(tape, x, rank)
@@ -217,7 +255,7 @@ def head(tape: AutogradTape, x: int, rank: "Rank[Transformer]") -> int:
     tokens = workload.microbatch_size if workload.mode == "prefill" else workload.local_tokens
     part = workload.vocabulary // workload.tensor_parallel
     projection = Linear(
-        name="head", tokens=tokens, inputs=workload.hidden, outputs=part, bucket=rank.dense, shared=rank.tied,
+        name="head", tokens=tokens, inputs=workload.hidden, outputs=part, bucket=rank.dense, shared=shared,
         kept_tokens=kept_tokens(rank), plain=True, bias=workload.head_bias,
         beside=rank.activations if workload.gathers_beside else None,
         placeholder_bytes=part * workload.hidden * tape.item_bytes if workload.placeholder_gradients else 0.0,

@@ -41,6 +41,7 @@ class Rank(Generic[Job]):
     workload: Job
     axes: Axes
     tied: list[int] | None = None  # takes a head's gradient of the table that it shares with the rank's embedding
+    load: int = 0  # which of the model's loads its experts have; the busiest if not given
     units: list[Unit] = field(default_factory=list)  # whose parameters are gathered together, in the order of forward
     dense: Bucket = field(init=False)
     experts: Bucket = field(init=False)
