@@ -3,9 +3,8 @@
 The bytes are those between memory and the SMs, every input read once and every output written once. A multiply-add is
 two FLOPs; only GEMMs and convolutions count. A causal mask halves the FLOPs of attention, and its backward does 2.5
 times the FLOPs of its forward (it recomputes the scores: five GEMMs for two). Indices are int64; a bag's offsets are
-not counted. Knows neither devices nor times.
-
-Symbols: s the sizes by name; i bytes of one element of the dtype. Source: agrees with every measured row that counts.
+not counted. Knows neither devices nor times. Symbols: s the sizes by name; i bytes of one element of the
+dtype. Source: agrees with every measured row that counts.
 """
 
 import functools
@@ -252,9 +251,8 @@ OPERATIONS: Mapping[str, Operation] = {
     # GEMMs. gemm: (M, K) by (K, N); gemv: an (M, N) matrix by a vector; gemm_fp8 gives bf16.
     "gemm": _gemm(),
     "gemm_fp8": _gemm(result_bytes=2),
-    # With a scale for each row of either operand: another kernel.
+    # With a scale for each row of either operand; for 128 elements of a row and squares of 128, as DeepGEMM.
     "gemm_fp8_rowwise": _gemm(result_bytes=2, like="gemm_fp8"),
-    # With a scale for 128 elements of a row of one, and for squares of 128 of the other: DeepGEMM's.
     "gemm_fp8_blockwise": _gemm(result_bytes=2, like="gemm_fp8"),
     # GEMMs of groups with matrices of their own, in one call; _accumulate adds them to fp32 results that are there.
     "grouped_gemm": _gemm(grouped=True, like="gemm"),
@@ -270,9 +268,7 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "interaction_bmm_fwd": _interaction_bmm(1),
     "interaction_bmm_bwd": _interaction_bmm(2),
-    "conv2d_fwd": _CONVOLUTION,
-    "conv2d_bwd_data": _CONVOLUTION,
-    "conv2d_bwd_weight": _CONVOLUTION,
+    **dict.fromkeys(("conv2d_fwd", "conv2d_bwd_data", "conv2d_bwd_weight"), _CONVOLUTION),
     "attention_fwd": _attention(_ATTENTION),
     "attention_bwd": _attention(_ATTENTION, backward=True),
     "attention_gqa_fwd": _attention(_GROUPED, like="attention_fwd"),
