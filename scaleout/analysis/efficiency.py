@@ -74,11 +74,13 @@ def fit(workload: LayeredModel, device: Device) -> Fit:
 
 
 def lacking(workload: WholeModel, device: Device) -> Fit | None:
-    """Hold the parameters of a rank, of whose memory no more is counted, against what devices have; None if they fit.
+    """Hold parameters and optimizer of a rank, the least it must hold, against what devices have; None if they fit.
 
     That they fit does not say that the job does.
     """
-    found = Fit(Peak(0, {"parameters": workload.parameters_per_rank * workload.item_bytes}), device.memory_bytes, ())
+    held = {"parameters": workload.parameters_per_rank, "optimizer": workload.states_per_rank}
+    held_bytes = {kind: float(count * workload.item_bytes) for kind, count in held.items() if count}
+    found = Fit(Peak(0, held_bytes), device.memory_bytes, ())
     return None if found.fits else found
 
 

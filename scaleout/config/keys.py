@@ -81,10 +81,17 @@ def value_of(value: Any, quantity: Quantity | None = None) -> str:
         plain = "without limit" if math.isinf(value) else f"{value:.10g}"
         return written(value, quantity) if quantity and math.isfinite(value) else plain
     if isinstance(value, list | tuple):
-        return ", ".join(value_of(each, quantity) for each in value)
+        return ", ".join(_entry(each) if isinstance(each, BaseModel) else value_of(each, quantity) for each in value)
     if isinstance(value, Mapping):
         return ", ".join(f"{name}: {value_of(each, quantity)}" for name, each in value.items())
     return "as its keys say" if isinstance(value, BaseModel) else str(value)
+
+
+def _entry(value: BaseModel) -> str:
+    """Write an entry of a list as a file would hold it in a line: the keys that are given."""
+    given = ((name, getattr(value, name), info) for name, info in type(value).model_fields.items())
+    words = (f"{name}: {value_of(of, quantity_of(info))}" for name, of, info in given if name in value.model_fields_set)
+    return f"{{{', '.join(words)}}}"
 
 
 def _type(annotation: Any) -> tuple[str, type[BaseModel] | None, str]:

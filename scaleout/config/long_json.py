@@ -20,20 +20,21 @@ _SPACES = re.compile(r"[ \t\n\r]*")
 
 Read = Callable[[int], bytes]
 """Gives up to so many bytes, and none at the end."""
-Take = Callable[[Any], bool]
-"""Whether an element of a list is kept."""
+Take = Callable[[Any], Any]
+"""Gives what is kept of an element of a list: the element, something else, or `LEFT_OUT`."""
+LEFT_OUT = object()
 
 
 def read_long_json(read: Read, takes: Mapping[str, Take]) -> Any:
-    """Read JSON, leaving out elements of its long lists.
+    """Read JSON, keeping of the elements of its long lists what is asked for.
 
     Parameters
     ----------
     read : callable
         Gives the bytes of the file.
     takes : mapping
-        Key of the mapping at the top, under which a long list may stand, to what chooses its elements; empty for a
-        list at the top. The first element is always kept, as it tells what the list is.
+        Key of the mapping at the top, under which a long list may stand, to what says what is kept of its elements;
+        empty for a list at the top.
 
     Raises
     ------
@@ -123,8 +124,8 @@ def _elements(text: _Text, take: Take) -> list[Any]:
         text.take("]")
         return kept
     while True:
-        value = text.value()
-        if not kept or take(value):
+        value = take(text.value())
+        if value is not LEFT_OUT:
             kept.append(value)
         if text.take(",]") == "]":
             return kept

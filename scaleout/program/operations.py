@@ -373,11 +373,18 @@ OPERATIONS: Mapping[str, Operation] = {
     # Operation by operation: two moments scaled and added to, the root, two scalars, and the quotient.
     "adamw_unfused": _elementwise(20, like="adamw_fused", sizes=("parameters",)),
     "sgd": _elementwise(3, like="accumulate_fp32", sizes=("parameters",)),
+    # Adagrad: the parameter and its sum of squares read and written, the gradient read.
+    "adagrad": _elementwise(5, like="sgd", sizes=("parameters",)),
     # Recommendation models: pooled embedding tables and the feature interaction.
     "embedding_bag_fwd": Operation(Family.GATHER, (*_BAG, "rows"), _no_flops, _bag_bytes(1)),
     "embedding_bag_bwd_sparse": Operation(Family.GATHER, _BAG, _no_flops, _bag_bytes(1)),
     # Every gradient row is read, and its table row read and written.
     "embedding_sgd_sparse": Operation(Family.GATHER, _BAG, _no_flops, _bag_bytes(3), "embedding_bag_bwd_sparse"),
+    # With the row's sums of squares, which are read and written too.
+    "embedding_adagrad_sparse": Operation(Family.GATHER, _BAG, _no_flops, _bag_bytes(5), "embedding_bag_bwd_sparse"),
+    # A cross layer's product with its first input; backward both gradients, one of them added up.
+    "product_fwd": _elementwise(3, like="add"),
+    "product_bwd": _elementwise(6, like="add"),
     "permute_for_all_to_all": _elementwise(2, family=Family.ROWS, sizes=("batch", "tables", "dim")),
     # The gather takes the lower triangle of each (features, features) matrix; its backward writes the square.
     "interaction_gather_fwd": Operation(Family.GATHER, ("batch", "features"), _no_flops, _gather_bytes),

@@ -58,7 +58,7 @@ def _timeline_in(file: Path) -> Any:
         raise ConfigError(f"{file}: has more than {_MOST_TIMELINE_BYTES:,} bytes; give less")
     with opened(file, "timeline") as stream:
         try:
-            return read_long_json(stream.read, {"traceEvents": lambda event: True})
+            return read_long_json(stream.read, {"traceEvents": lambda event: event})
         except ValueError as error:
             raise ConfigError(f"{file}: not valid JSON ({error}); mend it") from None
 

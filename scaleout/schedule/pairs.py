@@ -93,18 +93,19 @@ def keys_of(graphs: Sequence[ExecutionGraph]) -> list[dict[int, tuple[int, int]]
     return names
 
 
-def agreed(program: Program, pairs: Sequence[list[Pair]], *, uncut: int = 1) -> list[list[Pair]]:
+def agreed(program: Program, pairs: Sequence[list[Pair]], *, uncut: int = 1, even: bool = False) -> list[list[Pair]]:
     """Leave out pairs whose collective another member of a group does not cut into as many slices.
 
     Roles that share no group, such as the stages of a pipeline along the tensor axis, need not agree. A collective that
-    is not fused counts as `uncut` slices.
+    is not fused counts as `uncut` slices. With `even`, members also send equally many bytes.
     """
     names, sets = keys_of(program.graphs), _sets_of_roles(program)
-    ways: dict[tuple[int, int, int], set[int]] = {}
-    for role, (name, mine) in enumerate(zip(names, pairs, strict=True)):
+    ways: dict[tuple[int, int, int], set[tuple[int, int]]] = {}
+    for role, (graph, name, mine) in enumerate(zip(program.graphs, names, pairs, strict=True)):
         cut = {pair.collective: pair.slices for pair in mine}
         for node, (group, number) in name.items():
-            ways.setdefault((sets[group][role], group, number), set()).add(cut.get(node, uncut))
+            way = cut.get(node, uncut), int(graph.bytes[node]) if even else 0
+            ways.setdefault((sets[group][role], group, number), set()).add(way)
     return [
         [
             pair

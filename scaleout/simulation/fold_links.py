@@ -67,7 +67,7 @@ def _collectives(folded: FoldedProgram) -> list[Collective]:
     """Return the collectives that send anything, those of a group and an algorithm once."""
     found: dict[tuple[int, int, str, str], Collective] = {}
     instances = instances_of(folded)
-    firsts, _ = folded.kinds_of(instances, "collective", "bytes", "slices")
+    firsts, _ = folded.kinds_of(instances, "collective", "slices")
     for instance in map(instances.__getitem__, np.sort(firsts).tolist()):
         kind, algorithm = folded.request_of(instance)[0], folded.cost_of(instance).algorithm
         key = (instance.family, instance.group_class, kind, algorithm)

@@ -23,7 +23,9 @@ from scaleout.program.program import Program
 from scaleout.simulation.fold import FoldedFamily, Folding
 
 _AGREED = ("collective", "bytes", "slices")
-"""Columns in which members of a group must agree; but for the bytes of all-to-alls, of which the most count."""
+"""Columns in which members of a group must agree; but for the bytes of all-to-alls, of which each sends its own."""
+
+_ALL_TO_ALL = COLLECTIVES.index("all_to_all")
 
 
 class CollectiveInstance(NamedTuple):
@@ -32,6 +34,7 @@ class CollectiveInstance(NamedTuple):
     family: int
     group_class: int
     tasks: tuple[int, ...]
+    size_bytes: int  # the most of any member
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,15 +47,18 @@ class CollectiveInstances:
 
     family: Ints  # (M,)
     group_class: Ints  # (M,)
-    tasks: Ints  # (T,) instance by instance, those of the first class first, or of the one with the most bytes
+    tasks: Ints  # (T,) instance by instance, those of the first class first
     offsets: Ints  # (M + 1,) first index of each instance's tasks
+    size_bytes: Ints  # (M,) the most of any member
 
     def __len__(self) -> int:
         return len(self.family)
 
     def __getitem__(self, index: int) -> CollectiveInstance:
         tasks = self.tasks[self.offsets[index] : self.offsets[index + 1]]
-        return CollectiveInstance(int(self.family[index]), int(self.group_class[index]), tuple(tasks.tolist()))
+        return CollectiveInstance(
+            int(self.family[index]), int(self.group_class[index]), tuple(tasks.tolist()), int(self.size_bytes[index])
+        )
 
     def __iter__(self) -> Iterator[CollectiveInstance]:
         return (self[index] for index in range(len(self)))
@@ -104,12 +110,12 @@ class FoldedProgram:
         return f"rank {self.folding.representative[number]}, node {node} ({self.graphs[number].names[node]!r})"
 
     def kinds_of(self, instances: CollectiveInstances, *columns: str) -> tuple[Ints, Ints]:
-        """Return the first of all instances that agree in their groups and some columns, and of which each is, (M,)."""
+        """Return the first of all instances alike in groups, bytes and some columns, and which each is of, (M,)."""
         values = [self.column(name)[instances.firsts] for name in columns]
         for index, name in enumerate(columns):
             if name in FLOAT_COLUMNS:
                 values[index] = np.unique(values[index], return_inverse=True)[1]
-        keys = [instances.family, instances.group_class, *values]
+        keys = [instances.family, instances.group_class, instances.size_bytes, *values]
         order = np.lexsort(keys[::-1])
         is_first = np.ones(len(order), bool)
         is_first[1:] = np.any([np.diff(key[order]) != 0 for key in keys], axis=0)
@@ -131,7 +137,7 @@ class FoldedProgram:
         number, node = self.locate(instance.tasks[0])
         graph = self.graphs[number]
         slices = int(graph.slices[node])
-        return *transfer_of(COLLECTIVES[graph.collective[node]], float(int(graph.bytes[node]) * slices)), slices
+        return *transfer_of(COLLECTIVES[graph.collective[node]], float(instance.size_bytes * slices)), slices
 
     def cost_of(self, instance: CollectiveInstance) -> CollectiveCost:
         """Cost of the whole transfer that an instance is a slice of, with the algorithm of the whole."""
@@ -194,18 +200,11 @@ def instances_of(folded: FoldedProgram) -> CollectiveInstances:
     sizes = np.diff(begins, append=len(tasks))
     offsets = np.concatenate(([0], np.cumsum(sizes[order])))
     within = np.arange(len(tasks)) - np.repeat(offsets[:-1], sizes[order])
-    ordered = _most_first(folded, tasks[by_key[np.repeat(begins[order], sizes[order]) + within]], offsets)
-    instances = CollectiveInstances(family[found[order]], group_class[found[order]], ordered, offsets)
+    ordered = tasks[by_key[np.repeat(begins[order], sizes[order]) + within]]
+    size_bytes = np.maximum.reduceat(folded.column("bytes")[ordered], offsets[:-1]) if len(ordered) else ordered
+    instances = CollectiveInstances(family[found[order]], group_class[found[order]], ordered, offsets, size_bytes)
     _check_agreement(folded, instances)
     return instances
-
-
-def _most_first(folded: FoldedProgram, tasks: Ints, offsets: Ints) -> Ints:
-    """Put the tasks of each instance in which they differ in bytes in the order of these, (T,), the most first."""
-    size_bytes, sizes = folded.column("bytes")[tasks], np.diff(offsets)
-    if (size_bytes == np.repeat(size_bytes[offsets[:-1]], sizes)).all():
-        return tasks
-    return np.asarray(tasks[np.lexsort((-size_bytes, np.repeat(np.arange(len(sizes)), sizes)))])
 
 
 def _wide(values: Ints) -> int:
@@ -238,11 +237,12 @@ def _group_class(folded: FoldedProgram, number: int, node: int) -> int:
 def _check_agreement(folded: FoldedProgram, instances: CollectiveInstances) -> None:
     """Refuse an instance whose members differ in what they call."""
     firsts = np.repeat(instances.firsts, np.diff(instances.offsets))
-    uneven = folded.column("collective")[instances.tasks] == COLLECTIVES.index("all_to_all")
     for column in _AGREED:
         values = folded.column(column)
         differ = values[instances.tasks] != values[firsts]
-        if (differ & ~uneven if column == "bytes" else differ).any():
+        if column == "bytes":
+            differ &= folded.column("collective")[firsts] != _ALL_TO_ALL
+        if differ.any():
             for instance in instances:
                 _check_instance(folded, instance)
 
@@ -252,6 +252,8 @@ def _check_instance(folded: FoldedProgram, instance: CollectiveInstance) -> None
     for number, node in others:
         mine, theirs = folded.graphs[first[0]], folded.graphs[number]
         for column in _AGREED:
+            if column == "bytes" and mine.collective[first[1]] == _ALL_TO_ALL:
+                continue
             if getattr(mine, column)[first[1]] != getattr(theirs, column)[node]:
                 raise SimulationError(
                     f"{folded.name(*first)} meets {folded.name(number, node)} on the same group, but they "

@@ -223,7 +223,7 @@ class _Cost(NamedTuple):
 
 def _costs(folded: FoldedProgram, instances: CollectiveInstances, *, on_links: bool) -> tuple[list[_Cost], Ints]:
     """Cost the kinds of collectives that differ; return them, and which of them each instance is, (M,)."""
-    firsts, kinds = folded.kinds_of(instances, "collective", "bytes", "slices", "stream", "duration_s")
+    firsts, kinds = folded.kinds_of(instances, "collective", "slices", "stream", "duration_s")
     return [_cost(folded, instances[index], on_links=on_links) for index in firsts.tolist()], kinds
 
 

@@ -5,8 +5,10 @@ import re
 
 import networkx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from scaleout.cluster.topology.fabric import _read, fabric_of, load_fabric
+from scaleout.cluster.topology.fabric import fabric_of, fabric_of_graph, load_fabric
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
 
@@ -256,24 +258,29 @@ def test_the_shipped_examples_carry_collectives(scaleout, name):
     assert all(row["time_s"] > 0 for row in json.loads(out)["results"])
 
 
-def test_an_edge_list_is_read_as_networkx_does():
-    """Attributes that many links have are read once, and changed for none."""
-    import networkx
+@given(st.data())
+def test_an_edge_list_is_read_as_networkx_does(tmp_path_factory, data):
+    """The same ranks, switches and links, in the same order and each from the same end."""
+    nodes = [*map(str, range(data.draw(st.integers(2, 6)))), "leaf", "spine"]
+    nodes = data.draw(st.permutations(nodes))
+    pairs = {frozenset((nodes[at], nodes[data.draw(st.integers(0, at - 1))])) for at in range(1, len(nodes))}
+    pairs |= data.draw(st.sets(st.sets(st.sampled_from(nodes), min_size=2, max_size=2).map(frozenset)))
+    ends = data.draw(st.permutations([tuple(sorted(pair)) for pair in pairs]))
+    link = "{'bandwidth': '1 GB/s',  'latency': '%d us'} # a comment"
+    lines = ["# a comment", "", "alone"]
+    lines += [
+        f"{data.draw(st.sampled_from(['', ' ']))}{a}\t{b} {link % number}" if data.draw(st.booleans())
+        else f"{b} {a} {link % number}"
+        for number, (a, b) in enumerate(ends)
+    ]  # fmt: skip
+    path = tmp_path_factory.mktemp("graph") / "x.edgelist"
+    path.write_text("\n".join(lines))
+    assert load_fabric(path) == fabric_of_graph(networkx.parse_edgelist(lines, create_using=networkx.MultiGraph))
 
-    link = "{'bandwidth': '1 GB/s', 'latency': '1 us'}"
-    lines = [
-        "# a comment",
-        "",
-        "alone",
-        f"0 leaf {link}",
-        f"  1\tleaf {link} # of rank 1",
-        "0 1 {'bandwidth': 2}",
-        "1 2",
-    ]
-    text = "\n".join(lines)
-    expected = networkx.parse_edgelist(lines, create_using=networkx.MultiGraph)
-    found = _read(text, ".edgelist")
-    assert list(found.nodes) == list(expected.nodes)
-    assert list(found.edges(data=True)) == list(expected.edges(data=True))
-    with pytest.raises(ConfigError, match="not an edge list"):
-        _read("0 1 [1]", ".edgelist")
+
+@pytest.mark.parametrize("text", ["0 1 [1]", "0 1 {", "0 1 {[]: 1}", "0 1 x", "0 1 {'a': 1/0}", "0 1 " + "[" * 5000])
+def test_what_is_no_edge_list_is_refused(tmp_path, text):
+    path = tmp_path / "x.edgelist"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"x\.edgelist: not an edge list"):
+        load_fabric(path)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleout.config import long_json
-from scaleout.config.long_json import read_long_json
+from scaleout.config.long_json import LEFT_OUT, read_long_json
 
 SCALARS = st.none() | st.booleans() | st.integers(-(10**17), 10**17) | st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(
@@ -17,7 +17,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
     max_leaves=15,
 )
-EVERYTHING = {"": lambda _: True, "events": lambda _: True}
+EVERYTHING = {"": lambda value: value, "events": lambda value: value}
 
 
 def read(content, takes=EVERYTHING, *, piece=7):
@@ -51,9 +51,9 @@ def test_what_is_cut_off_or_followed_by_more_is_refused(value, data):
             read(damaged)
 
 
-def test_elements_are_chosen_but_for_the_first():
-    takes = {"events": lambda value: value > 2}
-    assert read(b'{"events": [0, 1, 2, 3, 4], "others": [1, 2]}', takes) == {"events": [0, 3, 4], "others": [1, 2]}
+def test_elements_are_chosen_and_changed():
+    takes = {"events": lambda value: 10 * value if value > 2 else LEFT_OUT}
+    assert read(b'{"events": [0, 1, 2, 3, 4], "others": [1, 2]}', takes) == {"events": [30, 40], "others": [1, 2]}
     assert read(b"[0, 1]", takes) == [0, 1]
 
 

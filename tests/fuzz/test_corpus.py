@@ -9,6 +9,7 @@ checkpoint logs are in `study/test_search.py` and `validation/test_measure.py`.
 
 import gzip
 import json
+import tracemalloc
 
 import pytest
 from inputs import KINDS
@@ -22,7 +23,8 @@ from seeds import SMALL
 from trace_inputs import MEMORY, NETWORK, SYSTEM
 
 from scaleout.errors import ScaleoutError
-from scaleout.interop.pytorch.kineto import shape_of, whole_of
+from scaleout.interop.pytorch.files import recorded_files
+from scaleout.interop.pytorch.kineto import read_kineto, shape_of, whole_of
 from scaleout.validation.measure.checkpoint import MeasurementLog, measured
 
 DEEP = "[" * 40_000
@@ -145,6 +147,36 @@ def test_a_recording(tmp_path, scaleout, monkeypatch, name):
     (tmp_path / path).write_bytes(files[path])
     monkeypatch.chdir(tmp_path)
     assert said in scaleout(*arguments)[2]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"traceEvents": Rank().operator("a", 1, 1).operator("b", 3, 1).operator("c", 5, 1).events}, "kernels"),
+        ({"schema": "1.1.1", "nodes": [{"id": 1}] * 3}, "nodes"),
+    ],
+)
+def test_a_recording_of_too_many(tmp_path, scaleout, monkeypatch, content, said):
+    monkeypatch.setattr("scaleout.interop.pytorch.kineto.MOST_EVENTS", 2)
+    monkeypatch.setattr("scaleout.interop.pytorch.files.MOST_EVENTS", 2)
+    tmp_path.joinpath("job.rank0.json").write_text(json.dumps(content))
+    code, _, err = scaleout("import", "pytorch", tmp_path / "job", "--output", tmp_path / "out")
+    assert (code, err.count("has more than 2 "), said in err) == (2, 1, True)
+
+
+def test_a_long_recording_takes_little_memory(tmp_path):
+    """Refused or not: of each event what is read is kept, and texts that stand in many are kept once."""
+    rank = Rank().step(3, 0, 10**6)
+    for at in range(1000, 900_000, 100):
+        rank.operator("aten::mm", at, 80, dims=[[64, 32], [32, 16]], dtypes=["c10::BFloat16"] * 2)
+        rank.kernel(at + 20, 50, launch=at + 10, grid=[1, 2, 3], block=[4, 5, 6], **{"est. achieved occupancy %": 5})
+    size = rank.write(tmp_path).stat().st_size
+    tracemalloc.start()
+    (found,) = recorded_files([tmp_path])
+    read_kineto(found.content, found.path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 6 * size
 
 
 @pytest.mark.parametrize("text", ["\xb2", "--5", "-", "\u0665", "1_0", "9" * 20])
@@ -290,7 +322,8 @@ def test_the_page_names_the_limits():
         f"unit | {documents.LEAST_NUMBER:g} to {documents.LARGEST_NUMBER:g},",
         f"workload | 2^{units.MOST_COUNT.bit_length() - 1} |", f"rows | {units.MOST_WRITTEN:,} |",
         f"row | {documents.MAX_RANKS:,} |", f"step | {training.MOST_PASSES:,} |",
-        f"unpacked | {files.MOST_BYTES // 2**30} GiB |", f"streams of a recording | {kineto._MOST_STREAMS:,} |",
+        f"unpacked | {files.MOST_BYTES // 2**30} GiB |", f"host trace | {kineto.MOST_EVENTS:,} |",
+        f"streams of a recording | {kineto._MOST_STREAMS:,} |",
         f"unpacks to {files.MOST_TIMES} times its size, and to {files.VALUES_A_BYTE} values for each of its bytes",
         f"call one another | {kineto._MOST_CALLERS} |", f"for each | {communication.MOST_NAMED:,} |",
         f"divides by | {recorded._MOST_TIMES:,} |", f"after an edit | {repeats.MOST_NODES:,} |",

@@ -177,14 +177,14 @@ def test_collectives_of_dlrm_are_those_of_the_derived_table(monkeypatch, shapes)
         def stripped(content, path) -> Recording:
             for event in content["traceEvents"]:
                 for key in ("Input Dims", "Input type"):
-                    event.get("args", {}).pop(key, None)
+                    event.args.pop(key, None)
             return read_kineto(content, path)
 
         monkeypatch.setattr("scaleout.interop.pytorch.load.read_kineto", stripped)
         assert load_recording(paths[:1])[2].collectives_sized < 64
     program, _, report = load_recording(paths)
     traces = [found for found in recorded_files(paths) if "nodes" not in found.content]
-    kernels = sum(event.get("cat") == "kernel" for found in traces for event in found.content["traceEvents"])
+    kernels = sum(event.category == "kernel" for found in traces for event in found.content["traceEvents"])
     assert report.kernels == report.kernels_kept == kernels
     assert report.operators_linked == 8 * 1672
     assert (report.collectives, report.collectives_sized) == (64, 64)

@@ -58,7 +58,7 @@ REFUSED = [
     (DLRM, {"global_batch": 66}, "global_batch 66 does not divide over data_parallel 4 ranks; use a multiple of 4"),
     (DLRM, {"tensor_parallel": 2}, "tensor_parallel 2 means nothing for a dlrm; set data_parallel alone"),
     (DLRM, {"expert_parallel": 2}, "expert_parallel 2 means nothing for a dlrm"),
-    (DLRM, {"interaction": "outer"}, "interaction: Input should be 'dot', 'cat' or 'sum', not 'outer'"),
+    (DLRM, {"interaction": "outer"}, "interaction: Input should be 'dot', 'cat', 'sum' or 'dcn', not 'outer'"),
     (TRANSFORMER, {"heads": 7}, "hidden 64 does not divide by heads 7"),
     (TRANSFORMER, {"kv_heads": 3}, "heads 8 does not divide by kv_heads 3"),
     (TRANSFORMER, {"tensor_parallel": 16}, "heads 8 does not divide over tensor_parallel 16 ranks; choose a"),

@@ -1,15 +1,16 @@
 """Fabrics: links between ranks and named switches, from a list, a GraphML file or an edge list, to a `Fabric`.
 
-Nodes are numbered: first the ranks, ``0`` to ``n - 1``, then the switches. In a file of networkx (``.graphml``,
-``.edgelist``) the node attribute ``rank`` numbers the ranks; without it the nodes named by whole numbers are the
-ranks. Every edge has a ``bandwidth`` and a ``latency``, each with its unit. Knows nothing of routes.
+Nodes are numbered: first the ranks, ``0`` to ``n - 1``, then the switches. In a file of networkx
+(``.graphml``, ``.edgelist``) the node attribute ``rank`` numbers the ranks; without it the nodes named by whole
+numbers are the ranks. Every edge has a ``bandwidth`` and a ``latency``, each with its unit. Knows nothing of routes.
 """
 
 import math
 from ast import literal_eval
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -131,7 +132,7 @@ def fabric_of(num_ranks: int, switches: Sequence[str], links: Iterable[tuple[Any
 
 
 def load_fabric(path: Path) -> Fabric:
-    """Read a GraphML file or an edge list through networkx.
+    """Read a GraphML file through networkx, or an edge list as networkx reads it.
 
     Raises
     ------
@@ -140,7 +141,7 @@ def load_fabric(path: Path) -> Fabric:
     """
     text = read_text(path, what="graph")
     try:
-        return fabric_of_graph(_read(text, path.suffix))
+        return fabric_of_graph(_graphml(text)) if path.suffix == ".graphml" else _of_edges(text)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -161,48 +162,66 @@ def fabric_of_graph(graph: Any) -> Fabric:
     """
     if graph.is_directed():
         raise ConfigError("the graph is directed, and links are full-duplex; write it with undirected edges")
-    names = list(map(str, graph.nodes))
-    ranks = _ranks(graph)
-    switches = [name for name in names if name not in ranks]
-    links = [
-        (ranks.get(str(a), a), ranks.get(str(b), b), *_attributes(a, b, data)) for a, b, data in graph.edges(data=True)
-    ]
-    return fabric_of(len(ranks), switches, links)
+    given = {str(name): value for name, value in graph.nodes(data="rank") if value is not None}
+    links = ((a, b, *_attributes(a, b, data)) for a, b, data in graph.edges(data=True))
+    return _fabric(list(map(str, graph.nodes)), given, links)
 
 
-def _read(text: str, suffix: str) -> Any:
-    import networkx  # noqa: PLC0415 - half a second that only files of graphs need
+def _graphml(text: str) -> Any:
+    import networkx  # noqa: PLC0415 - half a second that only files of GraphML need
 
     try:
-        if suffix == ".graphml":
-            graph = networkx.parse_graphml(text)
-        else:
-            graph = networkx.MultiGraph()
-            graph.add_edges_from(_edges(text))
+        return networkx.parse_graphml(text)
     except Exception as error:  # whatever networkx and its parsers raise on a file that is not what its name says
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        kind = "a GraphML file" if suffix == ".graphml" else "an edge list"
-        raise ConfigError(f"not {kind} ({first}); mend the file") from None
-    return graph
+        raise _no_graph("a GraphML file", error) from None
+
+
+def _no_graph(what: str, error: Exception) -> ConfigError:
+    first = (str(error).splitlines() or [type(error).__name__])[0]
+    return ConfigError(f"not {what} ({first}); mend the file")
+
+
+def _of_edges(text: str) -> Fabric:
+    """Read an edge list: of its nodes in order of appearance the links of each to later ones, as networkx has them.
+
+    A graph of networkx takes twice the time and memory, which hundreds of thousands of links are short of.
+    """
+    place_of: dict[str, int] = {}
+    rows = []
+    try:
+        for a, b, data in _edges(text):
+            first, second = place_of.setdefault(a, len(place_of)), place_of.setdefault(b, len(place_of))
+            link = (a, b) if first <= second else (b, a)
+            rows.append((min(first, second), (*link, *_attributes(*link, data))))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:  # of literal_eval
+        raise _no_graph("an edge list", error) from None
+    rows.sort(key=itemgetter(0))
+    return _fabric(list(place_of), {}, (link for _, link in rows))
 
 
 def _edges(text: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield the edges of an edge list, as `networkx.parse_edgelist` does; attributes that many have are read once."""
-    attributes = lru_cache(maxsize=1024)(literal_eval)
+    attributes = lru_cache(maxsize=1024)(lambda text: literal_eval(" ".join(text.split())))
     for line in text.split("\n"):
-        words = line.partition("#")[0].split()
+        words = line.partition("#")[0].split(None, 2)
         if len(words) < 2:
             continue
-        found = attributes(" ".join(words[2:])) if words[2:] else {}
+        found = attributes(words[2]) if words[2:] else {}
         if not isinstance(found, dict):
             raise ValueError(f"{shown(' '.join(words))} does not end with attributes in braces")  # noqa: TRY004
         yield words[0], words[1], found
 
 
-def _ranks(graph: Any) -> dict[str, int]:
-    """Nodes that are ranks, and their numbers, which must be 0, 1, 2, ..."""
-    given = {str(name): value for name, value in graph.nodes(data="rank") if value is not None}
-    found = given or {str(name): name for name in graph.nodes if str(name).isdecimal()}
+def _fabric(names: Sequence[str], given: Mapping[str, Any], links: Iterable[tuple[Any, Any, float, float]]) -> Fabric:
+    """Return the network of some nodes; `given` are numbers of ranks, which otherwise are those with such names."""
+    ranks = _ranks(given or {name: name for name in names if name.isdecimal()})
+    switches = [name for name in names if name not in ranks]
+    numbered = ((ranks.get(str(a), a), ranks.get(str(b), b), speed, seconds) for a, b, speed, seconds in links)
+    return fabric_of(len(ranks), switches, numbered)
+
+
+def _ranks(found: Mapping[str, Any]) -> dict[str, int]:
+    """Return nodes that are ranks with their numbers, which must be 0, 1, 2, ..."""
     ranks = {name: number for name, value in found.items() if (number := whole(str(value))) is not None}
     if len(ranks) < len(found):
         raise ConfigError("the number of a rank is no whole number; number the ranks 0, 1, 2, ...")

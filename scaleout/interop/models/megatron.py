@@ -422,9 +422,7 @@ class _Arguments(Fields):
             of_parts = {"core_attn": "selective", "mla_up_proj": "up_projections"}
             module = modules[0] if isinstance(modules, list) and len(modules) == 1 else modules or "core_attn"
             if not isinstance(module, str) or module not in of_parts:
-                raise self.refusal(
-                    "recompute_modules", "of parts core_attn and mla_up_proj are written; take one"
-                )
+                raise self.refusal("recompute_modules", "of parts core_attn and mla_up_proj are written; take one")
             return {"recompute": of_parts[module]}
         if how != "full" or method not in (None, "uniform", "block") or (method != "block" and number not in (None, 1)):
             raise self.refusal(

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from scaleout.config.long_json import read_long_json
 from scaleout.errors import ConfigError, TraceError
-from scaleout.interop.pytorch.kineto import events_with_a_use
+from scaleout.interop.pytorch.kineto import MOST_EVENTS, events_in, is_events
 
 MOST_BYTES = 2 * 2**30
 """Of one file when it is unpacked; a rank of a long recording takes some 100 MB."""
@@ -73,7 +73,7 @@ def is_recording(content: Any) -> bool:
     """Whether JSON is a Kineto trace or an execution trace."""
     if isinstance(content, dict):
         return "traceEvents" in content or ("nodes" in content and "schema" in content)
-    return isinstance(content, list) and bool(content) and isinstance(content[0], dict) and "ph" in content[0]
+    return is_events(content)
 
 
 Open = Callable[[], BinaryIO]
@@ -172,7 +172,7 @@ def _members(path: Path) -> Iterator[tuple[Path, Open]]:
 
 
 def _parsed(opened: Open, path: Path) -> Any:
-    """Read a file without the events that `read_kineto` has no use for."""
+    """Read a file, of its events what `events_in` keeps."""
     try:
         with opened() as file:
             return read_long_json(_limited(file, path), _long_lists(path))
@@ -184,16 +184,21 @@ def _parsed(opened: Open, path: Path) -> Any:
         ) from None
 
 
-def _long_lists(path: Path) -> dict[str, Callable[[Any], bool]]:
-    """Return under which keys long lists stand, and what chooses their elements."""
-    events = events_with_a_use(path)
+def _long_lists(path: Path) -> dict[str, Callable[[Any], Any]]:
+    """Return under which keys long lists stand, and what keeps their elements."""
+    events = events_in(path)
+    nodes = 0
 
-    def is_node(node: Any) -> bool:
-        if not isinstance(node, dict):
+    def node_of(value: Any) -> Any:
+        nonlocal nodes
+        nodes += 1
+        if not isinstance(value, dict):
             raise TraceError(f"{path}: its nodes are no list of nodes; record it again")
-        return True
+        if nodes > MOST_EVENTS:
+            raise TraceError(f"{path}: has more than {MOST_EVENTS:,} nodes; record fewer steps")
+        return value
 
-    return {"": events, "traceEvents": events, "nodes": is_node}
+    return {"": events, "traceEvents": events, "nodes": node_of}
 
 
 def _limited(file: BinaryIO, path: Path) -> Callable[[int], bytes]:

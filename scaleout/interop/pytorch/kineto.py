@@ -5,8 +5,10 @@ whole or broken microseconds, and metadata of collectives stands on kernels, on 
 follows knows one form. Times are microseconds since the earliest event of the file.
 """
 
+import functools
 import math
 import re
+import sys
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,8 +16,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from scaleout.config.long_json import LEFT_OUT
 from scaleout.config.units import SECONDS
 from scaleout.errors import TraceError, shown
 
@@ -40,7 +43,7 @@ class CallKind(StrEnum):
     SYNC = "sync"  # the host waits for the GPU
 
 
-@dataclass
+@dataclass(slots=True)
 class Work:
     """A kernel, copy or memset on the GPU."""
 
@@ -56,7 +59,7 @@ class Work:
     step: int = NONE  # index of the step that launched it; `NONE` before the first
 
 
-@dataclass
+@dataclass(slots=True)
 class Call:
     """A call of the host."""
 
@@ -70,7 +73,7 @@ class Call:
     operator: int = NONE
 
 
-@dataclass
+@dataclass(slots=True)
 class Operator:
     """An operator or annotation of the host: a name, its inputs, and the one that called it."""
 
@@ -133,6 +136,15 @@ _WORK = {"kernel": WorkKind.KERNEL, "gpu_memcpy": WorkKind.COPY, "memcpy": WorkK
 _CALLS = {"cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "privateuse1_runtime"}
 _OPERATORS = {"cpu_op", "operator", "user_annotation"}
 _READ = {*_WORK, *_CALLS, *_OPERATORS, "cuda_sync"}
+_ARGS = (
+    "correlation", "External id", "external id", "device", "stream", "Input Dims", "Input dims", "Input type",
+    "Concrete Inputs", "Record function id", "Sequence number", "Collective name", "dtype", "In msg nelems",
+    "Out msg nelems", "Process Group Name", "Process Group Ranks", "Group size", "Global rank start",
+    "Global rank stride", "Src Rank", "Dst Rank", "wait_on_stream", "wait_on_cuda_event_record_corr_id",
+)  # fmt: skip
+"""Of an event's arguments, those that are read."""
+MOST_EVENTS = 1_000_000
+"""Of operators, calls and kernels of a file; real ones take some 500 bytes each."""
 _LARGEST_US = 1e18
 """Of times: clocks count from the start of the machine, or from 1970."""
 _LONGEST_US = SECONDS.largest * 1e6
@@ -155,6 +167,7 @@ _RECORDS = re.compile(r"^(cuda|cu|hip)EventRecord")
 _WAITS = re.compile(r"^(cuda|cu|hip)StreamWaitEvent")
 
 
+@functools.lru_cache(maxsize=4096)
 def call_kind(name: str) -> CallKind | None:
     """Return what a call of CUDA or HIP does; None if it orders no work.
 
@@ -169,29 +182,64 @@ def call_kind(name: str) -> CallKind | None:
     return None
 
 
-def events_with_a_use(path: Path) -> Callable[[Any], bool]:
-    """Return what tells of an event, one after the other, whether `read_kineto` has a use for it.
+class Event(NamedTuple):
+    """What is kept of an event of a file as it is read, which is a tenth of it."""
 
-    Of categories that are not read, what is the earliest so far is: the clock of a file begins there.
+    category: str  # empty where all that counts is its time, or that the list is one of events
+    name: str
+    at_us: float  # on the file's clock; infinite where it is not read
+    lasts_us: float
+    process: Any
+    thread: Any
+    args: Mapping[str, Any]  # those of `_ARGS`
+
+
+_UNREAD = Event("", "", math.inf, 0.0, None, None, {})
+
+
+def events_in(path: Path) -> Callable[[Any], Any]:
+    """Return what makes an `Event` of each element of a file's list of events, or leaves it out.
+
+    Of categories that are not read, what is the earliest so far is kept: the clock of a file begins there.
+
+    Raises
+    ------
+    TraceError
+        By what is returned, if an element is no event, lacks its time, or there are too many.
     """
-    earliest = math.inf
+    earliest, kept, begun = math.inf, 0, False
 
-    def has_a_use(event: Any) -> bool:
-        nonlocal earliest
-        if not isinstance(event, dict):
-            raise TraceError(f"{path}: {shown(event)} is no event; give what torch.profiler exported")
-        if event.get("ph") != "X":
-            return False
-        if str(event.get("cat", "")).lower() in _READ:
-            return True
-        before, earliest = earliest, min(earliest, _number(event, "ts", path))
-        return earliest < before
+    def event_of(value: Any) -> Any:
+        nonlocal earliest, kept, begun
+        if not isinstance(value, dict):
+            raise TraceError(f"{path}: {shown(value)} is no event; give what torch.profiler exported")
+        first, begun = not begun, True
+        if value.get("ph") != "X":
+            return _UNREAD if first and "ph" in value else LEFT_OUT
+        category, at_us = str(value.get("cat", "")).lower(), _number(value, "ts", path)
+        if category not in _READ:
+            before, earliest = earliest, min(earliest, at_us)
+            return _UNREAD._replace(at_us=at_us) if first or earliest < before else LEFT_OUT
+        kept += 1
+        if kept > MOST_EVENTS:
+            raise TraceError(f"{path}: has more than {MOST_EVENTS:,} operators, calls and kernels; record fewer steps")
+        args = value.get("args")
+        return Event(
+            sys.intern(category), sys.intern(str(value.get("name", ""))), at_us,
+            _number(value, "dur", path, default=0.0), value.get("pid"), value.get("tid"),
+            {key: args[key] for key in _ARGS if key in args} if isinstance(args, dict) else {},
+        )  # fmt: skip
 
-    return has_a_use
+    return event_of
+
+
+def is_events(content: Any) -> bool:
+    """Whether what was read of a file, a list, is one of events."""
+    return isinstance(content, list) and bool(content) and isinstance(content[0], Event)
 
 
 def read_kineto(content: Any, path: Path) -> Recording:
-    """Read a Kineto trace from the JSON value that it is.
+    """Read a Kineto trace from the JSON value that it is, with events as `events_in` keeps them.
 
     Parameters
     ----------
@@ -203,15 +251,13 @@ def read_kineto(content: Any, path: Path) -> Recording:
     Raises
     ------
     TraceError
-        If it holds no list of events, an event lacks its time, or times are no numbers.
+        If it holds no list of events, or an event ends too late or before it begins.
     """
     facts: Mapping[str, Any] = content if isinstance(content, dict) else {}
     events = facts.get("traceEvents") if facts else content
     if not isinstance(events, list):
         raise TraceError(f"{path}: has no list of traceEvents; give what torch.profiler exported")
-    spans = [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
-    times = [_number(event, "ts", path) for event in spans]
-    origin = min(times, default=0.0)
+    origin = min((event.at_us for event in events if event.at_us < math.inf), default=0.0)
     info = facts.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     recording = Recording(
@@ -220,8 +266,9 @@ def read_kineto(content: Any, path: Path) -> Recording:
         [], {}, origin, _since_1970(facts, origin),
     )  # fmt: skip
     externals: dict[int, int] = {}
-    for event, time in zip(spans, times, strict=True):
-        _take(recording, event, time - origin, externals)
+    for event in events:
+        if event.category:
+            _take(recording, event, event.at_us - origin, externals)
     recording.works.sort(key=lambda work: (work.start_us, work.end_us))
     recording.calls.sort(key=lambda call: call.start_us)
     recording.steps.sort(key=lambda step: step.start_us)
@@ -233,23 +280,18 @@ def read_kineto(content: Any, path: Path) -> Recording:
     return recording
 
 
-def _take(recording: Recording, event: Mapping[str, Any], start_us: float, externals: dict[int, int]) -> None:
+def _take(recording: Recording, event: Event, start_us: float, externals: dict[int, int]) -> None:
     """Add one event with a duration to what was read."""
-    category, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
-    args = event.get("args")
-    args = args if isinstance(args, dict) else {}
-    if category not in _READ:
-        return
-    lasts_us = _number(event, "dur", recording.path, default=0.0)
-    end_us = start_us + lasts_us
-    if lasts_us < 0 or end_us > _LONGEST_US:
+    category, name, args = event.category, event.name, event.args
+    end_us = start_us + event.lasts_us
+    if event.lasts_us < 0 or end_us > _LONGEST_US:
         raise TraceError(
-            f"{recording.path}: event {shown(name)} begins {start_us:.6g} us after the first and lasts {lasts_us:.6g} "
-            f"us; a recording spans at most {_LONGEST_US:g} us, mend the file"
+            f"{recording.path}: event {shown(name)} begins {start_us:.6g} us after the first and lasts "
+            f"{event.lasts_us:.6g} us; a recording spans at most {_LONGEST_US:g} us, mend the file"
         )
-    thread = (str(event.get("pid")), str(event.get("tid")))
+    thread = (sys.intern(str(event.process)), sys.intern(str(event.thread)))
     if category in _WORK:
-        stream = (whole_of(args.get("device", event.get("pid"))), whole_of(args.get("stream", event.get("tid"))))
+        stream = (whole_of(args.get("device", event.process)), whole_of(args.get("stream", event.thread)))
         work = Work(name, _WORK[category], stream, start_us, end_us, whole_of(args.get("correlation")), args)
         recording.works.append(work)
     elif category in _CALLS:

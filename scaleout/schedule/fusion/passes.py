@@ -10,6 +10,7 @@ Symbols: p ranks; M kernels that make the data; q slices of a shard, a multiple 
 Source: Punniyamurthy et al., Optimizing Distributed ML Communication with Fused Computation-Collective Operations.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -198,7 +199,7 @@ def _in_turn(program: Program, with_costs: Candidates) -> Program:
         {shards: cost for pair, cost in mine if (shards := in_shards(pair, graph, group_sizes)) is not None}
         for graph, mine in zip(program.graphs, with_costs, strict=True)
     ]
-    found = agreed(program, [list(mine) for mine in cut], uncut=0)
+    found = agreed(program, [list(mine) for mine in cut], uncut=0, even=True)
     tag = 1 + max((int(graph.tag.max()) for graph in program.graphs if len(graph)), default=0)  # free from here on
     graphs: list[ExecutionGraph] = []
     role_of_rank = np.zeros(program.num_ranks, np.int64)
@@ -238,14 +239,29 @@ def candidates(program: Program, machine: Machine | None = None, *, slices: int 
                 known[key] = fused_cost(graph, pair, program.groups, machine)
             costs[-1].append((pair, known[key]))
     most: dict[tuple[int, int], int] = {}
+    makers: dict[tuple[int, int], int] = {}
+    paying: set[tuple[int, int]] = set()
     for names, mine in zip(keys, costs, strict=True):
         for pair, cost in mine:
             key = names[pair.collective]
             most[key] = max(most.get(key, 0), cost.slices)
+            makers[key] = math.lcm(makers.get(key, 1), len(pair.kernels))
+            if cost.pays:
+                paying.add(key)
     return [
-        [(_cut(pair, most[names[pair.collective]]), cost) for pair, cost in mine if cost.pays]
+        [
+            (_cut(pair, _divided(most[key], makers[key])), cost)
+            for pair, cost in mine
+            for key in (names[pair.collective],)
+            if key in paying
+        ]
         for names, mine in zip(keys, costs, strict=True)
     ]
+
+
+def _divided(slices: int, makers: int) -> int:
+    """Return about so many slices, the same for roles of which one has more makers than another; 0 of none."""
+    return max(slices // makers, 1) * makers if slices else 0
 
 
 def likeness(graph: ExecutionGraph, pair: Pair) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ A model of layers, which pipelines cut, is a `layered.LayeredModel`; one whose s
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -117,6 +117,11 @@ class ModelFamily(Config):
         """Parameters of the model."""
 
     @property
+    def facts(self) -> Mapping[str, Any]:
+        """What else the family tells of a workload, for `scaleout show`: names as in JSON, with the unit at the end."""
+        return {}
+
+    @property
     def buffers(self) -> tuple[int, ...]:
         """Parameters of every buffer whose gradient is made at once, in forward order, where the family tells them."""
         return ()
@@ -128,7 +133,12 @@ class WholeModel(ModelFamily):
     @property
     @abstractmethod
     def parameters_per_rank(self) -> int:
-        """Parameters that a rank holds: the least that its memory must."""
+        """Parameters that a rank holds, of ranks that differ the one with most: the least that its memory must."""
+
+    @property
+    def states_per_rank(self) -> int:
+        """Numbers that the optimizer keeps on that rank besides."""
+        return 0
 
     @property
     @abstractmethod
