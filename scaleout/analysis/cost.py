@@ -130,6 +130,8 @@ def bill(topology: Topology, device: Device) -> Bill:
             continue
         found = load_link_type(dimension.link_type)
         if found.included:
+            if len(dimension.radices) > 1:  # what joins nodes is on no board
+                missing.append(f"dimension {number}: what a tree of {dimension.link_name} has above a node")
             continue
         lines = topology.num_ranks // dimension.size
         for row in _rows(dimension, found, lines, missing):

@@ -25,6 +25,7 @@ import numpy.typing as npt
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.link_type import load_link_type
 from scaleout.cluster.topology.topology import Topology
+from scaleout.config.documents import LARGEST_NUMBER, LEAST_NUMBER
 from scaleout.config.units import format_seconds
 from scaleout.errors import ConfigError
 
@@ -58,12 +59,10 @@ class Disturbance:
                 raise ConfigError(f"{name} is {value}; give zero or more")
         if self.interval_s is not None and not (math.isfinite(self.interval_s) and self.interval_s > 0):
             raise ConfigError(f"the interval of checkpoints is {self.interval_s} s; give more than zero")
-        if not 0 <= self.stragglers <= 1 or not (
-            math.isfinite(self.straggler_slowdown) and self.straggler_slowdown >= 1
-        ):
+        if not 0 <= self.stragglers <= 1 or not 1 <= self.straggler_slowdown <= LARGEST_NUMBER:
             raise ConfigError(
                 f"stragglers {self.stragglers}={self.straggler_slowdown}: give a share of the ranks from 0 to 1, and "
-                f"how many times as long they take, 1 or more"
+                f"how many times as long they take, from 1 to {LARGEST_NUMBER:g}"
             )
 
 
@@ -110,6 +109,12 @@ def goodput(step_s: float, *, compute_s: float, ranks: int, disturbance: Disturb
     interval_s = disturbance.interval_s or best_interval_s(between_s, written_s)
     spent_s = expected_interval_s(interval_s, between_s, checkpoint_s=written_s, restart_s=disturbance.restart_s)
     trains = 1.0 if math.isinf(interval_s) else interval_s / spent_s
+    if trains < LEAST_NUMBER:
+        raise ConfigError(
+            f"a job that fails every {_told(between_s)} never finishes an interval of {_told(interval_s)} with "
+            f"checkpoints of {_told(written_s)} and restarts of {_told(disturbance.restart_s)}; give shorter ones, or "
+            f"fewer failures"
+        )
     writes = 0.0 if math.isinf(interval_s) else written_s / spent_s
     mean_s = float(steps_s.mean())
     return Goodput(
@@ -168,17 +173,16 @@ def _slowest(uniform: npt.NDArray[np.float64], counts: npt.NDArray[np.int64], ji
 
 
 def expected_interval_s(interval_s: float, between_s: float, *, checkpoint_s: float, restart_s: float) -> float:
-    """Return the expected time until an interval is trained and written, failures and restarts included."""
+    """Return the expected time until an interval is trained and written, failures and restarts included.
+
+    Infinite where it is beyond any number.
+    """
     if math.isinf(between_s):
         return interval_s + checkpoint_s
     try:
         return between_s * math.exp(restart_s / between_s) * math.expm1((interval_s + checkpoint_s) / between_s)
     except OverflowError:
-        raise ConfigError(
-            f"a job that fails every {_told(between_s)} never finishes an interval of {_told(interval_s)} with "
-            f"checkpoints of {_told(checkpoint_s)} and restarts of {_told(restart_s)}; give shorter ones, or fewer "
-            f"failures"
-        ) from None
+        return math.inf
 
 
 def _told(seconds: float) -> str:

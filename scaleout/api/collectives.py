@@ -32,12 +32,12 @@ Costs = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True, eq=False)
 class _Request:
-    """A collective over a group of a topology, by one algorithm, or by all (auto)."""
+    """A collective over a group of a topology, by some algorithms, or by all (auto)."""
 
     kind: str
     topology: Topology
     members: list[int]
-    algorithm: str
+    algorithms: tuple[str, ...]  # empty for all
     injection_bytes_per_s: float | None
     num_chunks: int | None
 
@@ -48,14 +48,14 @@ class _Request:
 
 
 def _alpha_beta(request: _Request, size_bytes: int) -> Costs:
-    """Return costs under the alpha-beta model: of all algorithms that can, or of the one that was asked for."""
+    """Return costs under the alpha-beta model: of all algorithms that can, or of those that were asked for."""
     group, num_chunks = request.placement, request.num_chunks
-    if request.algorithm == "auto":
+    costs, taken = {}, ""
+    for name in request.algorithms:
+        costs[name] = closed_form.collective_cost(request.kind, size_bytes, group, name, num_chunks=num_chunks)
+    if not costs:
         costs = closed_form.collective_costs(request.kind, size_bytes, group, num_chunks=num_chunks)
         taken = closed_form.collective_cost(request.kind, size_bytes, group, num_chunks=num_chunks).algorithm
-    else:
-        cost = closed_form.collective_cost(request.kind, size_bytes, group, request.algorithm, num_chunks=num_chunks)
-        costs, taken = {request.algorithm: cost}, ""
     return {
         name: {
             "time_s": cost.time_s,
@@ -70,14 +70,14 @@ def _alpha_beta(request: _Request, size_bytes: int) -> Costs:
 def _link(request: _Request, size_bytes: int) -> Costs:
     """Return costs of messages that share every link."""
     links = links_of(request.topology, injection_bytes_per_s=request.injection_bytes_per_s)
-    if request.algorithm == "auto":
+    costs, taken = {}, ""
+    for name in request.algorithms:
+        costs[name] = flows.collective_cost(
+            request.kind, size_bytes, links, request.members, name, num_chunks=request.num_chunks
+        )
+    if not costs:
         costs = flows.collective_costs(request.kind, size_bytes, links, request.members, num_chunks=request.num_chunks)
         taken = min(costs, key=lambda name: costs[name].time_s)
-    else:
-        cost = flows.collective_cost(
-            request.kind, size_bytes, links, request.members, request.algorithm, num_chunks=request.num_chunks
-        )
-        costs, taken = {request.algorithm: cost}, ""
     return {
         name: {
             "time_s": cost.time_s,
@@ -165,7 +165,7 @@ class CollectiveAnswer(Answer):
         """Why other algorithms of this kind are not here: each reason, and whom it keeps out."""
         if self.asked["algorithm"] != "auto":
             return {}
-        group = _Request(self.kind, self.topology, self.members, "auto", None, None).placement
+        group = _Request(self.kind, self.topology, self.members, (), None, None).placement
         there = {*next(iter(self.costs.values())), *self.left_out}
         found: dict[str, list[str]] = {}
         for each in ALGORITHMS.values():
@@ -173,7 +173,8 @@ class CollectiveAnswer(Answer):
                 why = each.supports(self.kind, group)
                 if why is None:
                     assert group.library is not None, "it can, and no library chooses"
-                    why = f"not among those of {group.library.name} here; --algorithm NAME times one alone"
+                    weighed = ", ".join(group.library.algorithms_for(self.kind))
+                    why = f"can be asked for by --algorithm; auto weighs, for {group.library.name}, {weighed}"
                 found.setdefault(why, []).append(each.name)
         return found
 
@@ -218,7 +219,7 @@ def collective(
     topology: Network,
     network_changes: Mapping[str, Any] | NetworkChanges | None = None,
     ranks: Sequence[int] | None = None,
-    algorithm: str = "auto",
+    algorithm: str | Sequence[str] = "auto",
     network: str = "alpha_beta",
     injection: float | str | None = None,
     num_chunks: int | None = None,
@@ -237,8 +238,8 @@ def collective(
         As of `load_topology`.
     ranks : sequence of int, optional
         That take part; by default all. All groups that lie like this one communicate at the same time.
-    algorithm : str
-        One instead of all (``auto``).
+    algorithm : str or sequence of str
+        One or several to compare, instead of all from which `auto` chooses (``auto``).
     network : str
         ``alpha_beta``, or ``link`` for messages that share every link.
     injection : float or str, optional
@@ -274,12 +275,16 @@ def collective(
     cluster = cluster if policy is None else with_policy(cluster, policy)
     members = list(range(cluster.num_ranks)) if ranks is None else list(ranks)
     limit = parse(injection, BYTES_PER_S) if isinstance(injection, str) else injection
-    request = _Request(kind, cluster, members, algorithm, limit, num_chunks)
+    algorithms = tuple(dict.fromkeys(_names(algorithm)))
+    if "auto" in algorithms and len(algorithms) > 1:
+        raise ConfigError("algorithm auto chooses from all; leave out the others, or auto")
+    algorithms = () if algorithms == ("auto",) else algorithms
+    request = _Request(kind, cluster, members, algorithms, limit, num_chunks)
     costs = {}
     for number, size in enumerate(wanted):
         tell(number, len(wanted), "sizes timed")
         costs[size] = COST_MODELS[network](request, size)
-    able = [found.name for found in candidates(kind, request.placement)] if algorithm == "auto" else []
+    able = [found.name for found in candidates(kind, request.placement)] if not algorithms else []
     if num_chunks is not None and all(row["num_chunks"] != num_chunks for row in costs[max(wanted)].values()):
         raise ConfigError(f"--chunks {num_chunks}: nothing here cuts the buffer into chunks; leave it out")
     asked = {
@@ -287,7 +292,7 @@ def collective(
         "bytes": wanted,
         "topology": name_of(topology, cluster),
         **changes_as_inputs(given),
-        "algorithm": algorithm,
+        "algorithm": (algorithms[0] if len(algorithms) == 1 else algorithms) if algorithms else "auto",
         "network": network,
         **({} if ranks is None else {"group": members}),
         **({} if limit is None else {"injection": limit}),
@@ -296,6 +301,10 @@ def collective(
     }
     left_out = [name for name in able if name not in costs[wanted[0]]]
     return CollectiveAnswer(kind, cluster, members, network, costs, left_out, asked)
+
+
+def _names(algorithm: str | Sequence[str]) -> Sequence[str]:
+    return [algorithm] if isinstance(algorithm, str) else algorithm
 
 
 def _listed(sizes: int | str | Sequence[int | str]) -> Sequence[int | str]:

@@ -62,7 +62,7 @@ class RunAnswer(Answer):
         for each in self.outcomes:
             if each.schedule == schedule:
                 return each
-        raise KeyError(schedule)
+        raise KeyError(f"{schedule} was not run; there are {', '.join(each.schedule for each in self.outcomes)}")
 
     def found(self) -> Mapping[str, Any]:
         """Return the results as plain values."""

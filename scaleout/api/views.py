@@ -1,48 +1,37 @@
 """Any output of scaleout, opened to be looked at: what it holds, and the jobs in it, to be simulated with changes.
 
 An output is a folder of ``--output``, a file of ``--json``, a study's folder, a timeline, or a folder of traces. What
-a job is changed by is a choice of prepared values, so that no text from a browser reaches the simulator.
+a job is changed by says `controls`.
 """
 
 import base64
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scaleout.api.again import collective_inputs, run_inputs, scaled
+from scaleout.api.again import collective_inputs, run_inputs
 from scaleout.api.answer import Answer
 from scaleout.api.collectives import CollectiveAnswer
-from scaleout.api.networks import load_topology
+from scaleout.api.controls import Inputs, network_of, offered_of
 from scaleout.api.runs import RunAnswer
 from scaleout.api.traces import read_trace
-from scaleout.cluster.topology.topology import Topology
-from scaleout.cluster.topology.what_if import names_of
 from scaleout.config.documents import is_file, parse_json, read_json, read_text
 from scaleout.config.units import format_seconds
-from scaleout.errors import ConfigError, ScaleoutError
+from scaleout.errors import ConfigError
 from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.report.drawing import draw
 from scaleout.report.pages.document import Cell, Table, facts_of, table_of, tables_of
 from scaleout.report.pages.slices import Slices, slices_of
 from scaleout.report.pages.view import Control, Page
-from scaleout.schedule import SCHEDULES
-from scaleout.simulation.options import NETWORKS
 from scaleout.study.job import Tell
-from scaleout.study.sweep.cases import changes_of
 from scaleout.study.sweep.columns import COLUMNS
-from scaleout.workloads.config import load_workload
-
-Inputs = Mapping[str, Any]
 
 _MOST_TIMELINE_BYTES = 2**30
 _MOST_JOBS = 200
 _MOST_PICTURE_BYTES = 4 * 2**20
 _MOST_LABEL = 90
-_FACTORS = (0.125, 0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0)
-_BATCHES = (0.25, 0.5, 1.0, 2.0, 4.0)
-_BATCH_KEYS = ("batch_per_replica", "global_batch")
 
 
 @dataclass(frozen=True)
@@ -73,105 +62,6 @@ class Output:
             if place is not None and place != offered.control.at:
                 inputs = offered.change(inputs, offered.control.values[place])
         return collective_inputs(inputs) if "collective" in inputs else run_inputs(inputs, tell)
-
-
-@dataclass(frozen=True)
-class _Offered:
-    """A control, and what choosing one of its values makes of the inputs."""
-
-    control: Control
-    change: Callable[[Inputs, Any], dict[str, Any]]
-
-
-def offered_of(inputs: Inputs) -> list[_Offered]:
-    """Return what can be changed of a job: bandwidths, latencies, batch, schedule and network model."""
-    found = list[_Offered]()
-    topology = network_of(inputs)
-    for kind in ("bandwidth", "latency"):
-        for key, label in _dimensions(inputs, kind, topology) if topology is not None else ():
-            found.append(_factors(key, f"{kind} of {label}", _scaling(key)))
-    found += _batches(inputs)
-    if "collective" not in inputs:
-        now = (
-            tuple(inputs.get("schedule") or ())
-            if not isinstance(inputs.get("schedule"), str)
-            else (inputs["schedule"],)
-        )
-        choices = [now, *((name,) for name in SCHEDULES if (name,) != now)]
-        labels = [", ".join(now) or "the workload's", *(name for name in SCHEDULES if (name,) != now)]
-        found.append(_choice("schedule", choices, labels, lambda of, to: {**of, "schedule": list(to)}))
-    network = str(inputs.get("network", NETWORKS[0]))
-    if topology is not None and network in NETWORKS:
-        models = [network, *(name for name in NETWORKS if name != network)]
-        found.append(_choice("network model", models, models, lambda of, to: {**of, "network": to}))
-    return found
-
-
-def _setting(key: str) -> Callable[[Inputs, Any], dict[str, Any]]:
-    return lambda of, value: {**of, key: value}
-
-
-def _scaling(key: str) -> Callable[[Inputs, Any], dict[str, Any]]:
-    return lambda of, factor: scaled(of, key, factor)
-
-
-def _choice(name: str, values: Sequence[Any], labels: Sequence[str], change: Callable[..., dict[str, Any]]) -> _Offered:
-    return _Offered(Control(name, name, tuple(values), tuple(labels), 0, slider=False), change)
-
-
-def _factors(name: str, label: str, change: Callable[..., dict[str, Any]]) -> _Offered:
-    labels = tuple(f"{factor:g}x" for factor in _FACTORS)
-    return _Offered(Control(name, label, _FACTORS, labels, _FACTORS.index(1.0)), change)
-
-
-def network_of(inputs: Inputs) -> Topology | None:
-    """Return the network of a job with its changes; None where the inputs name none that is known here."""
-    try:
-        name = inputs.get("topology")
-        if name is None and isinstance(inputs.get("workload"), str):
-            name = load_workload(inputs["workload"]).topology
-        given = {key: tuple(each) if isinstance(each, list) else each for key, each in inputs.items()}
-        return load_topology(name, changes_of(given)) if isinstance(name, str) else None
-    except ScaleoutError:
-        return None
-
-
-def _dimensions(inputs: Inputs, kind: str, topology: Topology) -> list[tuple[str, str]]:
-    """Return the key of the inputs that changes each dimension, and what it is called."""
-    given = {key.partition(".")[2]: key for key in inputs if key.startswith(f"{kind}.")}
-    if "all" in given:
-        return [(given["all"], "all dimensions")]
-    found = dict[str, str]()
-    for names, dimension in zip(names_of(topology), topology.dimensions, strict=True):
-        if dimension.size > 1:
-            key = next((given[name] for name in names if name in given), f"{kind}.{names[0]}")
-            found.setdefault(key, f"dimension {names[0]} ({names[1] if len(names) > 1 else dimension.kind})")
-    return list(found.items())
-
-
-def _batches(inputs: Inputs) -> list[_Offered]:
-    if "trace" in inputs:
-        if not any(key.startswith("edit.") for key in inputs) and read_trace(inputs["trace"]).is_recording:
-            labels = tuple(f"{factor:g}x" for factor in _BATCHES)
-            control = Control("batch", "batch", _BATCHES, labels, _BATCHES.index(1.0))
-            return [_Offered(control, lambda of, to: {**of, "edit.batch": f"{to:g}x"})]
-        return []
-    if not isinstance(inputs.get("workload"), str):
-        return []
-    settings = {key.removeprefix("set."): each for key, each in inputs.items() if key.startswith("set.")}
-    try:
-        workload = load_workload(inputs["workload"], settings)
-    except ScaleoutError:
-        return []
-    for name in _BATCH_KEYS:
-        now = getattr(workload, name, None)
-        if now:
-            sizes = tuple(dict.fromkeys(round(now * factor) for factor in _BATCHES if now * factor >= 1))
-            control = Control(
-                f"set.{name}", name.replace("_", " "), sizes, tuple(f"{n:,}" for n in sizes), sizes.index(now)
-            )
-            return [_Offered(control, _setting(f"set.{name}"))]
-    return []
 
 
 def open_output(path: Path, *, topology: str | None = None) -> Output:
@@ -262,13 +152,14 @@ def _with_jobs(page: Page, jobs: Sequence[Asked], makespans: Mapping[str, float]
 def _study(folder: Path) -> Output:
     """Open the folder of a study: its cases, the fastest first among the jobs, and its figures."""
     import pandas as pd  # noqa: PLC0415 - takes half a second
+    from pyarrow.lib import ArrowException  # noqa: PLC0415 - as late
 
     try:
         cases = pd.read_parquet(folder / "cases.parquet")
         columns = list(cases.columns)
         inputs = columns[columns.index("timeline") + 1 : columns.index("ranks")]
         ran = cases[cases["status"] == "ok"].sort_values("makespan_s", kind="stable").head(_MOST_JOBS)
-    except Exception as error:  # whatever a reader of Parquet finds wrong
+    except (ArrowException, OSError, ValueError, KeyError) as error:  # no Parquet, or not a study's columns
         raise ConfigError(
             f"{folder / 'cases.parquet'}: is no table of a study ({error}); run the study again"
         ) from None

@@ -30,7 +30,15 @@ SIZES_HELP = "Sizes such as 64MiB or 1MiB,64MiB; FIRST:LAST doubles from the fir
 @click.argument("extra", nargs=-1, metavar="")
 @click.option("--bytes", "sizes", metavar="SIZES", help=SIZES_HELP)
 @click.option("--topology", required=True, metavar="NAME|FILE", help="Name or file of the topology.")
-@click.option("--algorithm", default="auto", show_default=True, metavar="NAME", help="One algorithm instead of all.")
+@click.option(
+    "--algorithm",
+    "algorithms",
+    multiple=True,
+    metavar="NAME",
+    help="Time this algorithm (`scaleout list algorithms` says what each is, and what NCCL calls it); repeatable, to "
+    "compare several. By default all that the communication library has, else all that can, the one that `auto` takes "
+    "marked.",
+)
 @click.option("--group", metavar="RANKS", help="Ranks that take part, such as 0-7 or 0,8,16; by default all.")
 @SIMULATION["network"]
 @SIMULATION["injection"]
@@ -54,7 +62,7 @@ def collective(
     extra: tuple[str, ...],
     sizes: str | None,
     topology: str,
-    algorithm: str,
+    algorithms: tuple[str, ...],
     group: str | None,
     network: str,
     injection: str | None,
@@ -87,19 +95,20 @@ def collective(
         raise click.UsageError(f"{kind} takes no {' '.join(extra)}; a size is given by --bytes, as --bytes {extra[0]}")
     kind = kind.replace("-", "_")
     if comparing:
-        if decide or group is not None or algorithm != "auto" or network != "alpha_beta":
+        if decide or group is not None or algorithms or network != "alpha_beta":
             raise click.UsageError("--compare goes with --bytes, --policy, --output and --json alone")
         cluster = change_network(load_topology(topology), changes)
         _compare(kind, cluster, parse_sizes(sizes) if sizes else [], policy, output)
         return
     wanted = parse_sizes(sizes or (DECIDED if decide else ""))
-    _check(network, algorithm, decide=decide, output=output.folder, count=len(wanted))
+    algorithms = tuple(name for given in algorithms for name in given.split(","))
+    _check(network, algorithms, decide=decide, output=output.folder, count=len(wanted))
     members = None
     if group is not None:
         members = parse_ranks(group, change_network(load_topology(topology), changes).num_ranks)
     with progress(kept="nothing is kept", quiet=output.as_json) as tell:
         answer = find(
-            kind, wanted, topology=topology, network_changes=changes, ranks=members, algorithm=algorithm,
+            kind, wanted, topology=topology, network_changes=changes, ranks=members, algorithm=algorithms or "auto",
             network=network, injection=injection, num_chunks=chunks, policy=policy, tell=tell,
         )  # fmt: skip
     if decide:
@@ -109,12 +118,12 @@ def collective(
     output.give(summary, partial(_print, answer), partial(_write, answer, summary))
 
 
-def _check(network: str, algorithm: str, *, decide: bool, output: Path | None, count: int) -> None:
+def _check(network: str, algorithms: tuple[str, ...], *, decide: bool, output: Path | None, count: int) -> None:
     """Refuse options that do not go together."""
     from scaleout.errors import ConfigError
 
-    if decide and algorithm != "auto":
-        raise ConfigError(f"--decide compares all algorithms; leave out --algorithm {algorithm}")
+    if decide and algorithms not in ((), ("auto",)):
+        raise ConfigError(f"--decide compares all algorithms; leave out --algorithm {','.join(algorithms)}")
     if decide and output is not None:
         raise ConfigError("--decide prints a table of times, which has no links to draw; leave out --output")
     if output is not None and (network != "link" or count != 1):
@@ -211,10 +220,11 @@ def _print(answer: "CollectiveAnswer") -> None:
     from scaleout.config.units import format_bytes, format_bytes_per_s, format_seconds
 
     by_size, left_out = answer.by_size, answer.left_out
-    several = len(by_size) > 1
-    chosen = [next((row for row in rows if row.get("auto")), rows[0]) for rows in by_size] if several else by_size[0]
+    several, asked = len(by_size) > 1, answer.asked["algorithm"]
+    takes = [next((row for row in rows if row.get("auto")), rows[0]) for rows in by_size]
+    chosen = takes if several and isinstance(asked, str) else [row for rows in by_size for row in rows]
     chunked = any(row["num_chunks"] > 1 for row in chosen)
-    taken = next((row for row in chosen if row.get("auto")), chosen[0]) if not several else chosen[-1]
+    taken = takes[-1]
     print_answer(
         f"{answer.kind} on {answer.topology.name}, ranks {answer.num_ranks}",
         {
@@ -226,7 +236,7 @@ def _print(answer: "CollectiveAnswer") -> None:
     bandwidths = ("algorithm_bandwidth_bytes_per_s", "bus_bandwidth_bytes_per_s")
     columns = ("time", "algorithm bandwidth", "bus bandwidth")
     print_table(
-        "by size, what auto takes" if several else "algorithms",
+        ("by size, what auto takes" if asked == "auto" else "by size") if several else "algorithms",
         ("bytes", "algorithm", *["chunks"] * chunked, *columns),
         [
             [

@@ -11,7 +11,9 @@ from scaleout.cli.options import (
     SIMULATION,
     NamedJob,
     Output,
+    Share,
     Stated,
+    Whole,
     job_options,
     output_options,
     pairs_of,
@@ -46,14 +48,14 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--jitter",
-    type=click.FloatRange(0, 1),
+    type=Share(),
     metavar="SHARE",
     help="Standard deviation of a rank's compute in a step over its mean; by default the device's, or 0.",
 )
 @click.option(
     "--stragglers", multiple=True, metavar="SHARE=FACTOR", help="Ranks that are slow, and how much, such as 0.005=1.1."
 )
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of the samples.")
+@click.option("--seed", type=Whole(2**32 - 1, least=0), default=0, show_default=True, help="Of the samples.")
 @simulation_options(*SIMULATION)
 @output_options("Write the numbers here.")
 def goodput(job: NamedJob, schedule: str, tokens: str, options: Stated, output: Output, **asked: Any) -> None:
@@ -121,12 +123,12 @@ def goodput(job: NamedJob, schedule: str, tokens: str, options: Stated, output: 
 def _disturbance(topology: "Topology", device: "Device", **asked: Any) -> "Disturbance":
     """Read what disturbs the job, by default as the files of the device and its link types say."""
     from scaleout.analysis.goodput import disturbance_on
-    from scaleout.config.documents import number
+    from scaleout.config.documents import LEAST_NUMBER, number
     from scaleout.config.units import FAILURES, SECONDS, parse
 
     pairs = list(pairs_of(asked["stragglers"], option="--stragglers", form="like 0.005=1.1").items())
     share, slowdown = (number(each) for each in pairs[0]) if pairs else (0.0, 1.0)
-    if len(pairs) > 1 or share is None or slowdown is None:
+    if len(pairs) > 1 or share is None or slowdown is None or 0 < share < LEAST_NUMBER:
         raise ConfigError("--stragglers: give one share and factor, such as --stragglers 0.005=1.1")
     given, interval = asked["failures"], asked["interval"]
     return disturbance_on(

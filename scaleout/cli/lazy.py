@@ -26,6 +26,17 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(import_module(f"scaleout.cli.{module}"), name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is named; for an unknown name the message has the nearest."""
+        if args[0] not in self._table and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0][:100], self._table, n=1)
+            ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a line a command, without importing any."""
         with formatter.section("Commands"):

@@ -24,7 +24,8 @@ def list_names(kind: str | None, word: str | None, as_json: bool) -> None:
     """List the names that other verbs take, with what each is; by default of all kinds.
 
     KIND is workloads, topologies, link-types, devices, studies, schedules, strategies, frameworks, pipelines,
-    collectives or operators. A WORD leaves those that have it in their line; it may stand alone.
+    collectives, algorithms (of collectives) or operators. A WORD leaves those that have it in their line; it may stand
+    alone.
 
     Examples: scaleout list workloads; scaleout list workloads mixtral; scaleout list h200.
     """
@@ -121,6 +122,13 @@ def _collectives() -> Iterable[Entry]:
         yield {"name": kind, "description": f"algorithms {', '.join(able)}"}
 
 
+def _algorithms() -> Iterable[Entry]:
+    from scaleout.network import collectives
+
+    for name, each in collectives.ALGORITHMS.items():
+        yield {"name": name, "NCCL": each.nccl, "description": each.summary, "collectives": ", ".join(each.schedules)}
+
+
 def _schedules() -> Iterable[Entry]:
     from scaleout.schedule import SCHEDULES
 
@@ -163,6 +171,7 @@ KINDS: Mapping[str, Callable[[], Iterable[Entry]]] = {
     "frameworks": _frameworks,
     "pipelines": _pipelines,
     "collectives": _collectives,
+    "algorithms": _algorithms,
     "operators": _operators,
 }
 """What is listed, and how."""

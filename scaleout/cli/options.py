@@ -54,7 +54,7 @@ class Output(NamedTuple):
     def _drawn(self, folder: Path, write: Callable[[Path], Mapping[str, str]]) -> Mapping[str, str]:
         if self.picture == "png" and self.width is None:
             return write(folder)
-        from scaleout.report.plots.schedules import look
+        from scaleout.report.look import look
 
         with look(self.picture, self.width):
             written = write(folder)
@@ -90,20 +90,41 @@ def _output(given: dict[str, Any]) -> Output:
 
 
 class Whole(click.IntRange):
-    """A whole number of at least 1, written as in files: without zeros before it."""
+    """A whole number of at least 1, or another least one, written as in files: without zeros before it."""
 
     name = "whole number"
 
-    def __init__(self, most: int = 10**9) -> None:
-        super().__init__(min=1, max=most)
+    def __init__(self, most: int = 10**9, *, least: int = 1) -> None:
+        super().__init__(min=least, max=most)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number; refuse what is none."""
         from scaleout.config.documents import whole
 
         if isinstance(value, str) and whole(value) is None:
-            self.fail(f"{shown(value)} is no whole number above zero.", param, ctx)
+            self.fail(f"{shown(value)} is no whole number{' above zero' if self.min else ''}.", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class Share(click.FloatRange):
+    """A number from 0 to 1, written as in files."""
+
+    name = "share"
+
+    def __init__(self) -> None:
+        super().__init__(min=0, max=1)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; refuse what is none, or next to nothing."""
+        from scaleout.config.documents import number
+        from scaleout.config.units import not_tiny
+
+        try:
+            if isinstance(value, str) and (found := number(value)) is not None:
+                return super().convert(not_tiny(found), param, ctx)
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
+        return self.fail(f"{shown(value)} is no number.", param, ctx)
 
 
 class Folder(click.Path):
@@ -119,15 +140,24 @@ class Folder(click.Path):
         return super().convert(value, param, ctx)
 
 
-def output_options(meaning: str) -> Callable[[Command], Command]:
-    """Add ``--output``, a directory, and ``--json``, and hand the verb one ``output``, an `Output`."""
-    folder = click.option("--output", type=Folder(), help=meaning)
+def picture_options(command: Command) -> Command:
+    """Add ``--format`` and ``--width``."""
     picture = click.option(
         "--format", "picture", type=click.Choice(["png", "svg", "pdf"]), help="Of pictures in --output; by default png."
     )
     words = "Of pictures: a column (3.35 in) or page (7 in) of a journal; by default as wide as each reads well."
-    width = click.option("--width", type=click.Choice(["column", "page"]), help=words)
-    return _handing("output", _output, lambda command: folder(picture(width(json_option(command)))))
+    return picture(click.option("--width", type=click.Choice(["column", "page"]), help=words)(command))
+
+
+def look_options(command: Command) -> Command:
+    """Add ``--format`` and ``--width``, and hand the verb one ``look``: what they are, for `report.look.look`."""
+    return _handing("look", lambda given: (given.pop("picture") or "", given.pop("width")), picture_options)(command)
+
+
+def output_options(meaning: str) -> Callable[[Command], Command]:
+    """Add ``--output``, a directory, and ``--json``, and hand the verb one ``output``, an `Output`."""
+    folder = click.option("--output", type=Folder(), help=meaning)
+    return _handing("output", _output, lambda command: folder(picture_options(json_option(command))))
 
 
 def json_option(command: Command) -> Command:
@@ -188,7 +218,8 @@ SIMULATION: Mapping[str, Callable[[Command], Command]] = {
         "algorithms",
         multiple=True,
         metavar="KIND=NAME",
-        help="Algorithm of a kind of collective, such as all_reduce=ring (`scaleout list collectives`); repeatable.",
+        help="Algorithm of a kind of collective, such as all_reduce=ring (`scaleout list algorithms` says what each "
+        "is, and what NCCL calls it); repeatable.",
     ),
     "host": click.option(
         "--host",
@@ -411,7 +442,7 @@ def pairs_of(texts: Sequence[str], *, option: str, form: str, empty: bool = Fals
     found: dict[str, str] = {}
     for text in texts:
         what, separator, to = text.partition("=")
-        what = what.strip()
+        what = what.strip(" ")
         if not (what and separator and (to or empty)):
             raise ConfigError(f"{option} {shown(text)}: write it {form}")
         if what in found:
@@ -432,8 +463,7 @@ def parse_settings(settings: Sequence[str], *, option: str = "--set") -> dict[st
 
 def parse_algorithms(texts: Sequence[str]) -> dict[str, str]:
     """Check each ``kind=name`` of ``--algorithm``, used or not: a wrong one must not be passed over in silence."""
-    from scaleout.config.reading import nearest
-    from scaleout.network.collectives import ALGORITHMS, check_kind
+    from scaleout.network.collectives import ALGORITHMS, check_kind, hint
 
     chosen: dict[str, str] = {}
     for key, name in parse_settings(texts, option="--algorithm").items():
@@ -441,7 +471,7 @@ def parse_algorithms(texts: Sequence[str]) -> dict[str, str]:
         check_kind(kind)
         able = [algorithm for algorithm, entry in ALGORITHMS.items() if kind in entry.schedules]
         if name not in able:
-            raise ConfigError(f"--algorithm {key}={name}: no algorithm of {kind}; {nearest(str(name), able)}")
+            raise ConfigError(f"--algorithm {key}={name}: no algorithm of {kind}; {hint(str(name), able)}")
         if kind in chosen:
             raise ConfigError(f"--algorithm {key}={name}: {kind} is given twice; give it once")
         chosen[kind] = name

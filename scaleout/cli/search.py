@@ -93,7 +93,12 @@ def search(
     --export torchtitan.
     """
     answer = _search(job, options, workers, output, **wanted)
-    exports = [answer.export(name) for name in dict.fromkeys(formats)]
+    exports, refused = list["Export"](), list[ConfigError]()
+    for name in dict.fromkeys(formats):
+        try:
+            exports.append(answer.export(name))
+        except ConfigError as error:  # which is said once the plans are
+            refused.append(error)
     summary = answer.to_dict()
     if exports:
         summary["exports"] = {each.format: each.summary() for each in exports}
@@ -113,15 +118,27 @@ def search(
         }
 
     def print_tables() -> None:
-        from scaleout.cli.printing import say
+        from scaleout.cli.console import console
 
         _print_answer(answer, output.folder)
         _print(answer)
+        request = answer.request
+        if request.batch < request.num_ranks:
+            console().print(
+                f"note: a global batch of {request.batch} is less than a sequence a rank, so that no plan is data "
+                f"parallel over all {request.num_ranks} ranks; --global-batch gives more"
+            )
+        if not request.schedules:
+            console().print(
+                "note: plans are compared under baseline, which overlaps nothing; --schedule overlap may favour others"
+            )
         for note in answer.model.notes:
-            say(f"note: {note}")
+            console().print(f"note: {note}")
         _print_exports(exports, whole=output.folder is None)
 
     output.give(summary, print_tables, write)
+    if refused:
+        raise ConfigError("; ".join(map(str, refused)))
 
 
 def _write_exports(folder: Path, exports: "Sequence[Export]") -> dict[str, str]:

@@ -11,7 +11,7 @@ import secrets
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -24,7 +24,11 @@ _POLICY = (
 """What the page may do; Vega compiles its expressions, which is what `unsafe-eval` allows."""
 
 Ask = Callable[[Mapping[str, Any]], Iterable[Mapping[str, Any]]]
-"""From the body of a request to the lines of its answer."""
+"""From the body of a request to the lines of its answer; `BadQuestion` before the first if it asks for nothing."""
+
+
+class BadQuestion(Exception):  # noqa: N818 - what it is
+    """A question that no page of ours asks."""
 
 
 class Server(ThreadingHTTPServer):
@@ -77,13 +81,16 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             body = json.loads(self.rfile.read(int(length)))
+        except ValueError:  # no JSON
+            body = None
+        try:
             lines = iter(ask(body if isinstance(body, dict) else {}))
-            first = next(lines)
-        except (ValueError, KeyError, IndexError, TypeError):  # no question that the page asks
+            first = [*islice(lines, 1)]  # none of a question that is given up
+        except BadQuestion:
             self._give(400, "text/plain", b"no such question\n")
             return
         self._head(200, "application/json")
-        for line in chain([first], lines):
+        for line in chain(first, lines):
             self._line(line)
 
     def _line(self, line: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import Folder, Whole, json_option
+from scaleout.cli.options import Folder, Whole, json_option, look_options
 from scaleout.errors import ConfigError, ScaleoutError, shown
 
 if TYPE_CHECKING:
@@ -48,7 +48,9 @@ _NAMED = 5
     type=click.Choice(["best", "all", "none"]),
     help="Cases of which a timeline is written, for Perfetto; by default as the study says, or the best.",
 )
+@click.option("--top", type=Whole(), default=5, show_default=True, help="Fastest cases of each workload to print.")
 @click.option("--no-report", is_flag=True, help="Write the table only.")
+@look_options
 @json_option
 def study(
     file: str,
@@ -58,7 +60,9 @@ def study(
     shard: tuple[int, int] | None,
     yes: bool,
     timelines: "Which | None",
+    top: int,
     no_report: bool,
+    look: tuple[str, str | None],
     as_json: bool,
 ) -> None:
     """Run jobs that differ in a few keys, as a file says, to one table and report.
@@ -81,10 +85,13 @@ def study(
     if cases is None:
         _say_part(asked, output, how, as_json=as_json)
         return
-    cases, written = _write(asked, cases, output, timelines=timelines or asked.file.timelines, report=not no_report)
+    from scaleout.report.look import look as looking
+
+    with looking(*look):
+        cases, written = _write(asked, cases, output, timelines=timelines or asked.file.timelines, report=not no_report)
     models = sorted(set(cases["model"][cases["status"] == "ok"])) if "model" in cases else []
     inputs = {"study": file, **asked.file.model_dump(mode="json", exclude_unset=True)}
-    summary = document("study", _summary(asked, cases, output, written), inputs=inputs, models=models)
+    summary = document("study", _summary(asked, cases, output, written, top), inputs=inputs, models=models)
     _give(asked, cases, output, summary, as_json=as_json)
     if not summary["ok"]:
         raise ScaleoutError(f"all cases failed, the first with: {summary['failed_for'][0]['message']}")
@@ -126,10 +133,10 @@ def _write(
     return cases, written
 
 
-def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[str, str]) -> dict[str, Any]:
-    """Return what is printed as JSON: counts, the fastest case of each workload, and what failed."""
+def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[str, str], top: int) -> dict[str, Any]:
+    """Return what is printed as JSON: counts, the fastest cases of each workload, and what failed."""
     from scaleout.study.sweep.cases import version
-    from scaleout.study.sweep.table import best_of, cheapest_of, failures_of, measure_of
+    from scaleout.study.sweep.table import best_of, cheapest_of, failures_of, fitting, measure_of
 
     counts = cases["status"].value_counts()
     return {
@@ -141,9 +148,10 @@ def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[
         "ok": int(counts.get("ok", 0)),
         "failed": int(counts.get("failed", 0)),
         "left_out": int(counts.get("left out", 0)),
+        "unfit": int((~fitting(cases)).sum()),
         "axes": {column: list(values) for column, values in asked.axes.items()},
         "fastest_by": measure_of(cases),
-        "fastest": best_of(asked, cases),
+        "fastest": best_of(asked, cases, top),
         "within_share": asked.file.within,
         "cheapest_cases": cheapest_of(asked, cases),
         "failures": failures_of(cases),
@@ -151,10 +159,23 @@ def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[
     }
 
 
+def _counts(summary: dict[str, Any]) -> str:
+    told = [f"{summary['ok']:,} ok", f"{summary['failed']:,} failed"]
+    if summary["left_out"]:
+        told.append(f"{summary['left_out']:,} left out")
+    if summary["unfit"]:
+        told.append(f"{summary['unfit']:,} {'does' if summary['unfit'] == 1 else 'do'} not fit into memory")
+    return f"{summary['cases']:,}: {', '.join(told)}"
+
+
+def _unfit(case: dict[str, Any]) -> str:
+    return "" if case.get("fits", True) else " (does not fit into memory, as none does)"
+
+
 def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str, Any], *, as_json: bool) -> None:
     from scaleout.cli.console import print_answer, print_table
     from scaleout.cli.printing import say, say_json
-    from scaleout.config.units import format_dollars, format_seconds
+    from scaleout.config.units import format_dollars, format_rate, format_seconds
     from scaleout.errors import one_line
     from scaleout.study.sweep.columns import column_of
 
@@ -163,27 +184,33 @@ def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str
         return
     by = summary["fastest_by"]
     label, also = column_of(by).label, by != "makespan_s"
+    fastest = summary["fastest_cases"]
     rows = [
         [each["workload"], each["varied"], str(each["case"]), format_seconds(each["makespan_s"])]
-        + [f"{each[by]:.4g}"] * also
-        for each in summary["fastest_cases"]
+        + [format_rate(each[by])] * also
+        + [f"{each['slower_share']:.1%}", "" if each.get("fits", True) else "no"]
+        for each in fastest
     ]
-    more = f", {summary['left_out']:,} left out" if summary["left_out"] else ""
-    facts = {"cases": f"{summary['cases']:,}: {summary['ok']:,} ok, {summary['failed']:,} failed{more}"}
-    for each, row in zip(summary["fastest_cases"][:_NAMED], rows, strict=False):
-        facts[each["workload"]] = f"{row[3]}, case {each['case']}: {each['varied']}"
+    facts = {"cases": _counts(summary)}
+    first = {each["workload"]: each for each in reversed(fastest)}
+    for each, row in zip(fastest, rows, strict=True):
+        if first[each["workload"]] is each and len(facts) <= _NAMED:
+            facts[each["workload"]] = f"{row[3]}, case {each['case']}: {each['varied']}" + _unfit(each)
     print_answer(asked.title, facts)
     title = f"the fastest of each workload, by {label}"
-    print_table(title, ("workload", "inputs", "case", "makespan", *[label] * also), rows, left=2)
+    heads = ("workload", "inputs", "case", "makespan", *[label] * also, "slower by", "fits")
+    if all(each.get("fits", True) for each in fastest):
+        heads, rows = heads[:-1], [row[:-1] for row in rows]
+    print_table(title, heads, rows, left=2)
     for each in summary["cheapest_cases"]:
         say(
             one_line(
                 f"cheapest network within {100 * summary['within_share']:.4g}% of the fastest, {each['workload']}: "
                 f"{each['varied']}, {format_dollars(each['network_dollars'])}, {each['slower_share']:.1%} slower: case "
-                f"{each['case']}"
+                f"{each['case']}{_unfit(each)}"
             )
         )
-    for each in summary["fastest_cases"]:
+    for each in first.values():
         say(one_line(f"case {each['case']} alone: {each['run']}"))
     for each in summary["failed_for"]:
         say(one_line(f"{each['cases']:,} failed: {each['message']}"))

@@ -74,9 +74,12 @@ def _answer(comparison: "Comparison") -> tuple[str, dict[str, str]]:
         if found is None
         else ", ".join(f"{axis} {format_seconds(each)}" for axis, each in sorted(found.exposed_s.items()) if each)
     )
-    bars = best.interval
-    took = format_seconds(best.makespan_s) if bars is None else format_span(best.makespan_s, *bars.of(best.makespan_s))
+    bars, steps = best.interval, comparison.steps or 1
+    each_s, exposed = best.makespan_s / steps, exposed / steps
+    took = format_seconds(each_s) if bars is None else format_span(each_s, *bars.of(each_s))
     step = f"{took} under {best.schedule}"
+    if steps > 1:
+        step += f", the mean of {steps} recorded ones"
     if best is not first:
         step += f", {format_times(best.speedup)} as fast as under {first.schedule}"
     elif len(comparison.outcomes) > 1:
@@ -91,7 +94,7 @@ def _answer(comparison: "Comparison") -> tuple[str, dict[str, str]]:
     elif comparison.samples and best.makespan_s:
         per_s = comparison.samples / best.makespan_s
         facts["speed"] = f"{format_rate(per_s / comparison.ranks)} samples/s/GPU, {format_rate(per_s)} in all"
-    share = format_share(exposed / best.makespan_s) if best.makespan_s else "0%"
+    share = format_share(exposed / each_s) if each_s else "0%"
     facts["exposed"] = f"{format_seconds(exposed)} of communication, {share} of the step" + (
         f": {by_axis}" if by_axis else ""
     )
@@ -110,7 +113,8 @@ def _room(found: "Fit | None") -> str:
     words = f"{format_bytes(total)} of {format_bytes(capacity)}"
     if found.fits:
         return f"fits: {words}, {format_bytes(capacity - total)} left"
-    return f"does not fit: {words}, {format_bytes(total - capacity)} too much"
+    remedy = next((f"; with {advice.settings} it does" for advice in found.advice if advice.fits), "")
+    return f"does not fit: {words}, {format_bytes(total - capacity)} too much{remedy}"
 
 
 def _print_details(outcome: "Outcome") -> None:

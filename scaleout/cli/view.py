@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scaleout.cli.options import Whole
 from scaleout.cli.printing import say
+from scaleout.cli.serving import ADDRESS, BadQuestion, Server
 from scaleout.errors import ConfigError, ScaleoutError
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ _TELL_S = 0.5
 @click.command()
 @click.argument("path", metavar="DIR|FILE", type=click.Path(path_type=Path))
 @click.option("--topology", metavar="NAME|FILE", help="Network on which traces are simulated; by default their own.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the page; by default a free one.")
+@click.option("--port", type=Whole(65535, least=0), default=0, help="Port of the page; by default a free one.")
 @click.option("--no-browser", is_flag=True, help="Print the page's address, and open no browser.")
 def view(path: Path, topology: str | None, port: int, no_browser: bool) -> None:
     """Open an output in the browser: timeline, tables, the network with its loads, and what-ifs.
@@ -33,7 +35,6 @@ def view(path: Path, topology: str | None, port: int, no_browser: bool) -> None:
     --no-browser --port 8000.
     """
     from scaleout.api.views import open_output
-    from scaleout.cli.serving import ADDRESS, Server
 
     questions = _Questions(open_output(path, topology=topology))
     try:
@@ -50,15 +51,20 @@ def view(path: Path, topology: str | None, port: int, no_browser: bool) -> None:
         server.serve_forever(poll_interval=0.1)
 
 
+class _GivenUp(SystemExit):
+    """Ends the thread that simulates a question, as Ctrl-C would the process: a newer one has come."""
+
+
 class _Questions:
-    """What the page's scripts ask of an output. One job is simulated at a time; the newest question is answered."""
+    """What the page's scripts ask of an output. One job is simulated at a time; a newer question gives it up."""
 
     def __init__(self, output: "Output") -> None:
         from threading import Lock
 
         self._output = output
         self._slices = {} if output.page.slices is None else {0: output.page.slices}  # of the file, and of answers
-        self._busy, self._newest = Lock(), 0
+        self._busy, self._turn = Lock(), Lock()
+        self._newest, self._running = 0, 0  # number of the newest question, and the thread that simulates, if any
         self.asks = {"simulate": self.simulate, "timeline": self.timeline, "controls": self.controls}
 
     def page(self, nonce: str) -> str:
@@ -71,42 +77,52 @@ class _Questions:
         yield [vars(each) for each in self._output.controls(job)]  # type: ignore[misc]
 
     def _job(self, body: Mapping[str, Any]) -> int:
-        job = body["job"]
+        job = body.get("job")
         if not (isinstance(job, int) and 0 <= job < len(self._output.jobs)):
-            raise IndexError(job)
+            raise BadQuestion
         return job
 
     def timeline(self, body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         from scaleout.report.pages.view import timeline_of
 
-        window, of = body["window"], int(body["of"])
-        chosen = [str(each) for each in body["processes"]]
-        found = timeline_of(self._slices[of], None if window is None else (float(window[0]), float(window[1])), chosen)
-        yield {**found, "of": of}
+        of, window, chosen = body.get("of"), body.get("window"), body.get("processes")
+        if not (isinstance(of, int) and of in self._slices and isinstance(chosen, list)):
+            raise BadQuestion
+        if not (window is None or (_numbers(window) and len(window) == 2)):
+            raise BadQuestion
+        shown = None if window is None else (float(window[0]), float(window[1]))
+        yield {**timeline_of(self._slices[of], shown, [str(each) for each in chosen]), "of": of}
+
+    def _changes(self, body: Mapping[str, Any], job: int) -> dict[str, int]:
+        """Return the place of each control's value, where a page offers it."""
+        known = {each.name: len(each.values) for each in self._output.controls(job)}
+        changes = body.get("changes")
+        if not (isinstance(changes, dict) and all(isinstance(place, int) for place in changes.values())):
+            raise BadQuestion
+        if not all(0 <= place < known.get(name, 0) for name, place in changes.items()):
+            raise BadQuestion
+        return changes
 
     def simulate(self, body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        """Simulate a job with changes in a thread of its own, and tell how far it is until it is done."""
+        """Simulate a job with changes in a thread of its own, and tell how far it is until it is done or given up."""
+        from contextlib import suppress
         from queue import Empty, Queue
         from threading import Thread
 
         job = self._job(body)
-        changes = {str(name): int(place) for name, place in body["changes"].items()}
-        known = {each.name: len(each.values) for each in self._output.controls(job)}
-        if not all(0 <= place < known.get(name, 0) for name, place in changes.items()):
-            raise IndexError(changes)
-        self._newest += 1
-        mine, told = self._newest, Queue[Mapping[str, Any]]()
+        changes = self._changes(body, job)
+        told = Queue[Mapping[str, Any]]()
+        mine = self._give_up()
 
         def work() -> None:
             try:
-                with self._busy:
-                    if mine == self._newest:
-                        told.put(self._answer(mine, job, changes, told))
+                with suppress(_GivenUp), self._busy:
+                    self._work(mine, job, changes, told)
             finally:  # else the page would wait for ever
                 told.put({})
 
         Thread(target=work, daemon=True).start()
-        while True:
+        while mine == self._newest or not told.empty():
             try:
                 line = told.get(timeout=_TELL_S)
             except Empty:
@@ -115,11 +131,36 @@ class _Questions:
                 return
             yield line
 
+    def _give_up(self) -> int:
+        """End what is being simulated, and return the number of a new question.
+
+        The exception is raised in the thread as Ctrl-C is in the main one: between two steps of Python, to which the
+        compiled engine returns every few tens of milliseconds.
+        """
+        import ctypes
+
+        with self._turn:
+            self._newest += 1
+            if self._running:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._running), ctypes.py_object(_GivenUp))
+            return self._newest
+
+    def _work(self, mine: int, job: int, changes: Mapping[str, int], told: Any) -> None:
+        from threading import get_ident
+
+        try:
+            self._running = get_ident()  # before it is asked whether a newer one has come, which asks for this next
+            if mine == self._newest:
+                told.put(self._answer(mine, job, changes, told))
+        finally:
+            self._running = 0
+
     def _answer(self, number: int, job: int, changes: Mapping[str, int], told: Any) -> Mapping[str, Any]:
         from dataclasses import replace
         from time import monotonic
 
-        from scaleout.api.views import compared, loads_of, network_of, timeline_of_answer
+        from scaleout.api.controls import network_of
+        from scaleout.api.views import compared, loads_of, timeline_of_answer
         from scaleout.config.units import counted, format_seconds
         from scaleout.report.drawing import draw
         from scaleout.report.pages.view import answer_parts, timeline_of
@@ -144,3 +185,7 @@ class _Questions:
             return {"error": str(error) or "there is not enough memory for this; choose smaller values"}
         done = f"simulated in {format_seconds(monotonic() - begun)}"
         return {"parts": parts, "timeline": timeline, "done": done}
+
+
+def _numbers(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, int | float) for each in value)

@@ -50,6 +50,10 @@ def is_path(name_or_file: str) -> bool:
 
 def of_here(name: str) -> str:
     """Return a hint how to write the name of a file of the working directory; an empty text if there is none."""
+    if name and Path(name).is_dir():
+        return (
+            f"{name!r} is a folder here: traces are run by --trace {name}, recordings read by `scaleout import pytorch`"
+        )
     return f"for the file of this name write {f'./{name}'!r}" if name and is_file(Path(name)) else ""
 
 

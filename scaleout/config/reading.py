@@ -8,14 +8,22 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 _SAID_ELSEWHERE = {
+    "batch": "batch_per_replica",
+    "batch_size": "batch_per_replica",
+    "batchsize": "batch_per_replica",
     "cp": "context_parallel",
     "dp": "data_parallel",
     "ep": "expert_parallel",
     "fsdp": "zero",
+    "global_batch": "batch_per_replica",
     "pp": "pipeline_parallel",
     "tp": "tensor_parallel",
 }
-"""Short words of the field, to which no key is near by its letters."""
+"""Words of the field, to which no name of ours is near by its letters."""
+
+
+_FEW = 4
+"""Names that begin with what was given, which are all named."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -25,6 +33,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     words = sorted(known)
     if _SAID_ELSEWHERE.get(name) in words:
         return f"did you mean {_SAID_ELSEWHERE[name]!r}?"
+    begun = [word for word in words if len(name) > 1 and word.lower().startswith(name.lower())]
+    if begun and len(begun) <= _FEW:
+        return f"did you mean {' or '.join(map(repr, begun))}?"
     close = difflib.get_close_matches(name[:100], words, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(words)}"
 

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from scaleout.config.documents import LARGEST_NUMBER, LEAST_NUMBER, MAX_RANKS, NUMBER
 from scaleout.errors import ConfigError, shown
@@ -126,6 +126,14 @@ BytesPerSecondByLevel = Annotated[tuple[float, ...], _validator(BYTES_PER_S, by_
 SecondsByLevel = Annotated[tuple[float, ...], _validator(SECONDS, by_level=True), SECONDS]
 """One value for all levels of a network, or a list of one each."""
 
+
+def not_tiny(value: float) -> float:
+    """Return a number without a unit; `ValueError` if it is no 0 and so small that it can only be a slip."""
+    if 0 < abs(value) < LEAST_NUMBER:
+        raise ValueError(f"{value:g} is next to nothing; give 0, or at least {LEAST_NUMBER:g}")
+    return value
+
+
 MOST_COUNT = 2**40
 Count = Annotated[int, Field(strict=True, gt=0, le=MOST_COUNT)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0, le=MOST_COUNT)]
@@ -136,11 +144,11 @@ RankCount = Annotated[int, Field(strict=True, gt=0, le=MAX_RANKS)]
 """Ranks, or a degree of parallelism."""
 Rank = Annotated[int, Field(strict=True, ge=0, lt=MAX_RANKS)]
 Positive = Annotated[float, Field(strict=True, ge=LEAST_NUMBER, le=LARGEST_NUMBER)]
-Number = Annotated[float, Field(strict=True, ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
-NotNegative = Annotated[float, Field(strict=True, ge=0, le=LARGEST_NUMBER)]
+Number = Annotated[float, Field(strict=True, ge=-LARGEST_NUMBER, le=LARGEST_NUMBER), AfterValidator(not_tiny)]
+NotNegative = Annotated[float, Field(strict=True, ge=0, le=LARGEST_NUMBER), AfterValidator(not_tiny)]
 Slowdown = Annotated[float, Field(strict=True, ge=1, le=LARGEST_NUMBER)]
 Share = Annotated[float, Field(strict=True, ge=LEAST_NUMBER, le=1)]
-ShareOrZero = Annotated[float, Field(strict=True, ge=0, le=1)]
+ShareOrZero = Annotated[float, Field(strict=True, ge=0, le=1), AfterValidator(not_tiny)]
 Size = Annotated[Bytes, Field(gt=0)]
 Rate = Annotated[BytesPerSecond, Field(gt=0)]
 ComputeRate = Annotated[FlopsPerSecond, Field(gt=0)]

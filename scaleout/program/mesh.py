@@ -11,7 +11,7 @@ expert_tensor, expert, expert_data, innermost first (Megatron-Core's parallel fo
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -50,7 +50,8 @@ class Mesh:
     data: int = 1
     expert: int = 1
     pipeline: int = 1
-    order: tuple[str, ...] = RANK_ORDER  # `RANK_ORDER` in the order that ranks are numbered, innermost first
+    # `RANK_ORDER` in the order that ranks are numbered, innermost first; meshes are hashed often, and few differ in it.
+    order: tuple[str, ...] = field(default=RANK_ORDER, hash=False)
     expert_tensor: int | None = None  # ranks that share an expert's matrices, if experts have a layout of their own
 
     def __post_init__(self) -> None:

@@ -73,11 +73,11 @@ class Kernel:
     """
 
     op: str  # a name in `OPERATIONS`, or "custom"
-    dtype: str
-    shape: tuple[tuple[str, int], ...]  # the sizes, in the operation's order
+    dtype: str = field(hash=False)  # calls are hashed often, and few differ in this, shape or tokens alone
+    shape: tuple[tuple[str, int], ...] = field(hash=False)  # the sizes, in the operation's order
     flops: int
     bytes: int  # the fewest that must move
-    tokens: str = ""  # of a recorded kernel, the sizes that count a batch's tokens, joined by ``*``; empty if none does
+    tokens: str = field(default="", hash=False)  # of a recorded kernel, its sizes that count tokens, joined by ``*``
     sizes: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -252,10 +252,8 @@ OPERATIONS: Mapping[str, Operation] = {
     # GEMMs. gemm: (M, K) by (K, N); gemv: an (M, N) matrix by a vector; gemm_fp8 gives bf16.
     "gemm": _gemm(),
     "gemm_fp8": _gemm(result_bytes=2),
-    # With a scale for each row of either operand: another kernel.
-    "gemm_fp8_rowwise": _gemm(result_bytes=2, like="gemm_fp8"),
-    # With a scale for 128 elements of a row of one, and for squares of 128 of the other: DeepGEMM's.
-    "gemm_fp8_blockwise": _gemm(result_bytes=2, like="gemm_fp8"),
+    # Other kernels: with a scale for each row of either operand, or for 128 of its elements (DeepGEMM's).
+    **dict.fromkeys(("gemm_fp8_rowwise", "gemm_fp8_blockwise"), _gemm(result_bytes=2, like="gemm_fp8")),
     # GEMMs of groups with matrices of their own, in one call; _accumulate adds them to fp32 results that are there.
     "grouped_gemm": _gemm(grouped=True, like="gemm"),
     "grouped_gemm_accumulate": _gemm(result_bytes=8, grouped=True, like="gemm"),
@@ -270,9 +268,7 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "interaction_bmm_fwd": _interaction_bmm(1),
     "interaction_bmm_bwd": _interaction_bmm(2),
-    "conv2d_fwd": _CONVOLUTION,
-    "conv2d_bwd_data": _CONVOLUTION,
-    "conv2d_bwd_weight": _CONVOLUTION,
+    **dict.fromkeys(("conv2d_fwd", "conv2d_bwd_data", "conv2d_bwd_weight"), _CONVOLUTION),
     "attention_fwd": _attention(_ATTENTION),
     "attention_bwd": _attention(_ATTENTION, backward=True),
     "attention_gqa_fwd": _attention(_GROUPED, like="attention_fwd"),
@@ -471,13 +467,13 @@ def recorded(name: str, *, dtype: str, token_bytes: int, other_bytes: int) -> Ke
 
 
 def recorded_table_gradient(name: str, *, dtype: str, lookups: int, rows: int, width: int) -> Kernel:
-    """Describe a recorded kernel of the gradient of a table: it touches each row that was looked up once.
+    """Describe recorded kernels of the gradient of a table.
 
-    Of n lookups spread evenly over R rows, ``R (1 - (1 - 1/R)^n)`` rows are touched in the mean; a skewed table touches
-    fewer.
+    Of n lookups spread evenly over R rows, ``R (1 - (1 - 1/R)^n)`` are touched in the mean; fewer if skewed. They run
+    for the min(n, R) that could be, as PyTorch's do (``max_segments``, EmbeddingBackwardKernel.cu), and write these.
     """
     touched = -rows * math.expm1(lookups * math.log1p(-1 / rows)) if rows > 1 else rows
-    token_bytes = min(round(touched * width * ITEM_BYTES[dtype]), _MOST_BYTES)
+    token_bytes = min(round((touched + min(lookups, rows)) * width * ITEM_BYTES[dtype]), _MOST_BYTES)
     call = recorded(name, dtype=dtype, token_bytes=token_bytes, other_bytes=0)
     table = zip(TABLE_SIZES, (lookups, rows, width), strict=True)
     return replace(call, shape=(*call.shape, *table))

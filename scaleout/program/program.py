@@ -3,7 +3,7 @@
 Ranks that run the same graph share a *role*, and the graph is stored once. Programs know nothing of time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -126,6 +126,26 @@ class Program:
     def map_graphs(self, change: Callable[[ExecutionGraph], ExecutionGraph]) -> "Program":
         """Return the program with each graph replaced; this one stays as it is."""
         return replace(self, graphs=tuple(change(graph) for graph in self.graphs))
+
+    def map_columns(self, change: Callable[[ExecutionGraph], ExecutionGraph], reads: Sequence[str]) -> "Program":
+        """As `map_graphs`, for what replaces columns, by what `reads` names alone: graphs that share these share those.
+
+        So many ranks whose kernels take other times are in memory once but for these.
+        """
+        known: dict[tuple[int, ...], tuple[ExecutionGraph, ExecutionGraph]] = {}
+        changed = []
+        for graph in self.graphs:
+            key = (len(graph), *(id(getattr(graph, name)) for name in reads))
+            if key not in known:
+                known[key] = graph, change(graph)
+                changed.append(known[key][1])
+                continue
+            before, after = known[key]
+            pairs = {
+                column.name: (getattr(before, column.name), getattr(after, column.name)) for column in fields(graph)
+            }
+            changed.append(graph.with_columns(**{name: new for name, (old, new) in pairs.items() if new is not old}))
+        return replace(self, graphs=tuple(changed))
 
 
 def alike(one: Program, other: Program) -> bool:

@@ -122,7 +122,7 @@ OBJECTS: Mapping[str, Contents] = {
     "change": Contents(_CHANGE),
     "case_row": Contents(
         "workload case varied makespan_s run",
-        "tokens_per_s tokens_per_s_per_rank samples_per_s samples_per_s_per_rank network_dollars slower_share",
+        "tokens_per_s tokens_per_s_per_rank samples_per_s samples_per_s_per_rank network_dollars slower_share fits",
     ),
     "failed_for": Contents("message cases case"),
     "recorded_step": Contents("step recorded_s"),
@@ -158,8 +158,8 @@ DOCUMENTS: Mapping[str, Contents] = {
     "diff": Contents("a b makespan makespan_parts by_kind by_phase by_operation by_collective", "model"),
     "study": Contents(
         "study output",
-        "title build cases ok failed left_out axes fastest_by fastest_cases within_share cheapest_cases failed_for "
-        "files shard_of",
+        "title build cases ok failed left_out unfit axes fastest_by fastest_cases within_share cheapest_cases "
+        "failed_for files shard_of",
     ),
     "import pytorch": Contents(
         "name device ranks recorded_ranks steps kernels kernels_kept kernels_linked operators_linked copies "

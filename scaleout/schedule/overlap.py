@@ -16,6 +16,8 @@ from scaleout.program.program import Program
 COMPUTE_STREAM = 0
 CHAINS = 16
 """Streams of a group under `concurrent`: at most so many of its collectives are concurrent."""
+_PLACES = ("kind", "role", "group")
+"""Columns that tell a node's stream."""
 
 
 def communication_stream(group: int) -> int:
@@ -35,12 +37,12 @@ def recorded(program: Program, machine: Machine | None = None) -> Program:
 
 def overlap(program: Program, machine: Machine | None = None) -> Program:
     """Move every collective to the stream of its group."""
-    return program.map_graphs(_overlap)
+    return program.map_columns(_overlap, _PLACES)
 
 
 def concurrent(program: Program, machine: Machine | None = None) -> Program:
     """Move the collectives of each group to streams in turn."""
-    return program.map_graphs(lambda graph: _overlap(graph, chains=CHAINS))
+    return program.map_columns(lambda graph: _overlap(graph, chains=CHAINS), _PLACES)
 
 
 @lru_cache(maxsize=4)  # sweeps schedule one graph on many networks
@@ -55,7 +57,7 @@ def _overlap(graph: ExecutionGraph, *, chains: int = 1) -> ExecutionGraph:
 
 def baseline(program: Program, machine: Machine | None = None) -> Program:
     """Put everything on the compute stream in program order, with equal priority."""
-    return program.map_graphs(_serial)
+    return program.map_columns(_serial, _PLACES)
 
 
 @lru_cache(maxsize=4)
@@ -70,7 +72,7 @@ def in_program_order(program: Program) -> Program:
     Slices of transfers overlap; each waits for the last whole collective before it. Otherwise ranks that become ready
     in different orders could wait for each other forever.
     """
-    return program.map_graphs(_chain)
+    return program.map_columns(_chain, ("kind", "stream", "slices", "dependency_offsets", "dependencies"))
 
 
 @lru_cache(maxsize=4)

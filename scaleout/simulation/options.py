@@ -5,7 +5,8 @@ an eager host against the device's file.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from scaleout.cluster.device.host import HOSTS
 from scaleout.config.arguments import check_fields
@@ -87,3 +88,20 @@ def check_clocks(clocks: str) -> None:
     """Check the name of how kernels are clocked."""
     if clocks not in CLOCKS:
         raise ConfigError(f"unknown clocks {clocks!r}; {nearest(clocks, CLOCKS)}")
+
+
+_ASKED_BESIDE = ("schedules", "changes", "topology", "device", "network_changes", "ideal", "tell")
+"""Arguments of questions of a step that are no options."""
+
+
+def changed(options: SimulationOptions, given: Mapping[str, Any]) -> SimulationOptions:
+    """Return options with some attributes given by name; None stands for none given, and `TypeError` names the nearest.
+
+    >>> changed(SimulationOptions(), {"netwrok": "link"})
+    Traceback (most recent call last):
+    TypeError: unexpected keyword argument 'netwrok'; did you mean 'network'?
+    """
+    known = {each.name for each in fields(SimulationOptions)}
+    for name in given.keys() - known:
+        raise TypeError(f"unexpected keyword argument {name!r}; {nearest(name, (*known, *_ASKED_BESIDE))}")
+    return replace(options, **{name: value for name, value in given.items() if value is not None})

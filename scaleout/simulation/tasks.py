@@ -180,6 +180,7 @@ def tasks_of(
     _add_messages(laid, links)
     sharing = NOTHING_SHARED if use is None else _share_devices(laid, instances, costs, of_instance, use)
     user_offsets, users = _with_receives(laid)
+    occupancy_s = duration_s if (duration_s == occupancy_s).all() else occupancy_s  # in memory once
     row_sizes, rows = _rows([cost.ports for cost in costs], of_instance, laid.ports, len(sharing.kernel_instance))
     tasks = Tasks(
         duration_s, occupancy_s, _streams(folded), folded.column("priority"), user_offsets, users, laid.counts,

@@ -129,7 +129,7 @@ def _needs(name: str) -> str:
 
 
 def _numbers(placement: str, text: str, count: int) -> list[int]:
-    found = [whole(part.strip()) for part in text.split(",")]
+    found = [whole(part.strip(" ")) for part in text.split(",")]
     numbers = [each for each in found if each is not None]
     if not len(found) == len(numbers) == count:
         raise ConfigError(f"placement {placement!r}: {text!r} is not {count} whole number{'s' * (count > 1)}")

@@ -12,7 +12,7 @@ from scaleout.cluster.topology.topology import Topology, load_topology
 from scaleout.config.arguments import check_fields
 from scaleout.errors import ConfigError
 from scaleout.program.program import Program
-from scaleout.simulation.options import SimulationOptions
+from scaleout.simulation.options import SimulationOptions, changed
 from scaleout.simulation.result import Result
 from scaleout.study.job import Failure, Job, Outcome, Tell, run_all
 from scaleout.study.provenance import Provenance, provenance_of
@@ -201,5 +201,4 @@ def compare_outcomes(outcomes: Sequence[Outcome], *, device: str) -> Comparison:
 
 def options_of(options: SimulationOptions | None = None, **keywords: Any) -> SimulationOptions:
     """Return options with some of their attributes given as keywords; None stands for the default."""
-    given = {name: value for name, value in keywords.items() if value is not None}
-    return replace(options or SimulationOptions(), **given)
+    return changed(options or SimulationOptions(), keywords)

@@ -85,7 +85,6 @@ def provenance(
 ) -> Provenance:
     """Say by what and from what an answer is computed; `contends` whether something is slowed down by others."""
     library = topology.library.name if topology.library is not None else None
-    over_links = options.network == "link"
     plain = SimulationOptions()
     given = {name: value for name, value in vars(options).items() if value != getattr(plain, name)}
     inputs = {
@@ -99,7 +98,7 @@ def provenance(
     return Provenance(
         scaleout.__version__,
         options.network,
-        None if over_links else library,
+        library,
         used,
         options.host,
         options.clocks,
@@ -113,13 +112,10 @@ def _notes(topology: Topology, device: Device | str | None, options: SimulationO
     notes = []
     if topology.library is None:
         kind = "messages over links" if options.network == "link" else "alpha-beta"
+        reason = f" ({topology.library_reason})" if topology.library_reason else ""
         notes.append(
-            f"topology {topology.name} names no communication library: its collectives are {kind}, without the costs "
-            f"of protocols, and may be faster than with one"
-        )
-    elif options.network == "link":
-        notes.append(
-            f"over links messages have no costs of the protocols of {topology.library.name}; --network alpha_beta has"
+            f"topology {topology.name} names no communication library{reason}: its collectives are {kind}, without "
+            f"the costs of protocols, and may be faster than with one"
         )
     if device is None:
         return notes

@@ -13,7 +13,7 @@ from typing import Any
 from scaleout.cluster.device.host import unknown_costs
 from scaleout.cluster.device.spec import Device
 from scaleout.errors import ConfigError
-from scaleout.simulation.options import SimulationOptions
+from scaleout.simulation.options import SimulationOptions, changed
 from scaleout.workloads.config import ModelFamily
 
 IDEAL: Mapping[str, Any] = {"host": "none", "clocks": "unthrottled", "contention": False}
@@ -57,7 +57,7 @@ def options_for(
 def stated_options(options: SimulationOptions | None = None, *, ideal: bool = False, **given: Any) -> SimulationOptions:
     """Return what is given, or `ideal`, without what is known of a device; `ConfigError` as `options_for`."""
     wanted = {name: value for name, value in given.items() if value is not None}
-    found = replace(options or SimulationOptions(), **wanted)
+    found = changed(options or SimulationOptions(), wanted)
     if not ideal:
         return found
     stated = IDEAL if options is not None else wanted

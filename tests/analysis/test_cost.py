@@ -103,3 +103,11 @@ def test_a_clock_at_the_limit_draws_the_limit():
                    changes={"tensor_parallel": 1, "data_parallel": 8, "batch_per_replica": 4})  # fmt: skip
     (outcome,) = kept.outcomes
     assert outcome.energy.device_j == pytest.approx(8 * 700 * outcome.makespan_s, rel=0.02)
+
+
+def test_a_tree_of_links_that_a_nodes_price_has_in_it_is_not_free():
+    """NVSwitch is in the price of a node of eight; what would join 64 nodes of them is not."""
+    assert bill(load_topology("switch(8,nvlink4)"), load_device("h200")).network_dollars == 0
+    tree = bill(load_topology("fat_tree(8,64,nvlink4,latency=0.6us/2.1us)"), load_device("h200"))
+    assert (tree.network_dollars, tree.network_w) == (None, None)
+    assert "above a node" in " ".join(tree.unpriced)

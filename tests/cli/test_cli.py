@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from astra_inputs import coll, comp, recv, send, write_inputs
@@ -12,6 +14,7 @@ from scaleout.cli.console import print_facts, print_table
 from scaleout.cli.list import KINDS
 from scaleout.cli.verbs import VERBS
 from scaleout.config.library import find
+from scaleout.network.collectives import ALGORITHMS
 from scaleout.schedule import SCHEDULES
 
 HEAD = {"schema", "version", "command", "inputs", "models"}
@@ -130,6 +133,27 @@ def test_output_writes_summary_nodes_timeline_and_figure(scaleout, tmp_path):
     assert written == {"summary.json", "nodes.parquet", "timeline.json", "breakdown.png"}
     for name in written:
         assert name in out
+
+
+def test_algorithms_that_are_named_are_compared(scaleout, summary):
+    asked = ("collective", "all_reduce", "--bytes", "1MiB,1GB", "--topology", "dgx-h200-16")
+    found = summary(*asked, "--algorithm", "ring", "--algorithm", "hierarchical_tree")
+    rows = [(row["bytes"], row["algorithm"]) for row in found["results"]]
+    assert rows == [(size, name) for size in (2**20, 10**9) for name in ("hierarchical_tree", "ring")]
+    assert found["inputs"]["algorithm"] == ["ring", "hierarchical_tree"]
+    for row in found["results"]:
+        alone = summary(*asked, "--algorithm", row["algorithm"])["results"]
+        assert row in alone
+    _, out, _ = scaleout(*asked, "--algorithm", "ring,hierarchical_tree")
+    assert out.count("ring LL") == 2
+    assert "auto" not in out
+
+
+def test_algorithms_say_what_nccl_calls_them(summary):
+    found = {each["name"]: each for each in summary("list", "algorithms")}
+    assert set(found) == set(ALGORITHMS)
+    assert {name for name, each in found.items() if each["NCCL"]} == {"ring", "hierarchical_tree", "in_network"}
+    assert found["hierarchical_tree"]["NCCL"] == "Tree"
 
 
 def test_collective_prints_all_algorithms_the_chosen_first(summary):
@@ -300,6 +324,15 @@ def refused(answer, *words):
         (["run", "dlrm-128", "--set", "global_batch=1099511627776"], ["more than a node can count"]),
         (["run", "dlrm-128", "--set", "data_parallel=true"], ["data_parallel", "integer"]),
         (["run", "dlrm-128", "--set", "global_batch=128", "--set", "global_batch=256"], ["given twice"]),
+        (
+            ["collective", "all_reduce", "--bytes", "1MiB", "--topology", "dgx-h200-2", "--algorithm", "tree"],
+            ["did you mean 'hierarchical_tree', NCCL's Tree?"],
+        ),
+        (["run", "dlrm-128", "--algorithm", "all_reduce=NVLS"], ["did you mean 'in_network', NCCL's NVLS?"]),
+        (
+            ["collective", "all_reduce", "--bytes", "1MiB", "--topology", "ring-128", "--algorithm", "auto,ring"],
+            ["auto chooses from all"],
+        ),
         (["run", "dlrm-128", "--algorithm", "all_to_all=null"], ["no algorithm of all_to_all"]),
         (["run", "dlrm-128", "--algorithm", "reduce=nope"], ["no algorithm of reduce"]),
         (["run", "llama-3-70b", "--set", "mode=decode"], ["sequence_parallel to false"]),
@@ -482,3 +515,35 @@ def test_a_limit_is_said_as_it_is(scaleout, option, said):
     code, _, err = scaleout("run", "dlrm-128", *option)
     assert code == 2
     assert said in err
+
+
+def test_an_unknown_verb_names_the_nearest(scaleout):
+    code, _, err = scaleout("runn", "dlrm-128")
+    assert code == 2
+    assert "No such command 'runn'. Did you mean 'run'?" in err
+
+
+def test_a_folder_is_no_workload(scaleout, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rec").mkdir()
+    (tmp_path / "rec" / "rank0.json").write_text("{}")
+    code, _, err = scaleout("run", "rec")
+    assert code == 2
+    assert "'rec' is a folder here: traces are run by --trace rec, recordings read by `scaleout import pytorch`" in err
+    code, _, err = scaleout("run", "--trace", "rec")
+    assert code == 2
+    assert "for recordings of PyTorch: scaleout import pytorch rec --output DIR" in err
+
+
+def test_the_answer_of_a_recording_is_one_step(scaleout, tmp_path):
+    """Two steps of about 320 ms were recorded one after the other."""
+    folder = Path(__file__).parents[2] / "traces" / "h200-pair" / "recordings"
+    files = [folder / f"fsdp-base.rank{rank}.kineto.json.gz" for rank in (0, 1)]
+    assert scaleout("import", "pytorch", *files, "--output", tmp_path / "fsdp")[0] == 0
+    _, out, _ = scaleout("run", "--trace", tmp_path / "fsdp")
+    step, exposed = (re.search(rf"│ {word} +([0-9.]+) ms", out)[1] for word in ("step", "exposed"))
+    assert "the mean of 2 recorded ones" in out
+    assert 315 < float(step) < 330
+    _, document, _ = scaleout("run", "--trace", tmp_path / "fsdp", "--json")
+    (row,) = json.loads(document)["results"]
+    assert float(exposed) == pytest.approx(1e3 * row["exposed_communication_s"] / 2, rel=0.01)

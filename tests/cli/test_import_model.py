@@ -86,7 +86,8 @@ def test_without_a_directory_plans_are_printed(scaleout):
 
 def test_plans_that_a_framework_cannot_run_are_refused(scaleout):
     code, out, err = scaleout(*SEARCH, "--set", "zero=2", "--export", "torchtitan")
-    assert (code, out) == (2, "")
+    assert code == 2
+    assert "the fastest plans" in out  # which a file that cannot be written does not take away
     assert (
         "--export torchtitan: none of the 3 fastest plans can be written; plan 1: torchtitan shards parameters" in err
     )

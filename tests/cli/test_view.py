@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
@@ -147,7 +147,8 @@ def status(server, method, path, body, headers):
 
 @pytest.mark.parametrize(
     "body", ["[]", "{", '{"job": 7, "changes": {}}', '{"job": 0, "changes": {"bandwidth.1": 99}}', '{"job": 0}',
-             '{"job": 0, "changes": {"set.layers": 1}}'],
+             '{"job": 0, "changes": {"set.layers": 1}}', '{"job": "0", "changes": {}}', '{"job": 0, "changes": [1]}',
+             '{"job": 0, "changes": {"bandwidth.1": "x"}}'],
 )  # fmt: skip
 def test_nothing_but_what_is_offered_can_be_asked(served, folder, body):
     server = served(folder)
@@ -161,6 +162,44 @@ def test_progress_is_told_by_schedule(folder):
     told = [line["words"] for line in lines if "words" in line]
     assert told == ["simulating baseline, 1 of 2 schedules", "simulating overlap, 2 of 2 schedules"]
     assert [line["done"].startswith("simulated in ") for line in lines if "done" in line] == [True]
+
+
+def test_a_newer_question_ends_the_one_that_is_simulated(folder, monkeypatch):
+    """The first would go on for ever; it is given up between two steps of Python, and the second is answered."""
+    questions, begun, ended = _Questions(open_output(folder)), Event(), Event()
+    real = type(questions._output).again
+
+    def again(output, job, changes, tell=None):
+        if not changes:
+            return real(output, job, changes, tell)
+        begun.set()
+        try:
+            while True:
+                sum(range(100))
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(type(questions._output), "again", again)
+    given_up = []
+    first = Thread(target=lambda: given_up.extend(questions.simulate({"job": 0, "changes": {"schedule": 1}})))
+    first.start()
+    assert begun.wait(60)
+    lines = list(questions.simulate({"job": 0, "changes": {}}))
+    assert lines[-1]["done"].startswith("simulated in")
+    assert ended.is_set()
+    first.join(60)
+    assert not first.is_alive()
+    assert not any("done" in line or "error" in line for line in given_up)
+
+
+def test_a_fault_in_an_answer_is_no_bad_question(folder, served, monkeypatch, capfd):
+    """It is printed, and not passed off as a question that no page asks."""
+    server = served(folder)
+    monkeypatch.setattr("scaleout.report.pages.view.timeline_of", lambda *_: None + 1)
+    headers = {"X-Token": server.token, "Content-Type": "application/json"}
+    with pytest.raises(http.client.HTTPException):
+        status(server, "POST", "/timeline", '{"of": 0, "window": null, "processes": []}', headers)
+    assert "TypeError" in capfd.readouterr().err
 
 
 def test_what_cannot_be_simulated_says_why(folder, tmp_path):

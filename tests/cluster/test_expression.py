@@ -32,9 +32,9 @@ EQUAL = {
 
 
 def bare(topology):
-    """Without names and sources, and without the link types that old files do not name."""
+    """Without names, sources and reasons, and without the link types that old files do not name."""
     dimensions = tuple(replace(each, link_type="", link="") for each in topology.dimensions)
-    return replace(topology, name="", source="", dimensions=dimensions)
+    return replace(topology, name="", source="", library_reason="", dimensions=dimensions)
 
 
 @pytest.mark.parametrize(("expression", "file"), EQUAL.items())

@@ -162,8 +162,10 @@ def test_missing_and_unknown_arguments_are_type_errors():
         scaleout.load_device()
     with pytest.raises(TypeError, match=r"^simulate\(\) got an unexpected keyword argument 'netwrok'$"):
         scaleout.simulate(None, None, netwrok="link")
-    with pytest.raises(TypeError, match="netwrok"):
+    with pytest.raises(TypeError, match=r"'netwrok'; did you mean 'network'\?"):
         scaleout.compare("dlrm-128", netwrok="link")
+    with pytest.raises(TypeError, match=r"'schedule'; did you mean 'schedules'\?"):
+        scaleout.run("dlrm-128", schedule="baseline")
 
 
 def test_numbers_and_arrays_of_numpy_are_numbers_and_lists(examples):

@@ -66,6 +66,9 @@ def test_every_fault_has_a_line():
 def test_nearest_names_one_or_all():
     assert nearest("allreduce", ["all_reduce", "barrier"]) == "did you mean 'all_reduce'?"
     assert nearest("fsdp", ["sequence", "zero"]) == "did you mean 'zero'?"
+    assert nearest("global_batch", ["batch_per_replica", "microbatch"]) == "did you mean 'batch_per_replica'?"
+    # what begins so goes before what is spelt nearly so
+    assert nearest("a100", ["a100-40g", "a100-80g", "v100"]) == "did you mean 'a100-40g' or 'a100-80g'?"
     assert nearest("tp", ["ffn"]) == "known: ffn"
     assert nearest("xyz", ["b", "a"]) == "known: a, b"
 

@@ -30,7 +30,17 @@ from scaleout.validation.measure.checkpoint import MeasurementLog, measured
 DEEP = "[" * 40_000
 MINE = {"mine.yaml": as_yaml(tree(SMALL["transformer"])).encode()}
 COLLECTIVE = ("collective", "all_reduce", "--topology", "h200-node-4")
+GOODPUT = ("goodput", "mine.yaml", "--tokens", "1B", "--checkpoint", "10s", "--failures")
 COMMANDS = {
+    (*GOODPUT, "1/year", "--jitter", "1e-320"): "is next to nothing",
+    (*GOODPUT, "1/year", "--jitter", "0_1"): "'0_1' is no number",
+    (*GOODPUT, "1/year", "--seed", "\u0663"): "is no whole number",
+    (*GOODPUT, "1/year", "--seed", "010"): "'010' is no whole number",
+    (*GOODPUT, "1/year", "--stragglers", "0.01=1e306"): "from 1 to 1e+15",
+    (*GOODPUT, "1/year", "--stragglers", "1e-320=2"): "--stragglers: give one share and factor",
+    (*GOODPUT, "2000000/day", "--interval", "1s"): "never finishes an interval",
+    ("run", "mine.yaml", "--slow", "1\xa0=2"): "--slow",
+    ("run", "mine.yaml", "--placement", "strided:1\xa0"): "is not 1 whole number",
     ("buckets", "llama-3-8b", "--set", "data_parallel=8", "--bytes", "0.0"): "holds nothing",
     ("run", "mine.yaml", "--output", ""): "an empty name is no directory",
     ("run", "mine.yaml", "--set", "layers=100000000"): "give at most 10,000",

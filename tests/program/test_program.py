@@ -96,3 +96,21 @@ def test_programs_are_alike_that_differ_in_no_column(job, data):
     column[-1] = 7 if column[-1] != 7 else 8
     graphs[number] = graphs[number].with_columns(**{name: column})
     assert not alike(program, replace(program, graphs=tuple(graphs)))
+
+
+def test_graphs_that_share_what_a_change_reads_share_what_it_replaces():
+    """Ranks of other kernel times alone: the change is asked once, and gives each what it would give it alone."""
+    first, other = graph_of(3), graph_of(2)
+    slower = first.with_columns(duration_s=np.full(len(first), 2.0))
+    program = Program("three", (first, slower, other), np.array([0, 1, 2, 2]), (PAIRS,))
+    asked = []
+
+    def change(graph):
+        asked.append(graph)
+        return graph.with_columns(stream=graph.kind + 5)
+
+    found = program.map_columns(change, ("kind",))
+    assert asked == [first, other]
+    assert alike(found, program.map_graphs(change))
+    assert found.graphs[1].stream is found.graphs[0].stream
+    assert found.graphs[1].duration_s is slower.duration_s

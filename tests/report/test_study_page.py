@@ -1,8 +1,13 @@
 """The page of a study, opened in a real browser without a network; its charts' data worked by hand."""
 
+import re
+import struct
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
+from scaleout.report.look import look
 from scaleout.report.pages.study import write_study_report
 from scaleout.report.pages.views import Cases, chart_of, views_of
 from scaleout.study.sweep.study import View, study_of
@@ -119,6 +124,28 @@ def test_figures_of_views_that_are_no_more_go(tmp_path):
     written = write_study_report(cases_of(range(12)), STUDY, tmp_path)
     there = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert there == {*written, "figures/mine.png"}
+
+
+@pytest.mark.parametrize(("width", "inches"), [("column", 3.35), ("page", 7.0), (None, None)])
+@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+def test_figures_have_the_format_and_width_of_a_journal(kind, width, inches, tmp_path):
+    """Read back from the files: points of PDF and SVG, pixels of PNG at 300 an inch; no titles, fonts of 6 or 7."""
+    with look(kind, width):
+        written = write_study_report(cases_of(), STUDY, tmp_path)
+    figures = [name for name in written if name.startswith("figures/")]
+    assert len(figures) == 5
+    assert {Path(name).suffix for name in figures} == {f".{kind}"}
+    assert f"{figures[0]}" in (tmp_path / "report.html").read_text()
+    for content in ((tmp_path / name).read_bytes() for name in figures if width):
+        if kind == "svg":
+            assert float(re.search(rb'width="([0-9.]+)pt"', content)[1]) == pytest.approx(72 * inches)
+            sizes = {float(size) for size in re.findall(rb'font-size="([0-9.]+)px"', content)}
+            assert sizes == {6.0 if width == "column" else 7.0}
+            assert b"Speed-up over the baseline over" not in content
+        elif kind == "pdf":
+            assert float(re.search(rb"/MediaBox \[0 0 ([0-9.]+)", content)[1]) == pytest.approx(72 * inches, rel=1e-5)
+        else:
+            assert struct.unpack(">I", content[16:20])[0] == pytest.approx(300 * inches, abs=2)
 
 
 @pytest.mark.parametrize(("result", "shared"), [("speedup", True), ("makespan_s", False)])

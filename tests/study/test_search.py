@@ -87,11 +87,19 @@ def test_a_search_finds_what_evaluating_every_plan_finds(request):
     assert counts.enumerated == counts.indivisible + counts.bounded + counts.too_large + counts.evaluated
 
 
-def test_some_plans_are_not_evaluated():
-    """Otherwise the test before says nothing of bounds."""
+def test_some_plans_are_not_evaluated(monkeypatch):
+    """Otherwise the test before says nothing of bounds; and best first, hardly any is that the answer rules out."""
+    evaluated = []
+
+    def counted(*arguments, **options):
+        evaluated.append(evaluate(*arguments, **options))
+        return evaluated[-1]
+
+    monkeypatch.setattr("scaleout.study.search.branch_and_bound.evaluate", counted)
     request = SearchRequest(model({}), cluster(4, 2), DEVICE, 16, 80e9, 3)
     counts = search(request, workers=1).counts
     assert counts.bounded > counts.evaluated > 3
+    assert len(evaluated) <= counts.evaluated + 16  # that were looked at together with those that rule them out
 
 
 def test_processes_find_what_one_finds():
@@ -159,7 +167,7 @@ def test_last_bits_of_times_change_no_answer(monkeypatch):
         found = evaluate(*arguments, **options)
         return replace(found, step_s=found.step_s * (1 + (next(numbers) * 7 % 5 - 2) * 2e-16))
 
-    monkeypatch.setattr("scaleout.study.search.search.evaluate", rough)
+    monkeypatch.setattr("scaleout.study.search.branch_and_bound.evaluate", rough)
     second = search(request, workers=1)
     assert next(numbers) > 12
     assert [each.choice for each in second.fastest] == [each.choice for each in first.fastest]
@@ -178,8 +186,8 @@ def test_a_search_goes_on_where_it_was(tmp_path, monkeypatch):
         with PlanLog(tmp_path, request) as log:
             assert search(request, workers=1, memory=log) == first
         assert sorted((tmp_path / FILE).read_text().splitlines()) == sorted(lines)
-    for name in ("evaluate", "_weigh", "_open"):
-        monkeypatch.setattr(f"scaleout.study.search.search.{name}", None)
+    for name in ("branch_and_bound.evaluate", "branch_and_bound._open", "search._weigh"):
+        monkeypatch.setattr(f"scaleout.study.search.{name}", None)
     with PlanLog(tmp_path, request) as log:
         assert search(request, workers=1, memory=log) == first
 
@@ -190,7 +198,7 @@ def test_known_plans_are_not_evaluated_again(monkeypatch):
     search(wider, workers=1, memory=memory)
     first = search(request, workers=1)
     memory.steps.clear()
-    monkeypatch.setattr("scaleout.study.search.search.evaluate", None)
+    monkeypatch.setattr("scaleout.study.search.branch_and_bound.evaluate", None)
     assert search(request, workers=1, memory=memory) == first
 
 

@@ -1,5 +1,6 @@
 """Studies as they run: the same numbers as `run`, resumed, in parts, under locks, with cases that fail."""
 
+import itertools
 import json
 import os
 import shlex
@@ -445,3 +446,40 @@ def test_there_is_no_cheapest_network_where_none_that_is_fast_has_a_price():
          "makespan_s": [1.0, 2.0, 3.0], "network_dollars": [None, 1.0, 2.0], "run": ""}
     )  # fmt: skip
     assert cheapest_of(asked, cases) == []
+
+
+def test_a_case_that_does_not_fit_is_neither_the_fastest_nor_the_cheapest():
+    """Two networks, three sizes of batch: the largest, which has most tokens a second, is too large for memory."""
+    asked = study_of(
+        {"title": "t", "workload": "llama-3-8b", "topology": ["torus-8x16", "switch-128"], "within": 0.5},
+        name="small",
+        where="small.yaml",
+    )
+    rows = [
+        {
+            "case": number,
+            "status": "ok",
+            "workload": "llama-3-8b",
+            "topology": topology,
+            "ranks": 8,
+            "makespan_s": 1.0 + batch,
+            "tokens_per_s": 1000.0 * batch / (1 + batch) * factor,
+            "fits": batch < 4,
+            "network_dollars": dollars,
+            "run": f"scaleout run {number}",
+        }
+        for number, (batch, (topology, dollars, factor)) in enumerate(
+            itertools.product((1, 2, 4), (("torus-8x16", 10.0, 0.9), ("switch-128", 40.0, 1.0)))
+        )
+    ]
+    cases = pd.DataFrame(rows).assign(fits=lambda found: found["fits"].astype("boolean"))
+    assert [each["case"] for each in best_of(asked, cases, top=9)] == [3, 2, 1, 0]
+    (cheapest,) = cheapest_of(asked, cases)
+    assert (cheapest["case"], cheapest["slower_share"]) == (2, pytest.approx(1 / 0.9 - 1))
+    none = cases.assign(fits=pd.array([False] * 6, dtype="boolean"))
+    (best,) = best_of(asked, none)
+    assert (best["case"], best["fits"]) == (5, False)
+    unknown = cases.assign(fits=pd.array([None] * 6, dtype="boolean"))
+    (best,) = best_of(asked, unknown)
+    assert best["case"] == 5
+    assert "fits" not in best

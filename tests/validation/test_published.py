@@ -7,7 +7,7 @@ import pytest
 from scaleout.errors import ConfigError
 from scaleout.validation.measured.compare import compare_files
 from scaleout.validation.published import maxtext
-from scaleout.validation.published.ultrascale import stages_of
+from scaleout.validation.published.ultrascale import layers_of_stages
 
 MPT = {
     "Model": "3b", "SeqLen (T)": 512, "# GPUs": 8, "GPU": "a100_80gb", "MicroBatchSize": 40, "GradAccum": 6,
@@ -190,5 +190,5 @@ def test_rows_of_ultra_scale_are_read_as_they_are(tmp_path):
 def test_stages_as_nanotron_cuts_them(sizes, stages, layers):
     """By hand, from the rule: a stage is left behind the layer that exceeds its share; the last ones may be empty."""
     count, hidden, ffn = sizes
-    found = stages_of(count, (4 * hidden + 3 * ffn) * hidden, 131072 * hidden, stages)
+    found = layers_of_stages(count, (4 * hidden + 3 * ffn) * hidden, 131072 * hidden, stages)
     assert found == layers

@@ -18,7 +18,7 @@ from scaleout.workloads.families.layered import LayeredModel
 from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.step import stages_of
 from scaleout.workloads.memory import KINDS, Ledger, moments_of, peak, peaks
-from scaleout.workloads.memory.reserved import reserved_bytes
+from scaleout.workloads.memory.advice import advise
 from scaleout.workloads.pipeline import PIPELINES, Action
 from scaleout.workloads.pipeline.blocks import blocks
 
@@ -39,6 +39,9 @@ def workload(keys):
 PAPERS = {"future-10t", "future-1t", "llama-large", "llama-medium", "mega-gpt-2", "mt-nlg", "palm", "t-nlg"}
 """Jobs of papers that do not fit, as their files say."""
 
+UNWRITTEN = {"deepseek-v3-h800"}
+"""Jobs that ran, and that do not fit here, as their files say: what they keep less of is not written."""
+
 PLAINEST = {"llama-3-8b", "llama-3-70b", "mixtral-8x7b"}
 """Models with the plainest plan, which fits with zero 1, as their files say."""
 
@@ -48,7 +51,7 @@ def test_shipped_jobs_fit_their_device_but_those_that_say_so(name):
     job = load_workload(name)
     if isinstance(job, LayeredModel):
         capacity_bytes = load_device(job.device).memory_bytes
-        assert (peak(job).total_bytes > capacity_bytes) == (name in PAPERS | PLAINEST)
+        assert (peak(job).total_bytes > capacity_bytes) == (name in PAPERS | PLAINEST | UNWRITTEN)
         assert name not in PLAINEST or peak(load_workload(name, {"zero": 1})).total_bytes <= capacity_bytes
 
 
@@ -332,33 +335,9 @@ def test_a_pipeline_caches_the_keys_of_its_own_layers():
     assert [each.bytes_of["kv_cache"] for each in found] == [whole / 4] * 4
 
 
-# ---- What the allocator reserves
-
-
-def reserved_job(**keys):
-    return workload({**SMALL, "framework": "nanotron", "layers": 4, "microbatch": 2, **keys})
-
-
-def test_reserved_bytes_by_hand():
-    """States, DDP's buckets, activations with fragments, logits in bf16 and fp32 beside what the loss keeps."""
-    job = reserved_job(data_parallel=2)
-    held = peak(job).bytes_of
-    states = held["parameters"] + held["gradients"] + held["optimizer_states"]
-    logits = 2 * 48 * 320
-    expected = states + held["parameters"] + 1.18 * held["activations"] + 6 * logits + 0.4 * GIB
-    assert reserved_bytes(job, 0, ahead=1.0) == pytest.approx(expected, rel=1e-12)
-    alone = reserved_job(data_parallel=1)
-    assert reserved_bytes(job, 0, ahead=0.0) - reserved_bytes(alone, 0, ahead=0.0) == held["parameters"]
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.floats(0, 1))
-def test_a_host_that_is_ahead_reserves_no_less(tensor, stages, ahead):
-    """Under tensor parallelism it reserves more, by whole activations of each layer in flight; without it never."""
-    job = reserved_job(tensor_parallel=tensor, pipeline_parallel=stages)
-    for rank, held in enumerate(peaks(job)):
-        least, found, most = (reserved_bytes(job, rank, ahead=value) for value in (0.0, ahead, 1.0))
-        assert held.total_bytes - held.bytes_of["communication_buffers"] < least <= found <= most
-        in_flight = sum(held.in_flight)
-        whole = 2 * 48 * 64 * 2 * min(1.4 * 4 / stages * in_flight, 50)
-        assert most - least <= (tensor > 1) * whole * (1 + 1e-9)
+def test_advice_pairs_two_simple_changes():
+    """A 32B model, data parallel over 16 of 80 GB: neither sharding nor recompute is enough, and both together are."""
+    plain = {"data_parallel": 16, "zero": 0, "recompute": "none", "topology": "dgx-a100-2"}
+    *singles, together = advise(load_workload("qwen-3-32b", plain), 80e9)
+    assert not any(each.fits for each in singles)
+    assert (dict(together.changes), together.fits) == ({"zero": 3, "recompute": "full"}, True)

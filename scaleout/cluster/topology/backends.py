@@ -86,7 +86,7 @@ def _joined(topology: Topology, policy: str, names: Sequence[str], selection: Se
         for protocol in (default.protocols if default else ())
     ]
     protocols = tuple(
-        _pinned(protocol, library, name)
+        _pinned(protocol, library, name, beyond_s=library.startup_s - (default.startup_s if default else 0.0))
         for name, library in parts.items()
         for protocol in library.protocols
         if KIND in protocol.collectives
@@ -98,15 +98,18 @@ def _joined(topology: Topology, policy: str, names: Sequence[str], selection: Se
         (*(protocol for protocol in kept if protocol.collectives), *protocols),
         (*algorithms, (KIND, served)),
         "\n".join(library.source for library in parts.values()),
+        default.startup_s if default else 0.0,
         default.resource_use if default else None,
         blocks_host=bool(blocking),
         selection=selection,
     )
 
 
-def _pinned(protocol: Protocol, library: Library, name: str) -> Protocol:
+def _pinned(protocol: Protocol, library: Library, name: str, *, beyond_s: float) -> Protocol:
+    """Return a protocol of a back end, whose calls start later than those of the topology's own library."""
     algorithms = protocol.algorithms or library.algorithms_for(KIND)
-    return replace(protocol, collectives=(KIND,), algorithms=algorithms, backend=name)
+    actual = replace(protocol.actual, startup_s=protocol.actual.startup_s + beyond_s)
+    return replace(protocol, collectives=(KIND,), algorithms=algorithms, backend=name, actual=actual)
 
 
 class _RuleFile(validated.Config):

@@ -13,12 +13,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from scaleout.config import validated
+from scaleout.config import library, validated
 from scaleout.config.documents import is_file
 from scaleout.config.units import Count, NotNegative, Positive, Rate, Seconds, Share, Size, Slowdown, counted
 from scaleout.errors import ConfigError
@@ -231,6 +231,8 @@ class Library:
     # kind of collective to the algorithms that `auto` chooses from; from all if it is not there
     algorithms: tuple[tuple[str, tuple[str, ...]], ...] = ()
     source: str = ""  # where the numbers come from
+    # time to start any call, before what its protocol adds: its launch, and the meeting of its ranks
+    startup_s: float = 0.0
     resource_use: ResourceUse | None = None  # what its collectives take from a device; without it they take nothing
     # whether a call returns to the host when it is done, so that nothing is concurrent with it
     blocks_host: bool = False
@@ -302,7 +304,7 @@ class _ExpectedFile(validated.Config):
 class _ProtocolFile(validated.Config):
     name: str = Field(description="such as LL or Simple")
     collectives: tuple[Kind, ...] = Field(description="kinds of collectives that it serves")
-    startup: Seconds = Field(description="of a call")
+    startup: Seconds = Field(description="of a call by it, beyond the library's own")
     links: dict[str, _HopFile] = Field(
         default_factory=dict, description="kind of link to what the protocol makes of it"
     )
@@ -330,6 +332,10 @@ class LibraryFile(validated.Config):
 
     name: str = Field(description="the library and its version")
     source: str = Field(description="where the numbers are from")
+    startup: Seconds = Field(
+        default=0.0, description="of any call, before its protocol's: its launch and the meeting of its ranks"
+    )
+    startup_source: str = Field(default="", description="where startup is from")
     contention: ResourceUse | None = Field(
         default=None, description="what collectives take from the device; nothing if unset"
     )
@@ -357,20 +363,40 @@ def load_library(path: Path) -> Library:
     """
     if not is_file(path):
         raise ConfigError(f"library file '{path}' does not exist; give one beside the topology file")
-    values = validated.validate(LibraryFile, validated.read_yaml(path), where=str(path))
+    values = validated.validate(LibraryFile, _keys(path), where=str(path))
     if not values.protocols:
         raise ConfigError(f"{path}: a library without protocols; give at least one")
-    contention = [] if values.contention is None else [f"contention: {values.contention.source}"]
-    lines = [values.source, *contention, *(f"{protocol.name}: {protocol.source}" for protocol in values.protocols)]
+    lines = [values.source]
+    lines += [f"startup: {values.startup_source}"] if values.startup_source else []
+    lines += [] if values.contention is None else [f"contention: {values.contention.source}"]
+    lines += [f"{protocol.name}: {protocol.source}" for protocol in values.protocols]
     return Library(
         values.name,
         tuple(_protocol(entry, values.concurrent) for entry in values.protocols),
         tuple((kind, names) for kind, names in values.algorithms.items()),
         "\n".join(lines),
+        values.startup,
         values.contention,
         values.blocks_host,
         spread=tuple(values.spread.items()),
     )
+
+
+def _keys(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Read a file's keys over those of the library that it is `like`, if it names one; protocols are added to its."""
+    chain = library.lengthened(seen, path, key="like")
+    values = validated.read_yaml(path)
+    like = values.pop("like", None)
+    if like is None:
+        return values
+    other = path.parent / str(like)
+    if not is_file(other):
+        raise ConfigError(f"{path}: like: library file '{other}' does not exist; give one beside this file")
+    inherited = _keys(other, seen=chain)
+    found = {**inherited, **values}
+    if isinstance(own := values.get("protocols"), list) and isinstance(others := inherited.get("protocols"), list):
+        found["protocols"] = own + others
+    return found
 
 
 def _protocol(entry: _ProtocolFile, concurrent: bool) -> Protocol:

@@ -67,7 +67,7 @@ def _parts(text: str) -> list[tuple[str, list[str]]]:
                 f"cannot be read from {shown(text[at:].strip() or text)} on{bracket}; write it like switch(8,nvlink4) "
                 f"x switch(16,ndr), innermost first"
             )
-        found.append((match[1], [each.strip() for each in match[2].split(",")]))
+        found.append((match[1], [each.strip(" ") for each in match[2].split(",")]))
         at = match.end()
     return found
 
@@ -80,7 +80,7 @@ def _entries(kind: str, arguments: list[str]) -> list[dict[str, Any]]:
     sizes: list[int] = []
     entry: dict[str, Any] = {}
     for argument in filter(None, arguments):
-        key, equals, value = (part.strip() for part in argument.partition("="))
+        key, equals, value = (part.strip(" ") for part in argument.partition("="))
         size = whole(key)
         new = {"link_type": argument} if not equals else _key(key, value)
         if size is not None and not equals:
@@ -115,7 +115,7 @@ def _key(key: str, value: str) -> dict[str, Any]:
 
 def ratio_of(text: str) -> float:
     """Return the bandwidth below a switch over that above it: 2 of ``2:1``."""
-    ends = [number(part.strip()) or 0.0 for part in text.split(":")]
+    ends = [number(part.strip(" ")) or 0.0 for part in text.split(":")]
     if len(ends) != 2 or not 0 < ends[1] <= ends[0]:
         raise ConfigError(f"{shown(text)} is no taper; write ports down and up of a switch, such as 2:1")
     return ends[0] / ends[1]

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from scaleout.cluster.topology.communication_library import Library
+from scaleout.cluster.topology.communication_library import Library, load_library
 from scaleout.cluster.topology.dimension import Dimension
 from scaleout.cluster.topology.kinds import find_kind
 from scaleout.cluster.topology.link_type import defaults_of, load_link_type
@@ -105,11 +105,12 @@ class TopologyFile(validated.Config):
 
     dimensions: list[DimensionFile] = Field(description="dimensions of the network, innermost first")
     nodes: RankCount | None = Field(default=None, description="another size of the outermost dimension")
-    startup: Seconds | None = Field(default=None, description="of a collective, where no library says it")
+    startup: Seconds | None = Field(default=None, description="of a collective, instead of what its library says")
     startup_source: str = Field(default="", description="where startup is from")
     library: str | None = Field(
         default=None, description="file of the communication library, beside this one; none for no costs of protocols"
     )
+    library_reason: str = Field(default="", description="why that library, or none")
     backends: dict[str, str] = Field(
         default_factory=dict, description="name of a way to communicate to its library's file; see `backends`"
     )
@@ -141,6 +142,8 @@ def _keys(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise ConfigError(f"{path}: like is {like!r}; give the name or file of a topology")
     given = str(path.parent / like) if library.is_path(like) and not Path(like).is_absolute() else like
     inherited = _keys(library.find("topology", given, named_by=f"{path}: like"), seen=chain)
+    if "library" in values:
+        inherited.pop("library_reason", None)
     if "dimensions" in values:  # which say their size themselves
         inherited.pop("nodes", None)
     return inherited | values
@@ -190,18 +193,12 @@ def _with_link_type(entry: DimensionFile, folder: Path) -> DimensionFile:
     return entry.model_copy(update=defaults)
 
 
-def library_of(values: TopologyFile, dimensions: Sequence[Dimension]) -> tuple[Path | None, float]:
-    """Return the file of the library of a topology, and its start-up: by default those of its innermost link type.
-
-    `none` stands for no library, bare links.
-    """
+def library_of(values: TopologyFile, dimensions: Sequence[Dimension]) -> Library | None:
+    """Return the library of a topology, by default that of its innermost link type; None for bare links."""
     first = load_link_type(dimensions[0].link_type) if dimensions and dimensions[0].link_type else None
-    startup_s = values.startup
     if values.library is None and first is not None and first.library:
-        startup_s = first.startup_s if startup_s is None else startup_s
-        return library.folder("topology") / first.library, startup_s
-    named = None if values.library in (None, "none") else Path(values.library)
-    return named, startup_s or 0.0
+        return load_library(library.folder("topology") / first.library)
+    return None if values.library in (None, "none") else load_library(Path(values.library))
 
 
 _SOURCED = ("bandwidth", "latency", "levels", "links", "in_network_reduction", "through_host")

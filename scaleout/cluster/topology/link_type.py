@@ -44,9 +44,6 @@ class LinkType(Config):
         default="",
         description="communication library of topologies whose innermost dimension is of it and that name none",
     )
-    startup_s: Cited[Seconds] = Field(
-        default=0.0, alias="startup", description="of a collective, where no library says it"
-    )
     cable: Part | None = Field(default=None, description="a link, with the transceivers at both ends")
     switch: SwitchPart | None = Field(default=None, description="a switch, without what is plugged in")
     failures_per_s: Cited[Failures] = Field(

@@ -51,10 +51,11 @@ class Topology:
 
     name: str
     dimensions: tuple[Dimension, ...]  # dimension 0 is the innermost: consecutive ranks lie along it
-    # time to start one collective or message, whatever its rounds; 0 if the file describes the network only
+    # time to start one collective or message, whatever its rounds and protocol: the library's, unless the file says it
     startup_s: float = 0.0
     source: str = ""  # where the numbers come from
     library: Library | None = None  # what the communication library adds to the links; None for bare links
+    library_reason: str = ""  # why that one, or none, where the file says it
     # links that are slower than others, or broken; see `degrade_links` and `break_links`
     changes: tuple[LinkChange, ...] = ()
     slow_ranks: tuple[tuple[int, float], ...] = ()  # ranks whose kernels take longer, and how many times as long
@@ -220,14 +221,16 @@ def _topology(name: str, values: TopologyFile, path: Path) -> Topology:
         dimensions = tuple(read_dimension(number, entry, path) for number, entry in enumerate(values.dimensions))
         if values.nodes is not None and dimensions:
             dimensions = (*dimensions[:-1], dimensions[-1].resized(values.nodes))
-        file, startup_s = library_of(values, dimensions)
-        found = None if file is None else load_library(file)
+        found = library_of(values, dimensions)
+        startup_s = (found.startup_s if found else 0.0) if values.startup is None else values.startup
         backends = {name: load_library(Path(file)) for name, file in values.backends.items()}
         libraries = [*([found] if found else []), *backends.values()]
         for each in libraries:
             _check_links(dimensions, each)
         source = join_sources(values, libraries, path.parent)
-        topology = Topology(name, dimensions, startup_s, source, found, backends=tuple(backends.items()))
+        topology = Topology(
+            name, dimensions, startup_s, source, found, values.library_reason, backends=tuple(backends.items())
+        )
         topology = break_links(degrade_links(topology, values.changes.degrade), values.changes.broken)
         return slow_down(topology, values.changes.slow)
     except ConfigError as error:

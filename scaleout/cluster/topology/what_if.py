@@ -220,10 +220,10 @@ def _changed(topology: Topology, what: str, pairs: Pairs, change: Callable[[Dime
 
 def _new_value(old: float, text: str, quantity: Quantity) -> float:
     """Return what a factor of a value, such as ``2x``, or another value with its unit comes to."""
-    match = _FACTOR.fullmatch(text.strip())
+    match = _FACTOR.fullmatch(text.strip(" "))
     if match is None:
-        if number(text.strip()):
-            raise ConfigError(f"give a unit, such as {quantity.example!r}, or a factor, such as {text.strip()}x")
+        if number(text.strip(" ")):
+            raise ConfigError(f"give a unit, such as {quantity.example!r}, or a factor, such as {text.strip(' ')}x")
         return parse(text, quantity)
     factor = float(match[1].replace("_", ""))
     if not _LEAST <= factor <= _MOST:
@@ -243,7 +243,7 @@ def _tapered(dimension: Dimension, text: str) -> Dimension:
     """Apply ``2:1`` or ``2:1,1:1``, of a switch with the ranks of a leaf: ``2:1@32``."""
     levels, at, leaf = text.partition("@")
     ratios = tuple(ratio_of(level) for level in re.split("[,/]", levels))
-    ranks = whole(leaf.strip())
+    ranks = whole(leaf.strip(" "))
     if at and ranks is None:
         raise ConfigError(f"{shown(leaf)} is no number of ranks of a leaf; write it like 2:1@32")
     return replace(dimension, **dimension.structure.tapered(dimension, ratios, ranks))

@@ -138,7 +138,9 @@ def find_traces(path: str | os.PathLike[str]) -> TraceSet:
     if path.is_dir():
         found = prefixes(path)
         if not found:
-            raise TraceError(f"{path}: holds no trace; its files must be named <prefix>.<rank>.et, ranks from 0")
+            recorded = any(path.glob("*.json*"))
+            hint = f"; for recordings of PyTorch: scaleout import pytorch {path} --output DIR" if recorded else ""
+            raise TraceError(f"{path}: holds no trace; its files must be named <prefix>.<rank>.et, ranks from 0{hint}")
         if len(found) > 1:
             choices = ", ".join(str(path / prefix) for prefix in found)
             raise TraceError(f"{path}: holds traces of several prefixes; give one of {choices}")

@@ -74,6 +74,7 @@ __all__ = [
     "candidates",
     "check_kind",
     "check_size",
+    "hint",
     "possible",
     "schedule",
     "transfers",
@@ -108,6 +109,18 @@ def candidates(kind: str, placement: Placement) -> tuple[Algorithm, ...]:
     return tuple(algorithm for algorithm in found if algorithm.name in chosen) or found
 
 
+def hint(name: str, able: Iterable[str]) -> str:
+    """Return a hint for an unknown algorithm: which of those that are able NCCL calls so, or the nearest name.
+
+    >>> hint("tree", ALGORITHMS)
+    "did you mean 'hierarchical_tree', NCCL's Tree?"
+    """
+    words = list(able)
+    of_nccl = {each.nccl.lower(): each for each in ALGORITHMS.values() if each.nccl and each.name in words}
+    found = of_nccl.get(name.lower())
+    return validated.nearest(name, words) if found is None else f"did you mean {found.name!r}, NCCL's {found.nccl}?"
+
+
 def possible(names: Iterable[str], cost_of: Callable[[str], Cost]) -> dict[str, Cost]:
     """Return the cost of each algorithm of some names, but of those with more messages than can be routed.
 
@@ -138,8 +151,7 @@ def schedule(kind: str, placement: Placement, *, algorithm: str) -> Schedule:
     """
     check_kind(kind)
     if algorithm not in ALGORITHMS:
-        hint = validated.nearest(algorithm, [*ALGORITHMS, "auto"])
-        raise ConfigError(f"unknown collective algorithm {algorithm!r}; {hint}")
+        raise ConfigError(f"unknown collective algorithm {algorithm!r}; {hint(algorithm, [*ALGORITHMS, 'auto'])}")
     if placement.num_ranks == 1:
         return Schedule(())
     reason = ALGORITHMS[algorithm].supports(kind, placement)

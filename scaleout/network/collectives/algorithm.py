@@ -64,6 +64,7 @@ class Algorithm:
     # placement to the reason why the algorithm cannot serve it, or None
     condition: Callable[[Placement], str | None] = any_placement
     unconditional: tuple[str, ...] = ()  # kinds for which it serves any group all the same
+    nccl: str = ""  # what NCCL_ALGO calls it; empty where NCCL has no such algorithm
 
     def supports(self, kind: str, placement: Placement) -> str | None:
         """Return why the algorithm cannot do a kind of collective on a group, or None if it can."""

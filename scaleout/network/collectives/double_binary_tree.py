@@ -74,7 +74,7 @@ def _reversed(levels: tuple[Edges, ...]) -> tuple[Edges, ...]:
 
 ALGORITHM = Algorithm(
     "double_binary_tree",
-    "two binary trees, each for half of the buffer, in chunks",
+    "two binary trees over all ranks, each for half of the buffer, in chunks; NCCL has it over nodes alone",
     {
         "all_reduce": lambda group: _pipeline(_reversed(_down(group.num_ranks)) + _down(group.num_ranks)),
         "broadcast": lambda group: _pipeline(_from_root(group.num_ranks)),

@@ -60,7 +60,7 @@ def _tree(placement: Placement) -> Schedule:
 
 ALGORITHM = Algorithm(
     "hierarchical",
-    "dimension by dimension, in chunks, with the best algorithm in each",
+    "dimension by dimension, in chunks, with the best algorithm in each; of NCCL's, NVLSTree is the nearest",
     _schedules(_best),
     several_dimensions,
 )
@@ -75,4 +75,5 @@ TREE = Algorithm(
     "rings within the nodes and two trees over them, in chunks",
     {"all_reduce": _tree},
     several_dimensions,
+    nccl="Tree",
 )

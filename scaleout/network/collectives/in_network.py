@@ -45,4 +45,5 @@ ALGORITHM = Algorithm(
         "reduce": _once(lambda p: Edges.from_root(p).reversed(), reduced=True),
     },
     _reducing_switches,
+    nccl="NVLS",
 )

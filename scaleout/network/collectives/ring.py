@@ -33,7 +33,10 @@ def _both_ways(p: int) -> list[float]:
 
 
 ALGORITHM = Algorithm(
-    "ring", "each rank sends to the next on a ring", _kinds(Ring(), lambda p: [p - k for k in range(1, p)])
+    "ring",
+    "each rank sends to the next on a ring",
+    _kinds(Ring(), lambda p: [p - k for k in range(1, p)]),
+    nccl="Ring",
 )
 
 BIDIRECTIONAL = Algorithm(

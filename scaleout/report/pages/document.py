@@ -23,7 +23,12 @@ _FORMS = (
     ("_share", units.format_share), ("utilisation", units.format_share), ("speedup", units.format_times),
 )  # fmt: skip
 """End of a name to how its numbers are written; the first that fits."""
-_SHARES = ("mfu", "hfu", "bubble", "saving", "goodput", "kernel_time_sources", "share", "faster", "slower")
+_SHARES = ("mfu", "hfu", "bubble", "saving", "goodput", "kernel_time_sources", "share")
+_LOGARITHMS = {
+    "faster": lambda log: f"-{units.format_share(-math.expm1(-log))}",
+    "slower": lambda log: f"+{units.format_share(math.expm1(log))}",
+}
+"""Names of natural logarithms of ratios, to how they are written: by how much the time changes."""
 _LEFT_OUT = ("inputs",)
 """Of rows: what stands in their command as well."""
 
@@ -52,6 +57,8 @@ def text_of(name: str, value: Any) -> str:
 
     >>> text_of("makespan_s", 0.0541), text_of("mfu", 0.412), text_of("ranks", 1024), text_of("fits", True)
     ('54.1 ms', '41.2%', '1,024', 'yes')
+    >>> text_of("slower", 0.4466), text_of("faster", 0.0)  # natural logarithms: ln 1.563 is 56.3% more
+    ('+56.3%', '-0.0%')
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
@@ -68,6 +75,8 @@ def text_of(name: str, value: Any) -> str:
 def _form(name: str) -> Callable[[float], str] | None:
     if name in _SHARES:
         return units.format_share
+    if name in _LOGARITHMS:
+        return _LOGARITHMS[name]
     return next((form for end, form in _FORMS if name.endswith(end)), None)
 
 
@@ -82,6 +91,10 @@ def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     if rows:
         best = min(rows, key=lambda row: float(row["makespan_s"]))
         facts.insert(0, ("step", f"{text_of('makespan_s', best['makespan_s'])} under {best.get('schedule', '')}"))
+        exposed = best.get("exposed_communication_s")
+        if isinstance(exposed, float):
+            share = units.format_share(exposed / best["makespan_s"]) if best["makespan_s"] else "0%"
+            facts.insert(1, ("exposed", f"{units.format_seconds(exposed)} of communication, {share} of the step"))
     return [*facts, *(("model", str(each)) for each in document.get("models", ()))]
 
 

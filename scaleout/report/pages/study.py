@@ -1,11 +1,13 @@
 """The cases of a study to one page that opens offline, figures, and a table for other programs.
 
 The page holds all data and scripts: charts of Vega-Lite, a sortable table of DataTables. It shows what
-`report.pages.views` draws; the figures are the same charts as PNG and SVG.
+`report.pages.views` draws; the figures are the same charts as PNG and SVG, or in the format and width that `look` says.
+PNG and SVG are the same bytes for the same cases; in a PDF vl-convert orders resources as they come.
 """
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,16 +21,21 @@ from markupsafe import Markup
 import scaleout
 from scaleout.config.units import counted
 from scaleout.config.writing import write_bytes
-from scaleout.report.pages.views import Cases, chart_of, views_of
+from scaleout.report.look import COLUMN_POINTS, NARROW_IN, PAGE_POINTS, look_now
+from scaleout.report.pages.views import IN_COLUMN, ON_PAGE, Cases, chart_of, views_of
 from scaleout.study.sweep.columns import column_of
 from scaleout.study.sweep.study import Study
-from scaleout.study.sweep.table import best_of, cheapest_of, measure_of, measured
+from scaleout.study.sweep.table import best_of, cheapest_of, fitting, measure_of, measured
 
 _MOST_FASTEST = 12
 _MOST_NAMED = 8
 _A_PAGE = 50
 _SHOWN = ("makespan_s", "speedup", "tokens_per_s", "samples_per_s", "mfu", "exposed_share", "fits")
 """Results that stand in the table, beside derived columns; the files hold all of them."""
+
+
+_FONT = re.compile(r'"fontSize": [0-9.]+')
+_SIZE = re.compile(r'width="([0-9.]+)" height="([0-9.]+)"')
 
 
 class _Table(NamedTuple):
@@ -55,7 +62,8 @@ def write_study_report(cases: pd.DataFrame, study: Study, directory: Path) -> di
     dict of str to str
         Names of the files, and what they hold.
     """
-    drawn = Cases(cases, study)
+    drawn, width_in = Cases(cases, study), look_now().width_in
+    journal = drawn if width_in is None else Cases(cases, study, IN_COLUMN if width_in < NARROW_IN else ON_PAGE)
     files = {"report.html": "the study, in a browser", "cases.csv": "all cases, as text"}
     write_bytes(directory / "cases.csv", cases.to_csv(index=False).encode())
     views = list[dict[str, Any]]()
@@ -65,13 +73,13 @@ def write_study_report(cases: pd.DataFrame, study: Study, directory: Path) -> di
         if chart is None:
             continue
         name = f"figures/{len(charts) + 1:02d}-{_slug(view.title)}"
-        specification = chart.to_dict()
-        _write_figures(specification, directory, name)
-        charts.append(specification)
-        views.append({"title": view.title, "files": [f"{name}.png", f"{name}.svg"]})
-        files |= {f"{name}.png": view.title, f"{name}.svg": view.title}
+        charts.append(chart.to_dict())
+        figure = charts[-1] if journal is drawn else _for_journal(chart_of(journal, view))
+        written = _write_figures(figure, directory, name)
+        views.append({"title": view.title, "files": written})
+        files |= dict.fromkeys(written, view.title)
     for old in (directory / "figures").glob("[0-9][0-9]-*.*"):  # of views that are no more
-        if old.suffix in (".png", ".svg") and f"figures/{old.name}" not in files:
+        if old.suffix in (".png", ".svg", ".pdf") and f"figures/{old.name}" not in files:
             old.unlink()
     page = _template().render(
         title=study.title or study.name, description=study.description, source=study.source.rstrip("."),
@@ -100,18 +108,51 @@ def _slug(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60]
 
 
-def _write_figures(specification: dict[str, Any], directory: Path, name: str) -> None:
+def _for_journal(chart: Any) -> dict[str, Any]:
+    """Return a chart with the fonts of a journal, its legend below, and its title left to the caption."""
+    specification: dict[str, Any] = chart.to_dict()
+    specification.pop("title", None)
+    narrow = (look_now().width_in or NARROW_IN) < NARROW_IN
+    size = COLUMN_POINTS if narrow else PAGE_POINTS
+    fonts = {"labelFontSize": size, "titleFontSize": size}
+    below = {"orient": "bottom", "columns": 2 if narrow else 4, "symbolSize": 30, "labelLimit": 220}
+    config = {"axis": fonts, "header": fonts, "legend": {**fonts, **below}, "text": {"fontSize": size}}
+    sized = {**specification, "config": {**specification.get("config", {}), **config}}
+    found: dict[str, Any] = json.loads(_FONT.sub(f'"fontSize": {size}', json.dumps(sized)))
+    return found
+
+
+def _write_figures(specification: dict[str, Any], directory: Path, name: str) -> list[str]:
+    """Write a chart in the formats and at the width that `look` says, and return the names of the files."""
+    how = look_now()
     (directory / name).parent.mkdir(exist_ok=True)
     drawn = vl_convert.vegalite_to_svg(specification)
     numbers: dict[str, str] = {}  # of colour scales, which a process counts on: the same bytes for the same view
     svg = re.sub(r"gradient_\d+", lambda found: numbers.setdefault(found[0], f"gradient_{len(numbers)}"), drawn)
-    write_bytes(directory / f"{name}.svg", svg.encode())
-    write_bytes(directory / f"{name}.png", vl_convert.svg_to_png(svg, scale=2))
+    scale, ppi = 2.0, 72.0
+    if how.width_in is not None:  # a pixel of the drawing is a point
+        points, scale, ppi = 72 * how.width_in, 1.0, 300.0
+        size = _SIZE.search(svg)
+        assert size is not None, "every drawing of Vega says its size"
+        high = float(size[2]) * points / float(size[1])
+        svg = _SIZE.sub(f'width="{points:.6g}" height="{high:.6g}"', svg, count=1)
+    in_points = svg if how.width_in is None else _SIZE.sub(r'width="\1pt" height="\2pt"', svg, count=1)
+    make: dict[str, Callable[[], bytes]] = {
+        "png": lambda: vl_convert.svg_to_png(svg, scale=scale, ppi=ppi),
+        "svg": in_points.encode,
+        "pdf": lambda: vl_convert.svg_to_pdf(svg),
+    }
+    written = [f"{name}.{each}" for each in ((how.format,) if how.format else ("png", "svg"))]
+    for file in written:
+        write_bytes(directory / file, make[file.rpartition(".")[2]]())
+    return written
 
 
 def _counts(cases: pd.DataFrame) -> str:
     found = cases["status"].value_counts()
     told = [f"{count:,} {status}" for status, count in found.items() if status != "ok"]
+    if unfit := int((~fitting(cases)).sum()):
+        told.append(f"{unfit:,} too large for memory")
     return f"{counted(len(cases), 'case')}" + (f", of which {', '.join(told)}." if told else ".")
 
 

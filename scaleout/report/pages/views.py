@@ -7,7 +7,7 @@ subtitle says so. Nothing here knows of pages and files.
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 import numpy as np
@@ -18,9 +18,18 @@ from scaleout.report.colours import IDLE, PUBLISHED, SERIES, time_scale
 from scaleout.study.sweep import expressions
 from scaleout.study.sweep.columns import column_of
 from scaleout.study.sweep.study import Study, View
+from scaleout.study.sweep.table import eligible, measure_of
 
-_HEIGHT = 230
-_WIDTHS = (560, 400, 270)
+
+class Panels(NamedTuple):
+    """Sizes of panels [px]: the width of each, where one, two or more are side by side, and the height."""
+
+    widths: tuple[int, ...] = (560, 400, 270)
+    height: int = 230
+
+
+IN_COLUMN, ON_PAGE = Panels((175,), 115), Panels((400, 175, 110), 130)
+"""Panels in a column or on a page of a journal, of which a pixel is about a point."""
 """Widths of a panel where one, two or three stand side by side."""
 _LOG_FROM = 8
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
@@ -42,8 +51,8 @@ class Cases:
     Times are in the unit that suits the longest of their column.
     """
 
-    def __init__(self, cases: pd.DataFrame, study: Study) -> None:
-        self.study = study
+    def __init__(self, cases: pd.DataFrame, study: Study, panels: Panels = Panels()) -> None:  # noqa: B008 - a tuple
+        self.study, self.panels = study, panels
         self.all = cases.copy()
         self._units: dict[str, str] = {}
         self._scales: dict[str, float] = {}
@@ -138,7 +147,7 @@ def _axis(cases: Cases, column: str) -> alt.Axis:
 
 def _names(channel: Any, cases: Cases, column: str) -> Any:
     """Return the axis of an input whose values are names, in the order of the file; long ones are cut."""
-    axis = alt.Axis(title=column_of(column).label, labelLimit=130, labelAngle=-35 if channel is alt.X else 0)
+    axis = alt.Axis(title=column_of(column).label, labelLimit=220, labelAngle=-35 if channel is alt.X else 0)
     return channel(f"{field_of(column)}:O", sort=cases.order(column), axis=axis)
 
 
@@ -160,8 +169,9 @@ def _panels(cases: Cases, view: View, layers: Sequence[alt.Chart], rows: pd.Data
     """Return layers over the same data as one chart, a panel for each value of the view's facet."""
     names = [column_of(name).label for name in open_axes]
     title = alt.TitleParams(view.title, subtitle=f"the best over {', '.join(names)}" if names else [], anchor="start")
-    columns = 1 if not view.facet else min(len(_WIDTHS), rows[field_of(view.facet)].nunique())
-    chart = alt.layer(*layers, data=rows).properties(width=_WIDTHS[columns - 1], height=_HEIGHT)
+    widths, height = cases.panels
+    columns = 1 if not view.facet else min(len(widths), rows[field_of(view.facet)].nunique())
+    chart = alt.layer(*layers, data=rows).properties(width=widths[columns - 1], height=height)
     if not view.facet:
         return chart.properties(title=title)
     panel = alt.Facet(f"{field_of(view.facet)}:N", title=None, sort=cases.order(view.facet))
@@ -236,8 +246,8 @@ def _heat_map(cases: Cases, view: View) -> Any:
 
 
 def _pareto(cases: Cases, view: View) -> Any:
-    """Draw two results of all cases, and join those that no other beats in both."""
-    found = cases.frame.dropna(subset=[view.x, view.y])
+    """Draw two results of all cases that fit, and join those that no other beats in both."""
+    found = eligible(cases.frame).dropna(subset=[view.x, view.y])
     groups = [found] if not view.facet else [group for _, group in found.groupby(view.facet, sort=False)]
     found = pd.concat([group.assign(front=_front(group, view.x, view.y)) for group in groups])
     x, y = (
@@ -262,12 +272,12 @@ def _front(cases: pd.DataFrame, x: str, y: str) -> pd.Series:
 
 
 def _tornado(cases: Cases, view: View) -> Any:
-    """Draw how far a result moves as one input at a time leaves the reference, the best case of its panel.
+    """Draw how far a result moves as one input at a time leaves the reference, the best case of its panel that fits.
 
     A bar reaches over all values of its input; a mark stands for each of them.
     """
     axes = [name for name in cases.study.axes if name != view.facet and cases.has(name)]
-    known = cases.frame.dropna(subset=[view.y])
+    known = eligible(cases.frame).dropna(subset=[view.y])
     groups = [known] if not view.facet else [group for _, group in known.groupby(view.facet, sort=False)]
     found = pd.concat([_one_at_a_time(group, axes, view.y) for group in groups])
     if found.empty:
@@ -324,32 +334,34 @@ def views_of(cases: Cases) -> list[View]:
     axes = sorted((name for name in cases.study.axes if cases.has(name)), key=lambda name: -len(cases.order(name)))
     facet = "workload" if "workload" in axes else ""
     free = [name for name in axes if name != facet]
-    found = _main_views(cases, free, facet)
+    by = measure_of(cases.frame)
+    by = by if cases.has(by) else "makespan_s"
+    found = _main_views(cases, free, facet, by)
     priced = next((name for name in ("network_dollars", "dollars", "peak_memory_bytes") if cases.has(name)), None)
     if priced and free:
         colour = next((name for name in ("topology", "schedule") if name in free), free[0])
-        found.append(View(kind="pareto", x=priced, y="makespan_s", colour=colour, facet=facet))
+        found.append(View(kind="pareto", x=priced, y=by, colour=colour, facet=facet))
     if len(free) > 1:
-        found.append(View(kind="tornado", y="makespan_s", facet=facet))
+        found.append(View(kind="tornado", y=by, facet=facet))
     return [_titled(cases, view) for view in found]
 
 
-def _main_views(cases: Cases, free: Sequence[str], facet: str) -> list[View]:
-    """Views over the inputs with most values: the step, the speed-up over a baseline, and two inputs at once."""
+def _main_views(cases: Cases, free: Sequence[str], facet: str, by: str) -> list[View]:
+    """Views over the inputs with most values: by what cases are compared, the speed-up, and two inputs at once."""
     if not free:
-        return [View(kind="bar", x=facet, y="makespan_s")] if facet else []
+        return [View(kind="bar", x=facet, y=by)] if facet else []
     counted = next((name for name in free if len(cases.order(name)) > 2 and cases.numbers(name)), None)
     words = [name for name in free if name != counted and len(cases.order(name)) <= len(SERIES)]
     colour = "schedule" if "schedule" in words else next(iter(words), "")
     first = counted or next((name for name in free if name != colour), free[0])
     colour = "" if colour == first else colour
-    found = [View(kind="line" if counted else "bar", x=first, y="makespan_s", colour=colour, facet=facet)]
+    found = [View(kind="line" if counted else "bar", x=first, y=by, colour=colour, facet=facet)]
     named = next((name for name in words if name not in (first, colour)), None)
     if cases.has("speedup"):
         found.append(View(kind="bar", x=named or first, y="speedup", colour=colour, facet=facet))
     if len(free) > 1:
         columns = [name for name in free if name != (named or first)]
-        found.append(View(kind="heat_map", x=columns[0], y=named or first, colour="makespan_s", facet=facet))
+        found.append(View(kind="heat_map", x=columns[0], y=named or first, colour=by, facet=facet))
     return found
 
 

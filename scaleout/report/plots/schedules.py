@@ -5,10 +5,9 @@ Colours: compute blue, communication orange, idle grey.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -20,6 +19,7 @@ from matplotlib.text import Text
 from scaleout.config.units import counted, format_seconds
 from scaleout.config.writing import write_bytes
 from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE, time_scale
+from scaleout.report.look import COLUMN_POINTS, NARROW_IN, PAGE_POINTS, look_now
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,41 +39,12 @@ STYLE: dict[Any, Any] = {
 _MOST_OPERATIONS = 20
 """Bars of operations."""
 
-FORMATS = ("png", "svg", "pdf")
-WIDTHS = {"column": 3.35, "page": 7.0}
-"""Widths of a journal's column and page [in]."""
-_NARROW_IN = 5.0
-"""Below which panels stand one below the other."""
-_COLUMN_POINTS = 6.0
-_JOURNAL: dict[Any, Any] = {"font.size": 7, "axes.titlesize": 7, "figure.dpi": 300}
+_JOURNAL: dict[Any, Any] = {"font.size": PAGE_POINTS, "axes.titlesize": PAGE_POINTS, "figure.dpi": 300}
 
 
 _LEAST_HEIGHT = 0.6
 """Of a picture that is made narrower, of the height that it had."""
 _UNDATED = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-
-
-class Look(NamedTuple):
-    """How pictures are written: their format, and their width in inches, or as wide as each reads well."""
-
-    format: str = "png"
-    width_in: float | None = None
-
-
-_LOOK = ContextVar("_LOOK", default=Look())  # noqa: B039 - a tuple
-
-
-@contextmanager
-def look(format: str = "png", width: str | None = None) -> Iterator[None]:  # noqa: A002 - as `savefig` calls it
-    """Pictures that are drawn within have this format and, if one is named, a width of `WIDTHS`.
-
-    At the width of a page fonts have 7 points, at that of a column 6, and the title is left to the caption.
-    """
-    token = _LOOK.set(Look(format, None if width is None else WIDTHS[width]))
-    try:
-        yield
-    finally:
-        _LOOK.reset(token)
 
 
 def draw_comparison(comparison: "Comparison", path: Path) -> None:
@@ -91,12 +62,12 @@ def draw_comparison(comparison: "Comparison", path: Path) -> None:
 
 def legend_columns(wanted: int) -> int:
     """Return the columns of a legend: two at most where the picture is as narrow as a column of text."""
-    return min(wanted, 2) if (_LOOK.get().width_in or _NARROW_IN) < _NARROW_IN else wanted
+    return min(wanted, 2) if (look_now().width_in or NARROW_IN) < NARROW_IN else wanted
 
 
 def journal() -> dict[Any, Any]:
     """Return what the style is at the width of a journal; nothing otherwise."""
-    return {} if _LOOK.get().width_in is None else _JOURNAL
+    return {} if look_now().width_in is None else _JOURNAL
 
 
 @contextmanager
@@ -107,8 +78,8 @@ def drawn(
 
     A row of panels is a column of them where the picture is as narrow as a column of text.
     """
-    width_in = _LOOK.get().width_in
-    stacked = width_in is not None and width_in < _NARROW_IN and rows == 1 and columns > 1
+    width_in = look_now().width_in
+    stacked = width_in is not None and width_in < NARROW_IN and rows == 1 and columns > 1
     if stacked:
         options.pop("width_ratios", None)
         wide, high = options.get("figsize", (10.0, 4.0))
@@ -124,15 +95,15 @@ def drawn(
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure in the format and width that `look` says, the same bytes for the same figure."""
-    how = _LOOK.get()
-    path = path.with_suffix(f".{how.format}") if path.suffix == ".png" else path
+    how = look_now()
+    path = path.with_suffix(f".{how.format or 'png'}") if path.suffix == ".png" else path
     if how.width_in is not None:
         wide, high = figure.get_size_inches()
         figure.set_size_inches(how.width_in, high * max(how.width_in / wide, _LEAST_HEIGHT))
         figure.suptitle("")
-        narrow = how.width_in < _NARROW_IN
+        narrow = how.width_in < NARROW_IN
         for text in figure.findobj(Text):
-            text.set_fontsize(min(text.get_fontsize(), _COLUMN_POINTS if narrow else _JOURNAL["font.size"]))
+            text.set_fontsize(min(text.get_fontsize(), COLUMN_POINTS if narrow else PAGE_POINTS))
     of_axes = [each for axes in figure.axes for each in axes.get_children() if each not in axes.texts]
     for title in (each for each in (*figure.texts, *of_axes) if isinstance(each, Text)):
         title.set_text(title.get_text().encode(errors="replace").decode())  # names of files need be no proper text

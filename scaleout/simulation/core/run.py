@@ -40,6 +40,8 @@ def _numbered(values: Ints | Indices) -> tuple[Table, int]:
     is_used = np.zeros(values.max(initial=NONE) + 2, bool)
     is_used[values + 1] = True
     is_used[0] = False
+    if is_used[1:].all():
+        return values.astype(np.int32, copy=False), len(is_used) - 1
     numbers = np.cumsum(is_used, dtype=np.int32) - np.int32(1)
     numbers[0] = NONE
     return numbers[values + 1], int(np.count_nonzero(is_used))
@@ -94,10 +96,11 @@ def _state_of(tasks: Tasks, work: Work, num_ports: int) -> State:
     for table in (streams, ports):
         table["holder"], table["freed_by"], table["freed_s"] = NONE, NONE, -1.0
     ports["held_up"] = NONE
+    end_s = np.full(n, np.nan)
     return State(
         start_s=np.full(n, np.nan),
-        released_s=np.full(n, np.nan),
-        end_s=np.full(n, np.nan),
+        released_s=end_s if work.occupancy_s is work.duration_s else np.full(n, np.nan),
+        end_s=end_s,
         cause=np.full(n, NONE, np.int32),
         ready_cause=np.full(n, NONE, np.int32),
         waiting=tasks.num_dependencies.copy(),

@@ -52,6 +52,11 @@ def edited(recording: Recorded, edits: Mapping[str, str], *, device: Device | No
             f"the GPU waited {recording.host_bound:.1%} of the time for the host, which is left out of what is edited: "
             f"if the GPU becomes faster than the host can launch, the step takes longer than this"
         )
+    elif edits or device is not None:
+        notes.append(
+            f"the GPU waited {recording.host_bound:.1%} of the time for the host, which is kept as it was recorded: "
+            f"recording slows it, and the job may be faster, and change otherwise, when nothing records it"
+        )
     share = 0.0
     if edits or device is not None:
         program, share = without_losses(program)

@@ -1,6 +1,7 @@
 """A pipeline's micro-batches run more or less often, and gradients accumulated over several a step."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 
@@ -65,12 +66,17 @@ def _units(graph: ExecutionGraph, steps: int) -> list[tuple[Run, int]]:
     where all forwards precede, forward and backward each.
     """
     both = NodeRole.FORWARD | NodeRole.BACKWARD
-    for passes in ((both,), PASSES):
-        found = [(run, roles) for roles in passes for run in runs_of(graph, roles, steps=steps, messages=True)]
-        if found and all(_holds(graph, run, roles) for run, roles in found):
-            break
     within, sized = steps_of(graph, steps), bool(graph.flops.any())
-    if len(found) % max(len(within), 1):
+    for told, passes in product((True, False), ((both,), PASSES)):
+        found = [
+            (run, roles)
+            for roles in passes
+            for run in runs_of(graph, roles, steps=steps, messages=True, told=told)
+            if not sized or graph.flops[run.bounds[0] : run.bounds[1]].any()
+        ]
+        if len(found) == len(within) * len(passes) and all(_holds(graph, run, roles) for run, roles in found):
+            break
+    else:
         return []
     counted = []
     for run, roles in found:

@@ -52,7 +52,7 @@ def parse_change(text: str, *, where: str) -> Change:
     """
     old_text, arrow, new_text = text.partition("->")
     if arrow:
-        old, new = whole(old_text.strip()), whole(new_text.strip())
+        old, new = whole(old_text.strip(" ")), whole(new_text.strip())
         if old and new and 1 / _MOST_TIMES <= Fraction(new, old) <= _MOST_TIMES:
             return Change(Fraction(new, old), old, new)
     elif text.endswith("x") and (factor := number(text[:-1])) is not None and 1 / _MOST_TIMES <= factor <= _MOST_TIMES:

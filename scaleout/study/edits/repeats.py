@@ -10,7 +10,7 @@ import numpy as np
 
 from scaleout.errors import ConfigError
 from scaleout.program.cut import without
-from scaleout.program.graph import NEUTRAL, NONE, ExecutionGraph, Ints, NodeKind, NodeRole, compress
+from scaleout.program.graph import NEUTRAL, NONE, Bools, ExecutionGraph, Ints, NodeKind, NodeRole, compress
 from scaleout.program.operations import TimeSource
 
 MOST_NODES = 500_000
@@ -28,31 +28,55 @@ class Run(NamedTuple):
         return len(self.bounds) - 1
 
 
-def runs_of(graph: ExecutionGraph, roles: int, *, steps: int, messages: bool = False) -> list[Run]:
+def runs_of(graph: ExecutionGraph, roles: int, *, steps: int, messages: bool = False, told: bool = True) -> list[Run]:
     """Find the unit that repeats in each stretch of passes, by the kernels of the compute stream.
 
-    A stretch ends with a step, and at a message to or from another rank, unless units may hold `messages`: then they
-    do, alike.
+    A stretch ends with a step, and at a message to or from another rank, unless units may hold `messages`: then all
+    hold as many, and if `told` these stand in each before the same kernels.
     """
     main = np.flatnonzero((graph.stream == 0) & ~graph.has_role(NodeRole.HOST) & (graph.kind < NodeKind.SEND))
     chosen = graph.has_role(roles)[main].astype(np.int64)
     _, names = np.unique(graph.names, return_inverse=True)
-    passed = np.r_[0, np.cumsum(graph.kind >= NodeKind.SEND)][main]
-    follows = messages & np.r_[False, np.diff(passed) > 0]
+    passed = np.r_[0, np.cumsum(graph.kind >= NodeKind.SEND)]
+    follows = _follow(graph.kernel[main] != NONE, passed[main]) & (messages and told)
     rows = np.stack([graph.kernel[main], graph.collective[main], names[main], follows])
     what = np.unique(rows, axis=1, return_inverse=True)[1].reshape(-1)
     chosen *= 1 + np.searchsorted([end for _, end in steps_of(graph, steps)], main, side="right")
     if not messages:
-        chosen = chosen * (len(graph) + 1) + chosen * passed
+        chosen = chosen * (len(graph) + 1) + chosen * passed[main]
     edges = np.flatnonzero(np.diff(np.r_[0, chosen, 0]))
     found = []
     for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         run = _longest(what[begin:end]) if chosen[begin] else None
         if run is not None:
             first, period, repeats = run
-            starts = [begin + first + period * each for each in range(repeats + 1)]
-            found.append(Run(tuple(int(main[start - 1]) + 1 if start else 0 for start in starts)))
+            found += _alike(np.r_[0, main + 1], begin + first, period, repeats, passed if messages else passed * 0)
     return found
+
+
+def _follow(sized: Bools, passed: Ints) -> Bools:
+    """(N,) before which of some kernels a message stands, of how many `passed` each.
+
+    Kernels of which nothing is known are passed over, unless all are so: the first of a backward fills a number, and
+    runs before the message of the pass before it, or after.
+    """
+    judged = np.flatnonzero(sized) if sized.any() else np.arange(len(sized))
+    found = np.zeros(len(sized), bool)
+    found[judged[1:]] = np.diff(passed[judged]) > 0
+    return found
+
+
+def _alike(bounds: Ints, first: int, period: int, repeats: int, passed: Ints) -> list[Run]:
+    """Return the run of units between some of the bounds of kernels, if all hold as many messages.
+
+    If they do not, a message stands near their ends, and units begin later, which are one less.
+    """
+    for later in range(period if repeats > 2 else 1):
+        chosen = bounds[first + later + period * np.arange(repeats + (later == 0))]
+        held = np.diff(passed[chosen])
+        if (held == held[0]).all():
+            return [Run(tuple(chosen.tolist()))]
+    return []
 
 
 _LONGER = 1.05

@@ -22,8 +22,8 @@ from scaleout.cluster.topology.placement import congruent_members, place
 from scaleout.cluster.topology.topology import Topology
 from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.program.operations import kernel
-from scaleout.study.search.cost import Collective, Part, PlanCosts, Site, parts_of, plan_costs_of
-from scaleout.study.search.stages import Stage, contents_of, splits_backward
+from scaleout.study.search.cost import Collective, Part, PlanCosts, Site, Work, parts_of, plan_costs_of
+from scaleout.study.search.stages import Stage, contents_of, splits_backward, stages_of
 from scaleout.workloads.families.layered import LayeredModel
 from scaleout.workloads.generate.axes import Axes, GradientSync
 from scaleout.workloads.generate.profile import profile_key
@@ -106,6 +106,7 @@ class LowerBounds:
     costs: PlanCosts
     _seconds: dict[object, Floats] = field(default_factory=dict)
     _needs: dict[tuple[Site, str, str], Floats] = field(default_factory=dict)
+    _carried: dict[tuple[Work, Site], Floats] = field(default_factory=dict)
 
     def kernels_s(self, workload: LayeredModel, *, ordered: bool) -> float:
         """Return the longest path through one pipeline rank under any schedule, of kernels alone.
@@ -140,6 +141,10 @@ class LowerBounds:
             begin_s=nothing,
         )
         return bound_of(workload, bounds)
+
+    def path_s(self, workload: LayeredModel) -> float:
+        """Return the longest path under `baseline`, of stages as they are timed."""
+        return bound_of(workload, stage_bounds_of(stages_of(workload, self.costs)))
 
     def spread_s(self, workload: LayeredModel, *, collectives: bool) -> float:
         """Return the passes of all micro-batches, spread over all pipeline ranks, with `collectives` or kernels alone.
@@ -193,7 +198,7 @@ class LowerBounds:
         for kind, part in _parts(workload, kinds.items()).items():
             for name in (name for work in part.works for name in work.families):
                 axes.number(name)
-            each_s = [self._carries(work.collectives, workload, axes) for work in part.works]
+            each_s = [self._works_carry(work, workload, axes) for work in part.works]
             backward_s = each_s[Action.BACKWARD]
             if part.works[Action.WEIGHT_GRADIENT].kernels:
                 backward_s = np.minimum(backward_s, each_s[Action.INPUT_GRADIENT] + each_s[Action.WEIGHT_GRADIENT])
@@ -204,6 +209,12 @@ class LowerBounds:
                 shared_s = np.minimum(shared_s, as_parts_s)
             total += kinds[kind] * (m * (each_s[Action.FORWARD] + backward_s) + shared_s)
         return float(total.max()) / workload.pipeline_parallel
+
+    def _works_carry(self, work: Work, workload: LayeredModel, axes: Axes) -> Floats:
+        key = (work, axes.site)
+        if key not in self._carried:
+            self._carried[key] = self._carries(work.collectives, workload, axes)
+        return self._carried[key]
 
     def _carries(self, collectives: Mapping[Collective, int], workload: LayeredModel, axes: Axes) -> Floats:
         """Return lower bounds of the seconds for which collectives hold each dimension, shape (D,)."""

@@ -88,7 +88,7 @@ def _list_of(given: Any) -> Any:
 class StudyFile(Block):
     """What a study's file holds."""
 
-    title: Text = Field(description="what it asks, in a line")
+    title: Text = Field(default="", description="what it asks, in a line; its name if unset")
     description: str = Field(default="", description="what it is, in sentences")
     source: str = Field(default="", description="where it is from")
     cases: tuple[Block, ...] = Field(default=(), description="grids of their own, over the keys beside them")
@@ -134,7 +134,7 @@ class Study:
     @property
     def title(self) -> str:
         """What it asks, in a line."""
-        return self.file.title
+        return self.file.title or self.name
 
     @property
     def description(self) -> str:

@@ -156,16 +156,33 @@ def measured(cases: pd.DataFrame, name: str) -> pd.Series:
     return cases[name] if name == whole else cases[whole] / cases["ranks"].astype("float64")
 
 
-def best_of(study: Study, cases: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the fastest case of each workload by `measure_of`: its number, inputs that vary, results and command."""
-    return _choices(study, cases, lambda _group, slower: slower)
+def best_of(study: Study, cases: pd.DataFrame, top: int = 1) -> list[dict[str, Any]]:
+    """Return the fastest cases of each workload by `measure_of`: number, inputs that vary, results and command.
+
+    Of cases that fit into memory, where any does: nobody can run the others.
+    """
+    return _choices(study, cases, lambda _group, slower: slower, top)
+
+
+def fitting(cases: pd.DataFrame) -> "pd.Series[bool]":
+    """Return which cases fit into memory, as far as it is counted."""
+    if "fits" not in cases:
+        return pd.Series(True, index=cases.index)
+    return cases["fits"].astype("boolean").fillna(True).astype(bool)
+
+
+def eligible(cases: pd.DataFrame) -> pd.DataFrame:
+    """Return the cases among which to choose: of each workload those that fit, or all where none does."""
+    fit = fitting(cases)
+    return cases[fit | ~fit.groupby(cases["workload"], sort=False).transform("any")]
 
 
 def cheapest_of(study: Study, cases: pd.DataFrame) -> list[dict[str, Any]]:
     """Return of each workload the case on the network of the least price that is as good as within the study's share.
 
     Of those on networks of one price it is the fastest. Empty where the price of networks does not vary, or none is
-    known. ``slower_share`` is by how much it is slower than the fastest case, on whatever network.
+    known. ``slower_share`` is by how much it is slower than the fastest case, on whatever network. As in `best_of`,
+    of cases that fit.
     """
     if "network_dollars" not in cases or cases["network_dollars"].nunique() < 2:
         return []
@@ -178,32 +195,33 @@ def cheapest_of(study: Study, cases: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _choices(
-    study: Study, cases: pd.DataFrame, least: Callable[[pd.DataFrame, pd.Series], pd.Series]
+    study: Study, cases: pd.DataFrame, least: Callable[[pd.DataFrame, pd.Series], pd.Series], top: int = 1
 ) -> list[dict[str, Any]]:
-    """Return the case of each workload of which something of its group is least, and of these the fastest."""
-    found = []
-    ran = cases[cases["status"] == OK]
+    """Return the cases of each workload of which something of its group is least, and of these the fastest."""
     measure = measure_of(cases)
-    for _, group in ran.groupby("workload", sort=False):
+    found = []
+    for _, group in eligible(cases[cases["status"] == OK]).groupby("workload", sort=False):
         values = measured(group, measure).astype("float64")
         slower = values / values.min() - 1 if column_of(measure).better == "low" else values.max() / values - 1
         wanted = pd.DataFrame({"least": least(group, slower), "slower": slower})
-        at = wanted.sort_values(["least", "slower"], kind="stable").index[0]
-        row = group.loc[at]
-        varied = [f"{name}={row[name]}" for name in study.axes if name != "workload" and not pd.isna(row[name])]
-        found.append(
-            {
-                "workload": row["workload"],
-                "case": int(row["case"]),
-                "inputs": ", ".join(varied),
-                "makespan_s": row["makespan_s"],
-                measure: float(values[at]),
-                **({} if pd.isna(row.get("network_dollars")) else {"network_dollars": float(row["network_dollars"])}),
-                "slower_share": float(slower[at]),
-                "run": row["run"],
-            }
-        )
+        for at in wanted.sort_values(["least", "slower"], kind="stable").index[:top]:
+            row = group.loc[at]
+            found.append(_choice(study, row) | {measure: float(values[at]), "slower_share": float(slower[at])})
     return found
+
+
+def _choice(study: Study, row: "pd.Series[Any]") -> dict[str, Any]:
+    """Return a case's number, inputs that vary, step, memory, price of its network and command."""
+    varied = [f"{name}={row[name]}" for name in study.axes if name != "workload" and not pd.isna(row[name])]
+    known = {name: row[name] for name in ("fits", "network_dollars") if not pd.isna(row.get(name))}
+    return {
+        "workload": row["workload"],
+        "case": int(row["case"]),
+        "inputs": ", ".join(varied),
+        "makespan_s": row["makespan_s"],
+        **{name: bool(value) if name == "fits" else float(value) for name, value in known.items()},
+        "run": row["run"],
+    }
 
 
 def failures_of(cases: pd.DataFrame, most: int = 5) -> list[dict[str, Any]]:

@@ -259,10 +259,10 @@ def machine_files(
     }
     machine: dict[str, Any] = {
         "source": f"{where}: NCCL {environment.get('nccl', '')} on {environment['gpus']} GPUs",
-        "startup": "0 us" if found else f"{best.startup_s * 1e6:.4g} us",
-        "startup_source": "in the protocols' own" if found else f"{where}: fit, before the first step",
     }
     if not found:
+        machine["startup"] = f"{best.startup_s * 1e6:.4g} us"
+        machine["startup_source"] = f"{where}: fit, before the first step"
         return {**machine, "dimensions": [dimension]}, None
     dimension["link"] = _LINK
     library = {"name": f"NCCL {environment.get('nccl', '')}", **_library(rows, found, where, best)}

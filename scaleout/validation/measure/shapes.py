@@ -47,6 +47,7 @@ _GEMM: Axes = {
     "N": (512, 2048, 4096, 8192, 14336),
     "K": (512, 2048, 4096, 8192, 14336),
 }
+_GROUPS: Axes = {"groups": (8, 64), "M": (128, 1024, 4096), "N": (2048, 8192), "K": (2048, 8192)}
 _SEQUENCES = (512, 2048, 8192, 32768)
 _ATTENTION: Axes = {"batch": (1, 4), "heads": (8, 32), "seq": _SEQUENCES, "head_dim": (64, 128), "causal": (0, 1)}
 _GROUPED: Axes = {
@@ -65,7 +66,8 @@ GRIDS: Mapping[str, Axes] = {
     "gemm": _GEMM,
     "gemm_fp8": _GEMM,
     "gemm_fp8_rowwise": _GEMM,
-    "grouped_gemm": {"groups": (8, 64), "M": (128, 1024, 4096), "N": (2048, 8192), "K": (2048, 8192)},
+    "grouped_gemm": _GROUPS,
+    "grouped_gemm_fp8": _GROUPS,
     "gemv": {"M": (4096, 16384, 65536), "N": (4096, 8192, 16384)},
     "attention_fwd": _ATTENTION,
     "attention_bwd": _ATTENTION,
@@ -115,6 +117,7 @@ _DTYPES: Mapping[str, tuple[str, ...]] = {
     "gemm": ("bf16", "fp16", "fp32", "tf32"),
     "gemm_fp8": ("fp8_e4m3",),
     "gemm_fp8_rowwise": ("fp8_e4m3",),
+    "grouped_gemm_fp8": ("fp8_e4m3",),
     "adamw_unfused": ("fp32",),
     "adamw_fused": ("fp32", "bf16"),
     "accumulate_fp32": ("fp32",),

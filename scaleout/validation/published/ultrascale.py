@@ -15,15 +15,19 @@ RMSNorm in Triton, SiLU and product apart, sharded cross entropy in fp32, PyTorc
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import load_topology
+from scaleout.study.search.cost import PlanCosts, plan_costs_of
+from scaleout.study.search.stages import Ledger, contents_of, stages_of
 from scaleout.validation.measured.rows import Case, Family, Row, simulated, workload_of
-from scaleout.workloads.config import layered
-from scaleout.workloads.memory.reserved import reserved_bytes
+from scaleout.workloads.families.transformer import Transformer
+from scaleout.workloads.memory import Ledger as Held
+from scaleout.workloads.memory.reserved import Pace, reserved_bytes
+from scaleout.workloads.pipeline import Action
 
 _NANOTRON: Mapping[str, Any] = {
     "kind": "transformer",
@@ -53,25 +57,39 @@ _ROOM_BYTES = 76 * 2**30
 70, and of those that crashed with numbers the largest had 77."""
 _DECIDES = 0.8
 """Of the room: a run that crashed with less reserved crashed for another reason, of which the table has several."""
+_SLOWEST = 1.5
+"""What the slowest of several hosts needs over another: a call costs one of two amounts (docs/models/host-issue.md)."""
+_LAYER_S, _LAYER_OF_RANK_S = 4.7e-3, 2.03e-3
+"""What a layer and micro-batch takes the host of a pipeline over nodes, and for each tensor-parallel rank: a line
+through the medians of the table's runs of 1 and 2 sequences, 8.7, 12.6 and 20.9 ms at 2, 4 and 8 ranks; cause not
+found."""
 
 
-def stages_of(layers: int, layer_cost: int, head_cost: int, stages: int) -> list[int]:
-    """Return the layers of each stage as nanotron cuts them: a stage ends behind what exceeds its share of all cost."""
+def layers_of_stages(layers: int, layer_cost: int, head_cost: int, stages: int, *, at_share: bool = False) -> list[int]:
+    """Return the layers of each stage as nanotron cuts them: a stage ends behind what exceeds its share of all cost.
+
+    With `at_share` a stage ends as well where a layer ends just at its share.
+    """
     total, counts, stage = layers * layer_cost + head_cost, [0] * stages, 0
     for number in range(1, layers + 1):
         counts[stage] += 1
-        if number * layer_cost * stages > total * (stage + 1):
+        if number * layer_cost * stages + at_share > total * (stage + 1):
             stage += 1
     return counts
 
 
 def _pipeline(row: Row) -> dict[str, Any]:
-    """Return the keys of a row's pipeline; a layer's cost is that of its weights, the head's that of its own."""
+    """Return the keys of a row's pipeline; a layer's cost is that of its weights, the head's that of its own.
+
+    A layer of 1B ends just at the share of a stage of two and of four. The code that was read, which polls, puts it on
+    that stage. Runs that do not poll are of another version: they hold less by the layer behind it (which half of the
+    table's memory says, 79% of 113 runs against 3% of 32).
+    """
     stages, hidden = row.count("pp"), row.count("hidden")
     if stages == 1:
         return {}
     layer_cost, head_cost = (4 * hidden + 3 * row.count("intermediate")) * hidden, row.count("vocab") * hidden
-    counts = stages_of(row.count("layers"), layer_cost, head_cost, stages)
+    counts = layers_of_stages(row.count("layers"), layer_cost, head_cost, stages, at_share=not _never_ahead(row))
     return {"pipeline_parallel": stages, "pipeline_schedule": "1f1b", "stage_layers": counts}
 
 
@@ -101,7 +119,7 @@ def step(row: Row, machine: Machine) -> Case:
 
 def memory(row: Row, machine: Machine) -> Case:
     """What the first stage reserves."""
-    return Case(row.number("memory_gib") * 2**30, partial(_reserved_bytes, row, machine), "memory")
+    return Case(row.number("memory_gib") * 2**30, lambda: min(_reserved_bytes(row, machine), _ROOM_BYTES), "memory")
 
 
 def fits(row: Row, machine: Machine) -> Case:
@@ -109,25 +127,75 @@ def fits(row: Row, machine: Machine) -> Case:
     return Case(float(row.values["status"] == "ok"), lambda: float(_reserved_bytes(row, machine) <= _ROOM_BYTES), "fit")
 
 
+def _job(row: Row, machine: Machine) -> Transformer:
+    job = workload_of(workload_values(row), row, machine)
+    assert isinstance(job, Transformer)
+    return job
+
+
+def _held_bytes(job: Transformer) -> float:
+    """Return the parameters, gradients, states and activations of the first stage: less it cannot reserve."""
+    held = Held.of(job).bytes_of(0)
+    return sum(held[kind] for kind in ("parameters", "gradients", "optimizer_states", "activations"))
+
+
 def _reserved_bytes(row: Row, machine: Machine) -> float:
-    job = layered(workload_of(workload_values(row), row, machine), wants="these are transformers")
-    return reserved_bytes(job, 0, ahead=_ahead(row))
+    job = _job(row, machine)
+    return reserved_bytes(job, _pace(row, job, machine), _ROOM_BYTES)
 
 
-def _ahead(row: Row) -> float:
-    """How far the host is ahead of the GPU: not where it polls or on 64 nodes, where every run was slow.
+def _pace(row: Row, job: Transformer, machine: Machine) -> Pace:
+    """Say what the passes of the first stage take its host and its GPU, block by block as in a search.
 
-    In pipelines over several nodes a layer took the host 2.3 ms and 0.6 ms for each tensor-parallel rank, from which
-    number of tokens on memory grew; in the others all runs grew.
+    On one stage the host of one of several ranks sets the pace, and that of the first rank, whose memory is known, is
+    likely another one, which goes ahead. In pipelines over nodes hosts need longer. Where they poll, and on 64 nodes,
+    where every run was slow, they are never ahead.
     """
+    costs = _costs(job.num_ranks, machine)
+    host_s, gpu_s = _host_s(job, costs), _gpu_s(job, costs)
     stages, tensor, nodes = row.count("pp"), row.count("tp"), row.count("nodes")
-    if "slow_mode" in row.values.get("flags", ()) or (stages == 1 and nodes >= 64):
-        return 0.0
-    if stages == 1 or nodes == 1:
-        return 1.0
-    parameters = (4 * row.count("hidden") + 3 * row.count("intermediate")) * row.count("hidden")
-    gpu_s = 6 * parameters * row.count("seq") * row.count("mbs") / (tensor * 450e12)
-    return min(max((gpu_s / (2.3e-3 + 0.6e-3 * tensor) - 0.8) / 0.4, 0.0), 1.0)
+    if stages > 1 and nodes > 1 and tensor > 1:
+        slow_s = (_LAYER_S + _LAYER_OF_RANK_S * tensor) * job.layers_of_stage[0]
+        host_s = _at_least(host_s, tuple(slow_s * each / sum(host_s) for each in host_s))
+    polls = _never_ahead(row)
+    if polls:
+        host_s = _at_least(host_s, tuple(2 * each for each in gpu_s))
+    elif stages == 1 and tensor > 2:
+        gpu_s = _at_least(gpu_s, tuple(_SLOWEST * each for each in host_s))
+    return Pace(host_s, gpu_s, polls)
+
+
+def _never_ahead(row: Row) -> bool:
+    """Whether a run's host polls, or it is one of 64 nodes, where every run was slow."""
+    return "slow_mode" in row.values.get("flags", ()) or row.count("nodes") >= 64
+
+
+def _at_least(these: tuple[float, ...], those: tuple[float, ...]) -> tuple[float, float]:
+    forward, backward = map(max, these, those)
+    return forward, backward
+
+
+_PASSES = (Action.FORWARD, False), (Action.BACKWARD, True)
+
+
+def _gpu_s(job: Transformer, costs: PlanCosts) -> tuple[float, float]:
+    first = stages_of(job, costs)[0]
+    forward, backward = (first.actions[action].total_s for action, _ in _PASSES)
+    return forward, backward
+
+
+def _host_s(job: Transformer, costs: PlanCosts) -> tuple[float, float]:
+    parts, content = Ledger.of(job, costs).parts, contents_of(job)[0]
+    forward, backward = (
+        costs.start_s(backward=back) + sum(count * costs.host_s(parts[kind].works[action]) for kind, count in content)
+        for action, back in _PASSES
+    )
+    return forward, backward
+
+
+def _costs(num_ranks: int, machine: Machine) -> PlanCosts:
+    part = machine.of(num_ranks)
+    return plan_costs_of(part.topology, part.device)
 
 
 _CASES: Mapping[str, Callable[[Row, Machine], Case]] = {"step": step, "memory": memory, "fits": fits}
@@ -146,9 +214,17 @@ def _runs(row: Row) -> list[Row]:
         if row.values.get("memory_gib") is not None:
             rows += [row.derived("memory", group=name, measured="memory")]
             rows += [row.derived("fits", group="Ultra-Scale", measured="fits")]
-    elif status == "crashed" and _reserved_bytes(row, _machine()) > _DECIDES * _ROOM_BYTES:
+    elif status == "crashed" and _near_room(row):
         rows += [row.derived("fits", group="Ultra-Scale", measured="fits")]
     return rows
+
+
+def _near_room(row: Row) -> bool:
+    """Whether memory decides about a run that crashed; what must be held says so alone where it is much or little."""
+    held = _held_bytes(_job(row, _machine()))
+    return held > _DECIDES * _ROOM_BYTES or (
+        held > 0.2 * _ROOM_BYTES and _reserved_bytes(row, _machine()) > _DECIDES * _ROOM_BYTES
+    )
 
 
 _HOME = ("h100-p5", "p5-64")

@@ -95,7 +95,9 @@ class Axes:
 
     def number(self, axis: str) -> int:
         """Return the index of an axis's family in the program."""
-        return self._number(axis, axis, partial(self.workload.mesh.groups, axis))
+        if axis in self._makers:
+            return self._makers[axis][0]
+        return self._number(axis, axis, partial(self._mesh.groups, axis))
 
     def expert_family(self, name: str, size: int) -> int:
         """Return a family along the expert axis: `expert`, or its cut into groups of neighbours or across those.
@@ -110,7 +112,7 @@ class Axes:
 
     def at(self, name: str, pipeline_ranks: Sequence[Sequence[int]]) -> int:
         """Return the family that has, of each pipeline, a group for each list of pipeline ranks."""
-        return self._number(name, "pipeline", partial(self.workload.mesh.at, name, pipeline_ranks))
+        return self._number(name, "pipeline", partial(self._mesh.at, name, pipeline_ranks))
 
     def dense(self) -> GradientSync:
         """Say who shares the parameters that are no expert's."""
@@ -121,12 +123,16 @@ class Axes:
         if not self.workload.has_experts:
             return self.dense()
         axis = "expert_replica" if self.workload.context_parallel > 1 else "expert_data"
-        return self._sharing(axis, self.workload.mesh.degree(axis) if self.workload.zero else 1)
+        return self._sharing(axis, self._mesh.degree(axis) if self.workload.zero else 1)
+
+    @cached_property
+    def _mesh(self) -> Mesh:
+        return self.workload.mesh
 
     @cached_property
     def site(self) -> tuple[Mesh, int]:
         """What decides where the families' groups lie: the mesh, and over how many ranks states are sharded."""
-        return self.workload.mesh, self.workload.sharding
+        return self._mesh, self.workload.sharding
 
     @cached_property
     def sharing(self) -> Mapping[str, GradientSync]:
@@ -134,7 +140,7 @@ class Axes:
         return {"dense": self.dense(), "experts": self.experts()}
 
     def _sharing(self, axis: str, shard: int) -> GradientSync:
-        mesh = self.workload.mesh  # makers of families refer to it alone: without cycles all is freed at once
+        mesh = self._mesh  # makers of families refer to it alone: without cycles all is freed at once
         degree = mesh.degree(axis)
         if degree == 1 or shard in (1, degree):
             return GradientSync(self.number(axis) if degree > 1 else 0, degree, sharded=shard > 1)

@@ -7,6 +7,7 @@ as much, the ranks stay as many; otherwise the change needs more ranks, and says
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 from pydantic import ValidationError
@@ -45,8 +46,8 @@ def advise(workload: LayeredModel, capacity_bytes: float) -> list[Advice]:
     """Say what would make a job fit into the memory of its devices; nothing if it fits.
 
     Single changes that help, those that fit on fewest ranks first, of each kind the smallest that fits or else the one
-    that helps most. If none fits on as many ranks as the job has, several that do so together come last, if any do; if
-    none fits at all, several on more ranks.
+    that helps most. If none fits on as many ranks as the job has, several that do so together come last, if any do: two
+    of these, or else those that help most; if none fits at all, several on more ranks.
     """
     now = peak(workload).total_bytes
     if now <= capacity_bytes:
@@ -62,10 +63,20 @@ def advise(workload: LayeredModel, capacity_bytes: float) -> list[Advice]:
     singles = sorted(best.values(), key=lambda advice: (not advice.fits, advice.ranks))
     if singles and singles[0].fits and singles[0].ranks == workload.num_ranks:
         return singles
-    together = _combined(workload, capacity_bytes, more_ranks=False)
+    together = _pair(workload, singles, capacity_bytes) or _combined(workload, capacity_bytes, more_ranks=False)
     if together is None and not (singles and singles[0].fits):
         together = _combined(workload, capacity_bytes, more_ranks=True)
     return singles if together is None else [*singles, together]
+
+
+def _pair(workload: LayeredModel, singles: Sequence[Advice], capacity_bytes: float) -> Advice | None:
+    """Return the first two changes, of different keys and on as many ranks, that fit together; None if none do."""
+    alike = [each.changes for each in singles if each.ranks == workload.num_ranks]
+    for one, other in combinations(alike, 2):
+        found = None if one.keys() & other.keys() else _try(workload, {**one, **other}, capacity_bytes)
+        if found is not None and found.fits:
+            return found
+    return None
 
 
 def _combined(workload: LayeredModel, capacity_bytes: float, *, more_ranks: bool) -> Advice | None:

@@ -1,0 +1,125 @@
+"""What can be changed of a job in a browser, and what choosing a value makes of its inputs.
+
+A change is a choice of prepared values, so that no text from a browser reaches the simulator.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scaleout.api.again import scaled
+from scaleout.api.networks import load_topology
+from scaleout.api.traces import read_trace
+from scaleout.cluster.topology.topology import Topology
+from scaleout.cluster.topology.what_if import names_of
+from scaleout.errors import ScaleoutError
+from scaleout.report.pages.view import Control
+from scaleout.schedule import SCHEDULES
+from scaleout.simulation.options import NETWORKS
+from scaleout.study.sweep.cases import changes_of
+from scaleout.workloads.config import load_workload
+
+Inputs = Mapping[str, Any]
+
+_FACTORS = (0.125, 0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0)
+_BATCHES = (0.25, 0.5, 1.0, 2.0, 4.0)
+_BATCH_KEYS = ("batch_per_replica", "global_batch")
+
+
+@dataclass(frozen=True)
+class Offered:
+    """A control, and what choosing one of its values makes of the inputs."""
+
+    control: Control
+    change: Callable[[Inputs, Any], dict[str, Any]]
+
+
+def offered_of(inputs: Inputs) -> list[Offered]:
+    """Return what can be changed of a job: bandwidths, latencies, batch, schedule and network model."""
+    found = list[Offered]()
+    topology = network_of(inputs)
+    for kind in ("bandwidth", "latency"):
+        for key, label in _dimensions(inputs, kind, topology) if topology is not None else ():
+            found.append(_factors(key, f"{kind} of {label}", _scaling(key)))
+    found += _batches(inputs)
+    if "collective" not in inputs:
+        now = (
+            tuple(inputs.get("schedule") or ())
+            if not isinstance(inputs.get("schedule"), str)
+            else (inputs["schedule"],)
+        )
+        choices = [now, *((name,) for name in SCHEDULES if (name,) != now)]
+        labels = [", ".join(now) or "the workload's", *(name for name in SCHEDULES if (name,) != now)]
+        found.append(_choice("schedule", choices, labels, lambda of, to: {**of, "schedule": list(to)}))
+    network = str(inputs.get("network", NETWORKS[0]))
+    if topology is not None and network in NETWORKS:
+        models = [network, *(name for name in NETWORKS if name != network)]
+        found.append(_choice("network model", models, models, lambda of, to: {**of, "network": to}))
+    return found
+
+
+def _setting(key: str) -> Callable[[Inputs, Any], dict[str, Any]]:
+    return lambda of, value: {**of, key: value}
+
+
+def _scaling(key: str) -> Callable[[Inputs, Any], dict[str, Any]]:
+    return lambda of, factor: scaled(of, key, factor)
+
+
+def _choice(name: str, values: Sequence[Any], labels: Sequence[str], change: Callable[..., dict[str, Any]]) -> Offered:
+    return Offered(Control(name, name, tuple(values), tuple(labels), 0, slider=False), change)
+
+
+def _factors(name: str, label: str, change: Callable[..., dict[str, Any]]) -> Offered:
+    labels = tuple(f"{factor:g}x" for factor in _FACTORS)
+    return Offered(Control(name, label, _FACTORS, labels, _FACTORS.index(1.0)), change)
+
+
+def network_of(inputs: Inputs) -> Topology | None:
+    """Return the network of a job with its changes; None where the inputs name none that is known here."""
+    try:
+        name = inputs.get("topology")
+        if name is None and isinstance(inputs.get("workload"), str):
+            name = load_workload(inputs["workload"]).topology
+        given = {key: tuple(each) if isinstance(each, list) else each for key, each in inputs.items()}
+        return load_topology(name, changes_of(given)) if isinstance(name, str) else None
+    except ScaleoutError:
+        return None
+
+
+def _dimensions(inputs: Inputs, kind: str, topology: Topology) -> list[tuple[str, str]]:
+    """Return the key of the inputs that changes each dimension, and what it is called."""
+    given = {key.partition(".")[2]: key for key in inputs if key.startswith(f"{kind}.")}
+    if "all" in given:
+        return [(given["all"], "all dimensions")]
+    found = dict[str, str]()
+    for names, dimension in zip(names_of(topology), topology.dimensions, strict=True):
+        if dimension.size > 1:
+            key = next((given[name] for name in names if name in given), f"{kind}.{names[0]}")
+            found.setdefault(key, f"dimension {names[0]} ({names[1] if len(names) > 1 else dimension.kind})")
+    return list(found.items())
+
+
+def _batches(inputs: Inputs) -> list[Offered]:
+    if "trace" in inputs:
+        if not any(key.startswith("edit.") for key in inputs) and read_trace(inputs["trace"]).is_recording:
+            labels = tuple(f"{factor:g}x" for factor in _BATCHES)
+            control = Control("batch", "batch", _BATCHES, labels, _BATCHES.index(1.0))
+            return [Offered(control, lambda of, to: {**of, "edit.batch": f"{to:g}x"})]
+        return []
+    if not isinstance(inputs.get("workload"), str):
+        return []
+    settings = {key.removeprefix("set."): each for key, each in inputs.items() if key.startswith("set.")}
+    try:
+        workload = load_workload(inputs["workload"], settings)
+    except ScaleoutError:
+        return []
+    for name in _BATCH_KEYS:
+        now = getattr(workload, name, None)
+        if now:
+            sizes = tuple(dict.fromkeys(round(now * factor) for factor in _BATCHES if now * factor >= 1))
+            control = Control(
+                f"set.{name}", name.replace("_", " "), sizes, tuple(f"{n:,}" for n in sizes), sizes.index(now)
+            )
+            return [Offered(control, _setting(f"set.{name}"))]
+    return []
