@@ -3,8 +3,9 @@
 The bytes are those between memory and the SMs, every input read once and every output written once. A multiply-add is
 two FLOPs; only GEMMs and convolutions count. A causal mask halves the FLOPs of attention, and its backward does 2.5
 times the FLOPs of its forward (it recomputes the scores: five GEMMs for two). Indices are int64; a bag's offsets are
-not counted. Knows neither devices nor times. Symbols: s the sizes by name; i bytes of one element of the
-dtype. Source: agrees with every measured row that counts.
+not counted. Knows neither devices nor times.
+
+Symbols: s the sizes by name; i bytes of one element of the dtype. Source: agrees with every measured row that counts.
 """
 
 import functools
@@ -251,9 +252,8 @@ OPERATIONS: Mapping[str, Operation] = {
     # GEMMs. gemm: (M, K) by (K, N); gemv: an (M, N) matrix by a vector; gemm_fp8 gives bf16.
     "gemm": _gemm(),
     "gemm_fp8": _gemm(result_bytes=2),
-    # With a scale for each row of either operand; for 128 elements of a row and squares of 128, as DeepGEMM.
-    "gemm_fp8_rowwise": _gemm(result_bytes=2, like="gemm_fp8"),
-    "gemm_fp8_blockwise": _gemm(result_bytes=2, like="gemm_fp8"),
+    # Other kernels: with a scale for each row of either operand, or for 128 of its elements (DeepGEMM's).
+    **dict.fromkeys(("gemm_fp8_rowwise", "gemm_fp8_blockwise"), _gemm(result_bytes=2, like="gemm_fp8")),
     # GEMMs of groups with matrices of their own, in one call; _accumulate adds them to fp32 results that are there.
     "grouped_gemm": _gemm(grouped=True, like="gemm"),
     "grouped_gemm_accumulate": _gemm(result_bytes=8, grouped=True, like="gemm"),

@@ -96,7 +96,7 @@ def test_dtype_without_a_peak_is_refused():
         ({"memory_bandwidth": {"value": "1 TB/s", "source": " "}}, "memory_bandwidth.source"),
         ({"memory_bandwidth": {"value": "1 TB", "source": "x"}}, "unknown unit"),
         ({"memory_bandwidth": {"value": 0, "source": "x"}}, "memory_bandwidth.value: Input should be greater than 0"),
-        ({"efficiency_from": "h900"}, "efficiency_from: unknown device 'h900'; did you mean 'h200'?"),
+        ({"efficiency_from": "h900"}, "efficiency_from: unknown device 'h900'; did you mean 'h800'?"),
         ({"memory_bandwidth": {"value": 2039, "source": "x"}}, "2039 has no unit, and is to be a bandwidth"),
         ({"peak_flops": {"fp31": {"value": "1 FLOP/s", "source": "x"}}}, "unknown dtype 'fp31'; did you mean 'fp32'"),
         (

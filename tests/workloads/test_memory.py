@@ -37,8 +37,10 @@ def workload(keys):
 # ---- Shipped jobs
 
 PAPERS = {"future-10t", "future-1t", "llama-large", "llama-medium", "mega-gpt-2", "mt-nlg", "palm", "t-nlg"}
-PAPERS |= {"deepseek-v3-h800"}
-"""Jobs of papers that do not fit, as their files say; DeepSeek-V3 fitted, by recompute that is not modelled."""
+"""Jobs of papers that do not fit, as their files say."""
+
+UNWRITTEN = {"deepseek-v3-h800"}
+"""Jobs that ran, and that do not fit here, as their files say: what they keep less of is not written."""
 
 PLAINEST = {"llama-3-8b", "llama-3-70b", "mixtral-8x7b"}
 """Models with the plainest plan, which fits with zero 1, as their files say."""
@@ -49,7 +51,7 @@ def test_shipped_jobs_fit_their_device_but_those_that_say_so(name):
     job = load_workload(name)
     if isinstance(job, LayeredModel):
         capacity_bytes = load_device(job.device).memory_bytes
-        assert (peak(job).total_bytes > capacity_bytes) == (name in PAPERS | PLAINEST)
+        assert (peak(job).total_bytes > capacity_bytes) == (name in PAPERS | PLAINEST | UNWRITTEN)
         assert name not in PLAINEST or peak(load_workload(name, {"zero": 1})).total_bytes <= capacity_bytes
 
 

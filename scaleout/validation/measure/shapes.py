@@ -18,8 +18,7 @@ NOT_MEASURED = frozenset(
     """
     attention_triton_fwd attention_triton_bwd attention_window_fwd attention_window_bwd
     add_fused_fwd add_fused_bwd merge_partials_fwd merge_partials_bwd grouped_gemm_accumulate list_copy
-    adagrad embedding_adagrad_sparse product_fwd product_bwd
-    gemm_fp8_blockwise grouped_gemm_fp8_accumulate
+    gemm_fp8_blockwise grouped_gemm_fp8_accumulate adagrad embedding_adagrad_sparse product_fwd product_bwd
     """.split()  # noqa: SIM905 - a list of strings hides them
 )
 """Operations of other software, such as Triton, DeepGEMM, DeepSpeed and FBGEMM, which are not measured here."""
@@ -48,6 +47,7 @@ _GEMM: Axes = {
     "N": (512, 2048, 4096, 8192, 14336),
     "K": (512, 2048, 4096, 8192, 14336),
 }
+_GROUPS: Axes = {"groups": (8, 64), "M": (128, 1024, 4096), "N": (2048, 8192), "K": (2048, 8192)}
 _SEQUENCES = (512, 2048, 8192, 32768)
 _ATTENTION: Axes = {"batch": (1, 4), "heads": (8, 32), "seq": _SEQUENCES, "head_dim": (64, 128), "causal": (0, 1)}
 _GROUPED: Axes = {
@@ -66,7 +66,8 @@ GRIDS: Mapping[str, Axes] = {
     "gemm": _GEMM,
     "gemm_fp8": _GEMM,
     "gemm_fp8_rowwise": _GEMM,
-    "grouped_gemm": {"groups": (8, 64), "M": (128, 1024, 4096), "N": (2048, 8192), "K": (2048, 8192)},
+    "grouped_gemm": _GROUPS,
+    "grouped_gemm_fp8": _GROUPS,
     "gemv": {"M": (4096, 16384, 65536), "N": (4096, 8192, 16384)},
     "attention_fwd": _ATTENTION,
     "attention_bwd": _ATTENTION,
@@ -116,6 +117,7 @@ _DTYPES: Mapping[str, tuple[str, ...]] = {
     "gemm": ("bf16", "fp16", "fp32", "tf32"),
     "gemm_fp8": ("fp8_e4m3",),
     "gemm_fp8_rowwise": ("fp8_e4m3",),
+    "grouped_gemm_fp8": ("fp8_e4m3",),
     "adamw_unfused": ("fp32",),
     "adamw_fused": ("fp32", "bf16"),
     "accumulate_fp32": ("fp32",),
