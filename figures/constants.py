@@ -25,7 +25,7 @@ from scaleout.validation import papers
 
 ROOT = Path(__file__).parents[1]
 MACHINES = {
-    "fused": ("traces/mi210/device.yaml", "topologies/mi210-node.yaml", "topologies/mi210-pair.yaml",
+    "fused": ("traces/mi210/device.yaml", "topologies/rccl/mi210.yaml", "topologies/mi210-pair.yaml",
               "topologies/torus-8x16.yaml"),
     "t3": ("traces/t3-gpu*/device.yaml", "topologies/t3-ring-*.yaml"),
     "centauri": ("traces/a100-80g/device.yaml", "topologies/a100-cluster-*.yaml"),

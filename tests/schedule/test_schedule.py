@@ -107,7 +107,10 @@ def test_an_unknown_schedule_names_the_nearest():
     program = Program("empty", (GraphBuilder().build(),), np.zeros(2, np.int64), ())
     with pytest.raises(ConfigError) as caught:
         apply_schedule(program, "overlap+fuse")
-    assert str(caught.value) == "unknown schedule 'fuse'; did you mean 'fused'? (join several with '+')"
+    assert (
+        str(caught.value)
+        == "unknown schedule 'fuse'; did you mean 'fused' or 'fused-oblivious'? (join several with '+')"
+    )
 
 
 # ---- Worked by hand

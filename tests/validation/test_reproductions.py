@@ -113,7 +113,7 @@ def test_as_many_claims_are_met_as_documented_and_every_miss_says_why(paper, met
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(ConfigError, match=r"unknown paper or claim 'F15'; did you mean 'F15-mean'\?"):
+    with pytest.raises(ConfigError, match=r"unknown paper or claim 'F15'; did you mean 'F15-charged' or 'F15-mean'\?"):
         reproduce(["F15"])
 
 

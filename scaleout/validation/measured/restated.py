@@ -48,13 +48,6 @@ RESTATED = (
         keys=_EAGER,
     ),
     Restated(
-        "NVIDIA/dgxc-benchmarking at 8f5cbb3",
-        "Megatron-Core 0.10, which NeMo 24.12 has, lays experts out over tensor-, context- and data-parallel ranks "
-        "together, over as many for each expert as tensor-parallel ones (CHANGELOG.md, MoE Parallel Folding)",
-        changes={"expert_tensor_parallel": 4},
-        where={"kind": "moe", "tensor_parallel": 4, "sequence_parallel": True},
-    ),
-    Restated(
         "arXiv:2504.14960",
         f"CUDA graphs are off by default (Megatron Core, training/arguments.py), {_GRAPHS}",
         keys=_EAGER,

@@ -19,8 +19,8 @@ def distinct(places: int, experts: int, chosen: int) -> float:
 
     Every choice of k of E experts is as likely as any other.
 
-    >>> distinct(2, 4, 2)  # of 6 choices 2 lie in one place
-    1.6666666666666665
+    >>> round(distinct(2, 4, 2), 3)  # of 6 choices 2 lie in one place
+    1.667
     """
     return places * (1 - math.comb(experts - experts // places, chosen) / math.comb(experts, chosen))
 
