@@ -231,7 +231,7 @@ class Library:
     # kind of collective to the algorithms that `auto` chooses from; from all if it is not there
     algorithms: tuple[tuple[str, tuple[str, ...]], ...] = ()
     source: str = ""  # where the numbers come from
-    # time to start any call, before what its protocol adds: its launch, and the meeting of its ranks
+    # time to start any call, before what its protocol adds: its launch, and the arrival of its ranks
     startup_s: float = 0.0
     resource_use: ResourceUse | None = None  # what its collectives take from a device; without it they take nothing
     # whether a call returns to the host when it is done, so that nothing is concurrent with it
@@ -333,7 +333,7 @@ class LibraryFile(validated.Config):
     name: str = Field(description="the library and its version")
     source: str = Field(description="where the numbers are from")
     startup: Seconds = Field(
-        default=0.0, description="of any call, before its protocol's: its launch and the meeting of its ranks"
+        default=0.0, description="of any call, before its protocol's: its launch and the arrival of its ranks"
     )
     startup_source: str = Field(default="", description="where startup is from")
     contention: ResourceUse | None = Field(
