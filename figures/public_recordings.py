@@ -55,11 +55,10 @@ def recordings(shared: Path) -> Iterator[tuple[str, tuple[Path, ...]]]:
 def kernels_in(paths: Sequence[Path]) -> int:
     """Count the kernels in the files of a recording, by their category alone."""
     return sum(
-        str(event.get("cat", "")).lower() == "kernel"
+        event.category == "kernel"
         for found in recorded_files(paths)
         if "nodes" not in found.content
         for event in (found.content["traceEvents"] if isinstance(found.content, dict) else found.content)
-        if event.get("ph") == "X"
     )
 
 
