@@ -25,6 +25,20 @@ def offsets_of(sizes: Ints | Indices) -> Ints:
     return offsets
 
 
+def distinct(*columns: Ints | Floats) -> tuple[Ints, Ints]:
+    """Return the first of all rows that are alike, in the order of their values, and which of these each row is, (N,).
+
+    >>> [each.tolist() for each in distinct(np.array([7, 5, 7]))]
+    [[1, 0], [1, 0, 1]]
+    """
+    order = np.lexsort(columns[::-1])
+    is_first = np.ones(len(order), bool)
+    is_first[1:] = np.any([np.diff(column[order]) != 0 for column in columns], axis=0)
+    kinds = np.empty(len(order), np.int64)
+    kinds[order] = np.cumsum(is_first) - 1
+    return order[is_first], kinds
+
+
 def narrow(offsets: Ints) -> Ints | Indices:
     """Return offsets in half of the memory, where they are small enough."""
     return offsets.astype(np.int32) if offsets[-1] <= np.iinfo(np.int32).max else offsets

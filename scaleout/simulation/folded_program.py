@@ -20,6 +20,7 @@ from scaleout.network.flow.demand import Group
 from scaleout.program.graph import COLLECTIVES, FLOAT_COLUMNS, NONE, ExecutionGraph, Ints, NodeKind
 from scaleout.program.operations import TimeSource
 from scaleout.program.program import Program
+from scaleout.simulation.columns import distinct
 from scaleout.simulation.fold import FoldedFamily, Folding
 
 _AGREED = ("collective", "bytes", "slices")
@@ -115,13 +116,7 @@ class FoldedProgram:
         for index, name in enumerate(columns):
             if name in FLOAT_COLUMNS:
                 values[index] = np.unique(values[index], return_inverse=True)[1]
-        keys = [instances.family, instances.group_class, instances.size_bytes, *values]
-        order = np.lexsort(keys[::-1])
-        is_first = np.ones(len(order), bool)
-        is_first[1:] = np.any([np.diff(key[order]) != 0 for key in keys], axis=0)
-        kinds = np.empty(len(order), np.int64)
-        kinds[order] = np.cumsum(is_first) - 1
-        return order[is_first], kinds
+        return distinct(instances.family, instances.group_class, instances.size_bytes, *values)
 
     def groups_of(self, instance: CollectiveInstance) -> tuple[Group, ...]:
         """Return all groups that an instance stands for; the same object for the same ones."""
@@ -270,10 +265,13 @@ def describe(graph: ExecutionGraph, node: int) -> str:
 RECORDED = "recorded"
 """In the place of an algorithm, for communication whose time was recorded."""
 
+RECORDED_SOURCES = (TimeSource.RECORDED, TimeSource.SCALED)
+"""Sources of times of communication that are recorded, or scaled from these, and not the network's."""
+
 
 def is_recorded(graph: ExecutionGraph, node: int) -> bool:
-    """Whether communication takes the time that was recorded, or that was scaled from it, and not the network's."""
-    return int(graph.time_source[node]) in (TimeSource.RECORDED, TimeSource.SCALED)
+    """Whether communication takes a time of `RECORDED_SOURCES`."""
+    return int(graph.time_source[node]) in RECORDED_SOURCES
 
 
 def transfer_of(kind: str, size_bytes: float) -> tuple[str, float]:

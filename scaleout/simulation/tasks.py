@@ -1,159 +1,27 @@
 """A folded program to the tasks of the engine: durations, streams, dependencies, and the ports that tasks hold.
 
-Collectives and messages become instances with ports; receives are matched with their sends. What links or shared
-devices time has no duration of its own, and is registered with them. Knows no order: the engine says when tasks start.
-
-A put is a message that is part of a collective. Under alpha-beta it costs its share of the whole collective, so that
-all puts together are no faster than it.
+Collectives and messages become instances with ports. What links or shared devices time has no duration of its own, and
+is registered with them. Knows no order: the engine says when tasks start.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from scaleout.cluster.topology.communication_library import ResourceUse
-from scaleout.cluster.topology.peers import check_peer, named_back, peer_of
-from scaleout.errors import GraphError, SimulationError
-from scaleout.network.alpha_beta.cost import CollectiveCost, one_sided
-from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
+from scaleout.errors import GraphError
+from scaleout.network.alpha_beta.cost import CollectiveCost
+from scaleout.program.graph import NONE, Bools, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
 from scaleout.program.operations import Kernel
 from scaleout.simulation.columns import NOTHING_SHARED, Indices, Sharing, Tasks, narrow, offsets_of
 from scaleout.simulation.folded_program import CollectiveInstance, CollectiveInstances, FoldedProgram
+from scaleout.simulation.messages import Messages, messages_of
 from scaleout.simulation.result import Served
 
 if TYPE_CHECKING:
     from scaleout.network.flow.instances import LinkNetwork
-
-
-@dataclass(frozen=True)
-class Message:
-    """A message between two classes of ranks: the tasks at its ends, what it costs, and two ranks that stand for all.
-
-    Along a group both ends must have arrived before it starts (`rendezvous`), as in NCCL. A message that names ranks is
-    sent at once, and its receive is done when it arrives. A put holds the ports of both ends `along` dimensions; its
-    receive, a buffer that is registered beforehand, waits for nothing.
-    """
-
-    send: int
-    receive: int
-    size_bytes: float
-    ranks: tuple[int, int]
-    cost: CollectiveCost
-    rendezvous: bool
-    put: bool = False
-    along: tuple[int, ...] = ()
-
-
-_Ends = tuple[int, int, int, int, int]
-"""What the two ends of a message agree on: the classes of sender and receiver, the family that names them, the tag, and
-without a family which of the ranks that the sender names it is for."""
-
-
-def messages_of(folded: FoldedProgram) -> list[Message]:
-    """Match each receive with the send of the same tag, in order, and cost the message.
-
-    Raises
-    ------
-    GraphError
-        If a message names a rank that the program does not have, or a group that its rank is not in.
-    SimulationError
-        If a message lacks an end, or its ends do not agree on its size.
-    """
-    sends: dict[_Ends, list[int]] = defaultdict(list)
-    receives: dict[_Ends, list[int]] = defaultdict(list)
-    peers: dict[int, tuple[int, int]] = {}
-    begins: dict[tuple[int, int, int], int] = {}  # class, group and tag to the first node that sends
-    class_of_rank, back = folded.folding.class_of_rank.tolist(), named_back(folded.program)
-    for number, graph in enumerate(folded.graphs):
-        rank = int(folded.folding.representative[number])
-        nodes, ranks_of = np.flatnonzero(graph.kind > NodeKind.COLLECTIVE), dict[tuple[int, int], int]()
-        columns = (column[nodes].tolist() for column in (graph.kind, graph.tag, graph.group, graph.peer))
-        for node, kind, tag, group, further in zip(nodes.tolist(), *columns, strict=True):
-            if (group, further) not in ranks_of:
-                ranks_of[group, further] = peer_of(folded.program, rank, graph, node)
-                check_peer(folded.program, ranks_of[group, further], folded.name(number, node))
-            peer, task = ranks_of[group, further], folded.offsets[number] + node
-            index = further if group == NONE else NONE
-            if kind == NodeKind.RECV:
-                if group == NONE:
-                    index = rank if folded.program.peers is None else int(back[rank, index])
-                receives[class_of_rank[peer], number, group, tag, index].append(task)
-                continue
-            sends[number, class_of_rank[peer], group, tag, index].append(task)
-            begins.setdefault((number, group, tag), node)
-            peers[task] = rank, peer
-    messages: list[Message] = []
-    puts: list[tuple[tuple[int, ...], Message]] = []
-    for key in sorted(sends.keys() | receives.keys()):
-        sent, received = sends[key], receives[key]
-        if len(sent) != len(received):
-            raise _unmatched(folded, sent, received)
-        for piece, (send, receive) in enumerate(zip(sent, received, strict=True)):
-            number, node = folded.locate(send)
-            size_bytes, ends = _size_of(folded, (number, node), folded.locate(receive)), peers[send]
-            if folded.graphs[number].collective[node] == NONE:
-                cost = folded.message_cost(number, node, size_bytes, ends)
-                messages.append(Message(send, receive, size_bytes, ends, cost, rendezvous=key[2] != NONE))
-            else:
-                cost, along = _share(folded, number, node, ends)
-                message = Message(send, receive, size_bytes, ends, cost, rendezvous=True, put=True, along=along)
-                puts.append(((begins[number, *key[2:4]], *_turn(folded, message, key[2], piece)), message))
-    return messages + [message for _, message in sorted(puts, key=lambda put: put[0])]
-
-
-def _unmatched(folded: FoldedProgram, sent: list[int], received: list[int]) -> SimulationError:
-    lonely = max(sent, received, key=len)[min(len(sent), len(received))]
-    number, node = folded.locate(lonely)
-    rank, graph = int(folded.folding.representative[number]), folded.graphs[number]
-    peer = peer_of(folded.program, rank, graph, node)
-    source, destination = (rank, peer) if len(sent) > len(received) else (peer, rank)
-    return SimulationError(
-        f"{folded.name(number, node)}: rank {source} sends {len(sent)} messages to rank {destination} with tag "
-        f"{graph.tag[node]}, which receives {len(received)}; every send needs its receive"
-    )
-
-
-def _turn(folded: FoldedProgram, message: Message, group: int, piece: int) -> tuple[int, ...]:
-    """Order of a collective's puts at a port, the same folded and unfolded: by receiver, slice and sender."""
-    members = folded.program.groups[group].of(message.ranks[0])
-    source, destination = (members.index(rank) for rank in message.ranks)
-    return destination, piece, source
-
-
-def _share(
-    folded: FoldedProgram, number: int, node: int, ends: tuple[int, int]
-) -> tuple[CollectiveCost, tuple[int, ...]]:
-    """Cost of a put: of its collective's bytes, its share of what leaves a rank; and the collective's dimensions."""
-    graph, group = folded.graphs[number], int(folded.graphs[number].group[node])
-    members = len(folded.program.groups[group].of(ends[0]))
-    if ends[0] == ends[1]:
-        return CollectiveCost(0.0, 0.0), ()
-    family = folded.folding.families[group]
-    group_class = int(family.class_of_group[family.group_of_rank[ends[0]]])
-    whole = folded.cost_among(family, group_class, COLLECTIVES[graph.collective[node]], _whole_bytes(graph, node))
-    share = members / (members - 1) / int(graph.slices[node])
-    put = replace(whole, serialization_s=whole.serialization_s * share)
-    return one_sided(put, float(graph.duration_s[node])), family.dimensions_of_class[group_class]
-
-
-def _whole_bytes(graph: ExecutionGraph, node: int) -> float:
-    """Bytes of the collective that a put is part of: of all puts with its tag."""
-    alike = (graph.kind == NodeKind.SEND) & (graph.group == graph.group[node]) & (graph.tag == graph.tag[node])
-    return float(graph.bytes[alike].sum())
-
-
-def _size_of(folded: FoldedProgram, send: tuple[int, int], receive: tuple[int, int]) -> float:
-    """Bytes of a message, on which both ends must agree."""
-    sent, received = (int(folded.graphs[number].bytes[node]) for number, node in (send, receive))
-    if sent != received:
-        raise SimulationError(
-            f"{folded.name(*send)} sends {sent} B and {folded.name(*receive)} receives {received} B of the "
-            f"same message; give both ends the same size"
-        )
-    return float(sent)
 
 
 def tasks_of(
@@ -177,36 +45,34 @@ def tasks_of(
     served_by[instances.tasks] = np.array([number_of[cost.served_by] for cost in costs], np.int16)[of_task]
     instance_of[instances.tasks] = np.repeat(np.arange(len(sizes)), sizes)
     laid = _Laid(folded, len(sizes), use, duration_s, occupancy_s, *_dependencies(folded), instance_of)
-    _add_messages(laid, links)
-    sharing = NOTHING_SHARED if use is None else _share_devices(laid, instances, costs, of_instance, use)
-    user_offsets, users = _with_receives(laid)
+    messages = messages_of(folded)
+    added = _add_messages(laid, messages, links)
+    sharing = NOTHING_SHARED if use is None else _share_devices(laid, added, instances, (costs, of_instance), use)
+    user_offsets, users = _with_receives(laid, messages)
     occupancy_s = duration_s if (duration_s == occupancy_s).all() else occupancy_s  # in memory once
-    row_sizes, rows = _rows([cost.ports for cost in costs], of_instance, laid.ports, len(sharing.kernel_instance))
+    row_of = np.concatenate([
+        of_instance, added.row + len(costs), np.full(len(sharing.kernel_instance), len(costs), np.int64)
+    ])  # fmt: skip
+    row_sizes, ports = _rows([*(cost.ports for cost in costs), *added.ports], row_of)
     tasks = Tasks(
         duration_s, occupancy_s, _streams(folded), folded.column("priority"), user_offsets, users, laid.counts,
         instance_of,
-        np.concatenate([np.array([cost.size for cost in costs], np.int64)[of_instance], laid.sizes,
+        np.concatenate([np.array([cost.size for cost in costs], np.int64)[of_instance], added.sizes,
                         np.ones(len(sharing.kernel_instance), np.int64)]).astype(np.int64),
-        offsets_of(row_sizes), rows.astype(np.int64),
-        _rows([cost.port_s for cost in costs], of_instance, laid.port_s, len(sharing.kernel_instance))[1],
+        offsets_of(row_sizes), ports.astype(np.int64),
+        _rows([*(cost.port_s for cost in costs), *added.port_s], row_of)[1],
         folded.column("issue_s"),
     )  # fmt: skip
     return tasks, sharing, Served(served_by, tuple(number_of))
 
 
-def _rows(
-    kinds: Sequence[Sequence[float]], of_instance: Ints, more: Sequence[Sequence[float]], empty: int
-) -> tuple[Ints, Floats]:
-    """Return the rows of instances of some kinds, of more, and of some that are empty, flat, and how long each is."""
-    sizes = np.array([len(row) for row in kinds], np.int64)[of_instance]
+def _rows(kinds: Sequence[Sequence[float]], row_of: Ints) -> tuple[Ints, Floats]:
+    """Return how long the row of each instance is, (M,), and all rows, one behind another."""
+    lengths = np.array([len(row) for row in kinds], np.int64)
+    sizes = lengths[row_of]
     flat = np.array([value for row in kinds for value in row], np.float64)
-    firsts = offsets_of(np.array([len(row) for row in kinds], np.int64))[of_instance]
-    at = np.repeat(firsts - offsets_of(sizes)[:-1], sizes) + np.arange(sizes.sum())
-    rest = np.array([value for row in more for value in row], np.float64)
-    return (
-        np.concatenate([sizes, np.array([len(row) for row in more], np.int64), np.zeros(empty, np.int64)]),
-        np.concatenate([flat[at], rest]),
-    )
+    at = np.repeat(offsets_of(lengths)[row_of] - offsets_of(sizes)[:-1], sizes) + np.arange(sizes.sum())
+    return sizes, flat[at]
 
 
 class _Cost(NamedTuple):
@@ -269,9 +135,9 @@ def _held_s(cost: CollectiveCost, along: Sequence[int], serialization_s: float) 
     return tuple(np.inf if share == 1 else share * serialization_s for share in shares)
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class _Laid:
-    """Tasks as they are laid out (see `Tasks`), and what messages add: instances, users and transfers."""
+    """Tasks as they are laid out, see `Tasks`."""
 
     folded: FoldedProgram
     num_collectives: int
@@ -282,45 +148,51 @@ class _Laid:
     users: Indices
     counts: Indices
     instance_of: Indices
-    sizes: list[int] = field(default_factory=list)
-    ports: list[tuple[int, ...]] = field(default_factory=list)
-    port_s: list[tuple[float, ...]] = field(default_factory=list)
-    follows: list[tuple[int, int]] = field(default_factory=list)  # sends and the receives that follow them
-    transfers: list[tuple[int, float, int, int]] = field(default_factory=list)
-    """Instance, isolated time, communicator and number of devices of messages that share devices."""
-    pairs: list[tuple[int, bool]] = field(default_factory=list)
-    """The devices of these, one after another, and whether the message is posted there."""
-    waiting: list[tuple[int, int]] = field(default_factory=list)
-    """Tasks that wait for the other end of one of these transfers, and its pair."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Added:
+    """What messages add: the members of their instances, the rows of ports that these hold, and shared transfers."""
+
+    sizes: Ints  # (A,)
+    row: Ints  # (A,), of `ports`; the first is empty
+    ports: list[tuple[int, ...]]
+    port_s: list[tuple[float, ...]]
+    transfer_instance: Ints  # (T,), these and the following as in `Sharing`
+    lasts_s: Floats  # (T,)
+    communicator: Ints  # (T,)
+    num_devices: Ints  # (T,)
+    pair_device: Ints  # (P,)
+    pair_posted: Bools  # (P,)
+    waiting: Ints  # (W,)
+    waiting_pair: Ints  # (W,)
 
 
 def _share_devices(
-    laid: _Laid, instances: CollectiveInstances, costs: Sequence[_Cost], of_instance: Ints, use: ResourceUse
+    laid: _Laid, added: _Added, instances: CollectiveInstances, kinds: tuple[Sequence[_Cost], Ints], use: ResourceUse
 ) -> Sharing:
     """Let shared devices time kernels, whole collectives and messages; the links end those that they time."""
+    costs, of_instance = kinds
     shared = np.array([cost.is_kernel for cost in costs], bool)[of_instance]
     lasts_s = np.array([np.inf if cost.is_sent else cost.lasts_s for cost in costs], np.float64)[of_instance]
     sizes = np.diff(instances.offsets)
     tasks = instances.tasks[np.repeat(shared, sizes)]
     laid.duration_s[tasks] = laid.occupancy_s[tasks] = np.nan
-    sent = [*zip(*laid.transfers, strict=True)] or [()] * 4
-    pairs = [*zip(*laid.pairs, strict=True)] or [(), ()]
-    waiting = np.array(laid.waiting, np.int64).reshape(-1, 2).T
-    counts = [int(np.count_nonzero(shared)), len(laid.transfers)]
+    counts = [int(np.count_nonzero(shared)), len(added.lasts_s)]
     return Sharing(
-        *_share_kernels(laid),
-        transfer_instance=np.concatenate([np.flatnonzero(shared), sent[0]]).astype(np.int64),
-        lasts_s=np.concatenate([lasts_s[shared], sent[1]]),
+        *_share_kernels(laid, laid.num_collectives + len(added.sizes)),
+        transfer_instance=np.concatenate([np.flatnonzero(shared), added.transfer_instance]),
+        lasts_s=np.concatenate([lasts_s[shared], added.lasts_s]),
         channels=np.repeat([use.num_sms, use.message_sms], counts),
         races=np.repeat([True, False], counts),
-        communicator=np.concatenate([np.full(counts[0], NONE), sent[2]]).astype(np.int64),
-        pair_offsets=offsets_of(np.concatenate([sizes[shared], sent[3]]).astype(np.int64)),
-        pair_device=np.concatenate([np.searchsorted(laid.folded.offsets, tasks, side="right") - 1, pairs[0]]).astype(
-            np.int64
-        ),
-        pair_posted=np.concatenate([np.zeros(len(tasks), bool), np.array(pairs[1], bool)]),
-        waiting=np.concatenate([tasks, waiting[0]]),
-        waiting_pair=np.concatenate([np.arange(len(tasks)), waiting[1] + len(tasks)]),
+        communicator=np.concatenate([np.full(counts[0], NONE), added.communicator]).astype(np.int64),
+        pair_offsets=offsets_of(np.concatenate([sizes[shared], added.num_devices]).astype(np.int64)),
+        pair_device=np.concatenate(
+            [np.searchsorted(laid.folded.offsets, tasks, side="right") - 1, added.pair_device]
+        ).astype(np.int64),
+        pair_posted=np.concatenate([np.zeros(len(tasks), bool), added.pair_posted]),
+        waiting=np.concatenate([tasks, added.waiting]),
+        waiting_pair=np.concatenate([np.arange(len(tasks)), added.waiting_pair + len(tasks)]),
     )
 
 
@@ -343,8 +215,8 @@ def _kinds_of(graph: ExecutionGraph, nodes: Ints, kinds: _Kinds) -> tuple[Ints, 
     return found, kind_of[found]
 
 
-def _share_kernels(laid: _Laid) -> tuple[list[tuple[Kernel | None, float]], Ints, Ints, Ints, Floats]:
-    """Make kernels on devices instances of their own; return what differs of them, and a row for each."""
+def _share_kernels(laid: _Laid, first: int) -> tuple[list[tuple[Kernel | None, float]], Ints, Ints, Ints, Floats]:
+    """Make kernels on devices instances of their own, numbered from `first`; return what differs, and a row of each."""
     kinds: _Kinds = {}
     known: dict[int, tuple[Ints, Ints]] = {}
     orders: dict[tuple[int, ...], Ints] = {}
@@ -363,7 +235,7 @@ def _share_kernels(laid: _Laid) -> tuple[list[tuple[Kernel | None, float]], Ints
         kinds_of.append(known[id(graph)][1])
     sizes = np.array([len(nodes) for nodes in nodes_of[1:]], np.int64)
     tasks = np.concatenate(nodes_of) + np.repeat(np.array(laid.folded.offsets[: len(sizes)], np.int64), sizes)
-    instance = laid.num_collectives + len(laid.sizes) + np.arange(len(tasks))
+    instance = first + np.arange(len(tasks))
     laid.instance_of[tasks] = instance
     laid.duration_s[tasks] = laid.occupancy_s[tasks] = np.nan
     issue_s = laid.folded.column("issue_s")[tasks]
@@ -371,54 +243,64 @@ def _share_kernels(laid: _Laid) -> tuple[list[tuple[Kernel | None, float]], Ints
     return named, instance, np.repeat(np.arange(len(sizes)), sizes), np.concatenate(kinds_of), issue_s
 
 
-def _add_messages(laid: _Laid, links: "LinkNetwork | None") -> None:
-    """Cost messages, and register what links or shared devices time; puts take nothing from kernels."""
-    for message in messages_of(laid.folded):
-        ends = (message.send, message.receive) if message.rendezvous else (message.send,)
-        lasts_s = message.cost.latency_s + message.cost.serialization_s
-        holds_s = message.cost.serialization_s
-        laid.duration_s[message.receive] = laid.occupancy_s[message.receive] = 0.0
-        if not message.rendezvous:
-            laid.follows.append((message.send, message.receive))
-        on_links = links is not None and lasts_s > 0
-        is_shared = laid.resource_use is not None and message.rendezvous and not message.put and lasts_s > 0
-        instance = laid.num_collectives + len(laid.sizes)
-        if links is not None and on_links:
-            source, destination = message.ranks
-            links.register_message(instance, message.size_bytes, source=source, destination=destination)
-            if is_shared:
-                links.pace([instance])
-        if is_shared:
-            _share_message(laid, message, instance, np.inf if on_links else lasts_s)
-        if on_links or is_shared:
-            lasts_s = holds_s = np.nan
-        for task in ends:
-            laid.duration_s[task], laid.occupancy_s[task] = lasts_s, holds_s
-            laid.instance_of[task] = instance if message.rendezvous or on_links else NONE
-        if message.rendezvous or on_links:
-            laid.sizes.append(len(ends))
-            of, to = ([laid.folded.locate(task)[0]] for task in (message.send, message.receive))
-            along = () if on_links else message.along
-            laid.ports.append((*_ports(laid.folded, of, along, _OUT), *_ports(laid.folded, to, along, _IN)))
-            laid.port_s.append(2 * _held_s(message.cost, along, message.cost.serialization_s))
+def _add_messages(laid: _Laid, sent: Messages, links: "LinkNetwork | None") -> _Added:
+    """Time messages, and register what links or shared devices time; puts take nothing from kernels."""
+    rendezvous, takes = sent.rendezvous, sent.lasts_s > 0
+    on_links = takes & (links is not None)
+    is_shared = takes & rendezvous & ~sent.is_put & (laid.resource_use is not None)
+    has_instance = rendezvous | on_links
+    instance = np.where(has_instance, laid.num_collectives + np.cumsum(has_instance) - 1, NONE)
+    if links is not None:
+        for at in np.flatnonzero(on_links).tolist():
+            source, destination = int(sent.source[at]), int(sent.destination[at])
+            links.register_message(
+                int(instance[at]), float(sent.size_bytes[at]), source=source, destination=destination
+            )
+        links.pace(instance[on_links & is_shared].tolist())
+    laid.duration_s[sent.receive] = laid.occupancy_s[sent.receive] = 0.0
+    lasts_s, holds_s = (np.where(on_links | is_shared, np.nan, each) for each in (sent.lasts_s, sent.holds_s))
+    for tasks, which in ((sent.send, slice(None)), (sent.receive, rendezvous)):
+        laid.duration_s[tasks[which]], laid.occupancy_s[tasks[which]] = lasts_s[which], holds_s[which]
+        laid.instance_of[tasks[which]] = instance[which]
+    ports, port_s = list[tuple[int, ...]]([()]), list[tuple[float, ...]]([()])
+    for at, put in enumerate(sent.puts, len(sent) - len(sent.puts)):
+        along = () if on_links[at] else put.along
+        ends = (int(sent.sender[at]),), (int(sent.receiver[at]),)
+        ports.append((*_ports(laid.folded, ends[0], along, _OUT), *_ports(laid.folded, ends[1], along, _IN)))
+        port_s.append(2 * _held_s(put.cost, along, put.cost.serialization_s))
+    row = np.maximum(np.arange(1 - len(sent), 1) + len(sent.puts), 0)
+    return _Added(
+        (1 + rendezvous)[has_instance], row[has_instance], ports, port_s,
+        instance[is_shared], np.where(on_links, np.inf, sent.lasts_s)[is_shared], sent.group[is_shared],
+        *_pairs_of(laid, sent, is_shared),
+    )  # fmt: skip
 
 
-def _share_message(laid: _Laid, message: Message, instance: int, lasts_s: float) -> None:
-    """Let a message hold channels at both ends; a receive that follows nothing was posted before it was needed."""
-    (number, node), (other, _) = laid.folded.locate(message.send), laid.folded.locate(message.receive)
-    posted = not laid.counts[message.receive]
-    devices = {device: posted and device == other for device in sorted({number, other})}
-    ends = [(message.send, number)] + [(message.receive, other)] * (not posted)
-    laid.waiting += [(task, len(laid.pairs) + list(devices).index(device)) for task, device in ends]
-    laid.pairs += devices.items()
-    laid.transfers.append((instance, lasts_s, int(laid.folded.graphs[number].group[node]), len(devices)))
+def _pairs_of(laid: _Laid, sent: Messages, which: Bools) -> tuple[Ints, Ints, Bools, Ints, Ints]:
+    """Let messages hold channels at both ends; a receive that follows nothing was posted before it was needed.
+
+    Return the devices of each message, these one after another, whether it is posted there, the tasks that wait for the
+    other end, and for which device.
+    """
+    ends = np.stack([sent.sender[which], sent.receiver[which]], axis=1)
+    tasks = np.stack([sent.send[which], sent.receive[which]], axis=1)
+    posted = laid.counts[tasks[:, 1]] == 0
+    is_own = np.stack([np.ones(len(ends), bool), ends[:, 0] != ends[:, 1]], axis=1)  # one device may be both ends
+    devices = np.sort(ends, axis=1)
+    num_devices = is_own.sum(axis=1)
+    pair = offsets_of(num_devices)[:-1, None] + (ends > devices[:, :1])
+    waits = np.stack([np.ones(len(ends), bool), ~posted], axis=1)
+    is_posted = posted[:, None] & (devices == ends[:, 1:])
+    return num_devices, devices[is_own], is_posted[is_own], tasks[waits], pair[waits]
 
 
-def _with_receives(laid: _Laid) -> tuple[Ints | Indices, Indices]:
+def _with_receives(laid: _Laid, messages: Messages) -> tuple[Ints | Indices, Indices]:
     """Add the receives that follow sends to the users of these, and to the counts."""
-    if not laid.follows:
+    follows = ~messages.rendezvous
+    if not follows.any():
         return laid.user_offsets, laid.users
-    sends, receives = np.array(sorted(laid.follows), np.int64).T
+    order = np.argsort(messages.send[follows])
+    sends, receives = messages.send[follows][order], messages.receive[follows][order]
     np.add.at(laid.counts, receives, 1)
     users = np.insert(laid.users, laid.user_offsets[sends + 1], receives)
     return narrow(laid.user_offsets + offsets_of(np.bincount(sends, minlength=len(laid.counts)))), users
