@@ -202,3 +202,17 @@ def test_pointing_at_a_mark_shows_its_case(page):
 
 def test_a_timeline_is_a_link(page):
     assert page.locator("a[href='timelines/000005.json']").inner_text() == "open"
+
+
+def test_the_answer_is_seen_whole_on_a_telephone(page):
+    """Each of its values stands between the page's edges, with what it is."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    cells = page.locator(".answer td").all()
+    for cell in cells:
+        left, right = cell.evaluate("each => [each.getBoundingClientRect().left, each.getBoundingClientRect().right]")
+        assert 0 <= left < right <= 390
+    labels = [cell.evaluate("each => getComputedStyle(each, '::before').content.slice(1, -1)") for cell in cells]
+    assert labels == [head.text_content() for head in page.locator(".answer thead th").all()] * (
+        len(cells) // len(set(labels))
+    )

@@ -21,8 +21,8 @@ from scaleout.study.sweep.worker import Chunk, Row, run_chunk
 
 _QUEUED = 2
 """Chunks of each worker of a cluster: the one that runs, and one that waits for it."""
-_ALLOWED_DEATHS = 1000
-"""Of workers that ran a chunk, before Dask gives it up: workers that are killed at random say nothing of a chunk."""
+_TRIES = 25
+"""Of a chunk that Dask gives up, each after some of its workers have died: those killed at random say nothing of it."""
 _PATIENCE_S = 60.0
 """Until the first worker of a cluster has come, or its scheduler answers; jobs of Slurm may wait for days."""
 _LOOK_S = 10.0
@@ -127,7 +127,7 @@ class OnDask:
 
     def __init__(self, client: Any, jobs: Jobs | None = None) -> None:
         self._client, self._jobs = client, jobs
-        self._running: set[Any] = set()
+        self._running: dict[Any, tuple[Chunk, int]] = {}  # future to its chunk, and which try of it that is
         self._looked_s = time.monotonic()
         self.workers = self._count()
 
@@ -138,21 +138,36 @@ class OnDask:
 
     def submit(self, chunk: Chunk) -> None:
         """Send a chunk to the scheduler."""
+        self._try(chunk, 1)
+
+    def _try(self, chunk: Chunk, number: int) -> None:
+        if number > _TRIES:
+            raise ScaleoutError(
+                f"workers die again and again as they run case {chunk.cases[0].number} and those after it, most likely "
+                f"for want of memory; what was done is kept: run the same command again with more memory a worker"
+            )
         with _told():
-            self._running.add(self._client.submit(on_worker, chunk, pure=False))
+            self._running[self._client.submit(on_worker, chunk, pure=False)] = chunk, number
 
     def finished(self) -> list[Done]:
         """Wait for the next chunks that are done, and see to the jobs meanwhile."""
-        from distributed import wait as first_of  # noqa: PLC0415 - Dask is an extra
+        from distributed import KilledWorker  # noqa: PLC0415 - Dask is an extra
+        from distributed import wait as first_of  # noqa: PLC0415
 
-        with _told():
-            while True:
-                self._tend()
-                with suppress(TimeoutError):
-                    done, self._running = first_of(self._running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
-                    break
-            found: list[Done] = [future.result() for future in done]
-            self.workers = self._count()
+        found = list[Done]()
+        while not found:
+            self._tend()
+            done = set[Any]()
+            with _told(), suppress(TimeoutError):
+                done = first_of(list(self._running), timeout=_LOOK_S, return_when=FIRST_COMPLETED).done
+            for future in done:
+                chunk, number = self._running.pop(future)
+                with _told():
+                    was_killed = isinstance(future.exception(), KilledWorker)
+                    found += [] if was_killed else [future.result()]
+                if was_killed:
+                    self._try(chunk, number + 1)
+        self.workers = self._count()
         return found
 
     def _tend(self) -> None:
@@ -205,7 +220,6 @@ def cluster(where: str, workers: int | None) -> Iterator[Pool]:
     except ImportError:
         raise ConfigError(f"--cluster {where} needs Dask; install it: pip install 'scaleout[cluster]'") from None
     settings = {
-        "distributed.scheduler.allowed-failures": _ALLOWED_DEATHS,
         "distributed.comm.timeouts.connect": f"{_PATIENCE_S:g}s",
         "distributed.deploy.lost-worker-timeout": "1000d",  # `Jobs.tend` replaces jobs, once Slurm has no more of them
         "distributed.worker.daemon": True,
