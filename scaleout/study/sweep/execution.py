@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from scaleout.errors import ConfigError, ScaleoutError
 from scaleout.study.search.execution import pools_of
-from scaleout.study.sweep.slurm import Jobs
+from scaleout.study.sweep.slurm import NO_DASHBOARD, Jobs
 from scaleout.study.sweep.worker import Chunk, Row, run_chunk
 
 _QUEUED = 2
@@ -248,7 +248,8 @@ def _local(stack: ExitStack, workers: int | None) -> Any:
     from distributed import LocalCluster  # noqa: PLC0415 - an extra
 
     count = workers or cores()
-    return stack.enter_context(LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None))
+    made = LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None, scheduler_kwargs=NO_DASHBOARD)
+    return stack.enter_context(made)
 
 
 def cores() -> int:

@@ -18,6 +18,9 @@ _FRUITLESS = 3
 _ANSWERS_S = 60.0
 """In which squeue is to answer; one that does not is asked again later."""
 
+NO_DASHBOARD = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+"""For schedulers: even then one listens for questions of its health, on any port but the one that all would take."""
+
 
 class Jobs:
     """Jobs of Slurm, each a worker or several, as Dask's configuration says (``jobqueue.slurm``).
@@ -40,7 +43,7 @@ class Jobs:
                 "--cluster slurm needs dask-jobqueue; install it: pip install 'scaleout[cluster]'"
             ) from None
         settings = dask.config.get("jobqueue.slurm", {})
-        scheduler = {"dashboard": False, **(settings.get("scheduler-options") or {})}
+        scheduler = {**NO_DASHBOARD, **(settings.get("scheduler-options") or {})}
         self._refusals = list[str]()
         try:
             # a process for each core: a worker runs one case at a time
