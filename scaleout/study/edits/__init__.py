@@ -61,7 +61,7 @@ def _of_host(recording: Recorded, slowed: float | None) -> str:
         return f"{waited}, which is kept as recorded: no operators tell what recording cost it"
     return (
         f"{waited}; without what recording its operators cost the host, the recorded steps would take {1 / slowed:.3f} "
-        f"of their time. What is edited runs without, and is then as much longer as they were: 'recorder', at its end"
+        f"of their time. What is edited runs without, and then its host records for as large a share of the step"
     )
 
 
