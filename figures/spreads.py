@@ -203,9 +203,29 @@ def steps(tables: Path) -> Iterator[str]:
     for table, family in STEPS.items():
         found = compare_files([tables], table=table).rows
         rows.setdefault(family, []).extend(row for row in found if row.quantity == "time" and row.error is not None)
+    yield from frameworks(rows)
     for left in (None, *rows):
         faster, slower = beyond_parts({name: found for name, found in rows.items() if name != left})
         yield f"step{'' if left is None else f' without {left}'}: faster {faster:.3f}, slower {slower:.3f}"
+
+
+STUDENT = {6: 1.943}
+"""Degrees of freedom to the 95th percentile of Student's t."""
+
+
+def frameworks(rows: Mapping[str, Sequence[Compared]]) -> Iterator[str]:
+    """Yield lines about a framework of which no step was compared: how far its mean is from that of others.
+
+    Means of K families differ by s. One more is within ``t s sqrt(1 + 1 / k)`` of the mean of k of them, and what these
+    vary by among them, ``z s sqrt((k - 1) / k)``, is in their spread already.
+    """
+    errors = ([math.log(row.measured / row.predicted) for row in found] for found in rows.values())  # type: ignore[operator]
+    means = [np.mean(found) for found in errors]
+    differ = float(np.std(means, ddof=1))
+    yield f"framework: means of {len(means)} families differ by {differ:.3f} (standard deviation)"
+    for k in (len(means), 3, 1):
+        new, held = STUDENT[len(means) - 1] * differ * math.sqrt(1 + 1 / k), 1.645 * differ * math.sqrt((k - 1) / k)
+        yield f"framework: beside {k} families: {math.sqrt(new**2 - held**2):.3f}"
 
 
 def beyond_parts(rows: Mapping[str, Sequence[Compared]]) -> tuple[float, float]:

@@ -156,9 +156,15 @@ def interval_of(shares: Shares, device: Device, topology: Topology) -> Interval:
         *_of_kernels(shares.kernels, device, spread),
         *_of_calls(shares.calls, topology, spread),
         _host(shares.host, device, spread),
-        Cause(STEP, on_device, on_device * (spread.step_faster or 0.0), on_device * (spread.step_slower or 0.0)),
+        _software(on_device, spread),
     ]
     return Interval(tuple(sorted((each for each in causes if each.variance), key=lambda each: -each.variance)))
+
+
+def _software(share: float, spread: Spread) -> Cause:
+    """Return what the families of steps that were compared vary by, and besides one that was not."""
+    ends = (spread.step_faster or 0.0, spread.step_slower or 0.0)
+    return Cause(STEP, share, *(share * math.hypot(end, spread.framework or 0.0) for end in ends))
 
 
 def _host(share: float, device: Device, spread: Spread) -> Cause:

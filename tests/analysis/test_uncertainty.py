@@ -77,7 +77,8 @@ def test_numbers_by_hand():
     found = Shares({(KERNELS[0], "roofline"): 0.5}, {CALLS[1]: 0.25}, host=0.25)
     spread, links = spread_of(device), dict(topology.library.spread)["infiniband"]
     gemm = math.hypot(0.5 * spread.transferred["gemm"], 0.5 * spread.transferred_each["gemm"])
-    slower = (gemm, 0.5 * spread.machine, 0.25 * spread.host_slower, 0.25 * links.slower, 0.75 * spread.step_slower)
+    software = 0.75 * math.hypot(spread.step_slower, spread.framework)
+    slower = (gemm, 0.5 * spread.machine, 0.25 * spread.host_slower, 0.25 * links.slower, software)
     bars = interval_of(found, device, topology)
     assert bars.slower == pytest.approx(math.hypot(*slower), rel=1e-12)
     assert bars.of(2.0)[1] == pytest.approx(2.0 * math.exp(math.hypot(*slower)), rel=1e-12)

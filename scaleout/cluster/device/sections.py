@@ -148,6 +148,9 @@ class Spread(Config):
         default=None, description="by how much a step is faster than its parts say, as other software runs it"
     )
     step_slower: Cited[NotNegative] | None = Field(default=None, description="by how much it is slower")
+    framework: Cited[NotNegative] | None = Field(
+        default=None, description="by how much steps of a framework of which none was compared differ together, besides"
+    )
 
 
 class WorkGroups(Config):
