@@ -164,7 +164,8 @@ def interval_of(shares: Shares, device: Device, topology: Topology) -> Interval:
 def _software(share: float, spread: Spread) -> Cause:
     """Return what the families of steps that were compared vary by, and besides one that was not."""
     ends = (spread.step_faster or 0.0, spread.step_slower or 0.0)
-    return Cause(STEP, share, *(share * math.hypot(end, spread.framework or 0.0) for end in ends))
+    faster, slower = (share * math.hypot(end, spread.framework or 0.0) for end in ends)
+    return Cause(STEP, share, faster, slower)
 
 
 def _host(share: float, device: Device, spread: Spread) -> Cause:
