@@ -278,6 +278,17 @@ def format_share(share: float) -> str:
     return f"{share:.1%}"
 
 
+def format_difference(after_s: float, before_s: float) -> str:
+    """Say how much longer or shorter a time is than another.
+
+    >>> format_difference(1.05, 1.0), format_difference(0.5, 1.0), format_difference(1.0, 1.0)
+    ('5.0% longer', '50.0% shorter', 'the same')
+    """
+    if after_s == before_s or not before_s:
+        return "the same"
+    return f"{format_share(abs(after_s / before_s - 1))} {'longer' if after_s > before_s else 'shorter'}"
+
+
 def format_times(ratio: float) -> str:
     """Write how many times as much, such as ``'1.55x'``."""
     return f"{ratio:.2f}x" if abs(ratio) < 9.995 else f"{_scaled(ratio, '', ())}x"

@@ -70,16 +70,19 @@ _ACCURACY = "num_rows predicted mean_absolute_error median_absolute_error p90_ab
 OBJECTS: Mapping[str, Contents] = {
     "model": Contents("version network library contention host clocks inputs notes"),
     "run row": Contents(
-        f"schedule {_TIMES} busy",
+        f"schedule {_TIMES} bound_by busy",
         f"{_BARS} recorded_share scaled_share modelled_share samples_per_s tokens_per_s tokens_per_s_per_rank mfu hfu "
-        "bubble exposed_by_axis_s energy decisions memory rank_ends busiest_links traffic strategy peak_memory_bytes "
-        "fits",
+        "bubble exposed_by_axis_s bounds energy decisions memory rank_ends busiest_links traffic strategy "
+        "peak_memory_bytes fits",
     ),
     "energy": Contents("device_joules node_joules network_joules joules"),
     "cost": Contents("dollars device_dollars network_dollars device_watts network_watts parts unpriced unpowered"),
     "part": Contents("name count each_dollars each_watts source dollars watts"),
     "memory": Contents("peak_memory_bytes memory_capacity_bytes fits pipeline_rank moment memory_by_kind_bytes advice"),
     "advice": Contents("set ranks peak_memory_bytes fits"),
+    "bound": Contents(
+        "operation axis bytes group_size count busy_s exposed_communication_s algorithm bound_by busy_shares"
+    ),
     "ends": Contents("members phase_end_s"),
     "link_use": Contents("link alike size_bytes utilisation"),
     "port_traffic": Contents("dimension kind role links total_bytes mean_utilisation most_utilisation"),
@@ -96,7 +99,7 @@ OBJECTS: Mapping[str, Contents] = {
     "collective row": Contents(
         "bytes",
         "collective algorithm network time_s algorithm_bandwidth_bytes_per_s bus_bandwidth_bytes_per_s num_chunks "
-        "protocol auto busiest_links traffic ranks backend time_by_backend_s",
+        "protocol auto bound_by busy_shares busiest_links traffic ranks backend time_by_backend_s",
     ),
     "bucket": Contents("algorithm bucket_bytes makespan_s communication_s exposed_communication_s"),
     "choice": Contents("bytes algorithm time_s runner_up ratio changed"),

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from scaleout.analysis.bounds import bound_of_step
 from scaleout.analysis.breakdown import busy_times, ends_of_ranks
 from scaleout.analysis.cost import Bill, bill
 from scaleout.analysis.efficiency import Fit, fit, lacking
@@ -68,6 +69,8 @@ class Comparison:
                     **asdict(outcome.breakdown),
                     "speedup": outcome.speedup,
                     **({} if outcome.interval is None else outcome.interval.summary(outcome.makespan_s)),
+                    "bound_by": bound_of_step(outcome.result)[0],
+                    "bounds": list(map(asdict, outcome.bounds)),
                     **outcome.shares,
                     **({} if outcome.efficiency is None else asdict(outcome.efficiency)),
                     **({} if outcome.energy is None else {"energy": outcome.energy.summary()}),

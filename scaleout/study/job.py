@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from scaleout import schedule as schedules
+from scaleout.analysis.bounds import Bound, bounds
 from scaleout.analysis.breakdown import Breakdown, breakdown
 from scaleout.analysis.cost import Energy, energy
 from scaleout.analysis.efficiency import Efficiency, Fit, efficiency
@@ -178,6 +179,13 @@ class Outcome:
         if self.device is None or self.topology is None:
             return None
         return interval(self.result, self.device, self.topology)
+
+    @cached_property
+    def bounds(self) -> list[Bound]:
+        """What bounds its collectives and messages; none where a recording says itself how long they took."""
+        if self.topology is None or self.result.network == "recorded":
+            return []
+        return bounds(self.result, self.topology)
 
     @cached_property
     def energy(self) -> Energy | None:

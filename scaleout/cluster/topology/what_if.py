@@ -67,6 +67,11 @@ class NetworkChanges:
         return cls(**{name: _READERS[name](name, value) for name, value in given.items() if value is not None})
 
     @property
+    def size_alone(self) -> "NetworkChanges":
+        """The number of nodes without what else is changed: what a what-if is held against."""
+        return NetworkChanges(nodes=self.nodes)
+
+    @property
     def options(self) -> tuple[str, ...]:
         """Words of a command line that give the same changes."""
         return tuple(word for name, value in self._given() for word in (f"--{_OPTIONS.get(name, name)}", value))
