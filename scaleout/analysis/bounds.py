@@ -23,7 +23,7 @@ from scaleout.cluster.topology.what_if import names_of
 from scaleout.network.alpha_beta.cost import CollectiveCost, collective_cost
 from scaleout.program.graph import COLLECTIVES, NONE, Floats, NodeKind
 from scaleout.program.program import Program
-from scaleout.simulation.folded_program import transfer_of
+from scaleout.simulation.folded_program import RECORDED, transfer_of
 from scaleout.simulation.result import Result, Timeline
 
 LATENCY = "latency"
@@ -133,11 +133,14 @@ def _bound(program: Program, topology: Topology, seen: tuple[Timeline, int], tot
     line, node = seen
     graph, rank, group = line.graph, line.ranks[0], int(line.graph.group[node])
     size_bytes = int(graph.bytes[node] * graph.slices[node])
-    if graph.kind[node] == NodeKind.SEND:
-        ranks = sorted({rank, peer_of(program, rank, graph, node)})
+    algorithm = line.algorithm[node].rpartition(": ")[2]
+    sends = graph.kind[node] == NodeKind.SEND
+    ranks = sorted({rank, peer_of(program, rank, graph, node)}) if sends else list(program.groups[group].of(rank))
+    if algorithm == RECORDED:  # which says how long it took, not why
+        cost = CollectiveCost(0.0, 0.0)
+    elif sends:
         algorithm, cost = "", collective_cost("send", size_bytes, place_isolated(topology, ranks))
     else:
-        ranks, algorithm = list(program.groups[group].of(rank)), line.algorithm[node].rpartition(": ")[2]
         kind = transfer_of(COLLECTIVES[graph.collective[node]], size_bytes)
         cost = collective_cost(*kind, place(topology, ranks), algorithm or "auto")
     shares = busy_shares(cost, topology, ranks)

@@ -182,10 +182,8 @@ class Outcome:
 
     @cached_property
     def bounds(self) -> list[Bound]:
-        """What bounds its collectives and messages; none where a recording says itself how long they took."""
-        if self.topology is None or self.result.network == "recorded":
-            return []
-        return bounds(self.result, self.topology)
+        """How long its collectives and messages are exposed, and what bounds each, the most exposed first."""
+        return [] if self.topology is None else bounds(self.result, self.topology)
 
     @cached_property
     def energy(self) -> Energy | None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaleout.config import units
-from scaleout.report.documents import RENAMED
 from scaleout.report.vocabulary import flattened
 
 MOST_ROWS = 500
@@ -82,12 +81,13 @@ def _form(name: str) -> Callable[[float], str] | None:
 
 def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what a document says once: names in words, and values; not those of a mapping, such as kinds of memory."""
-    plain = _without_old_names(document, document.get("command", ""))
     kept = {
-        name: value for name, value in plain.items() if name not in _HEAD and not _is_list(value) and not _is_row(value)
+        name: value
+        for name, value in document.items()
+        if name not in _HEAD and not _is_list(value) and not _is_row(value)
     }
     facts = [(_words(name), text_of(name, value)) for name, value in flattened(kept) if "." not in name]
-    rows = [row for row in plain.get("results") or () if isinstance(row, Mapping) and "makespan_s" in row]
+    rows = [row for row in document.get("results") or () if isinstance(row, Mapping) and "makespan_s" in row]
     if rows:
         best = min(rows, key=lambda row: float(row["makespan_s"]))
         facts.insert(0, ("step", f"{text_of('makespan_s', best['makespan_s'])} under {best.get('schedule', '')}"))
@@ -100,7 +100,7 @@ def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def tables_of(document: Mapping[str, Any]) -> list[Table]:
     """Return the lists of a document, and those within their rows, each as a table."""
-    return list(_tables(_without_old_names(document, document.get("command", "")), ()))
+    return list(_tables(document, ()))
 
 
 def table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -167,17 +167,3 @@ def _words(name: str) -> str:
     words = plain.replace("_per_s", "/s").replace("_", " ")
     known = {"mfu": "MFU", "hfu": "HFU", "results": "results", "busy": "busy times"}
     return f"{known.get(words, words)}{f' ({rest})' if rest else ''}"
-
-
-def _without_old_names(value: Any, command: str, within: str = "") -> Any:
-    names = RENAMED.get(command, {})
-    if isinstance(value, list):
-        return [_without_old_names(each, command, within) for each in value]
-    if not isinstance(value, Mapping):
-        return value
-    found = {}
-    for key, each in value.items():
-        new = names.get(f"{within}.{key}", names.get(key, key))
-        if new == key or new not in value:
-            found[key] = _without_old_names(each, command, key)
-    return found

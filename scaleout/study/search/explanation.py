@@ -156,7 +156,7 @@ class Explanation:
         return {
             "plan": self.fastest.plan._asdict(),
             "schedule": self.fastest.schedule,
-            "overlap": [{**asdict(each), "family": each.axis} for each in self.overlap],
+            "overlap": list(map(asdict, self.overlap)),
             "same_plan": _rows(self.same),
             "best_plan_under_baseline": _rows(self.other),
             "gain_over_best_under_baseline": self.gain,
