@@ -330,3 +330,24 @@ def critical_path(result: Result) -> list[Segment]:
     if path and times[-1] > 0:
         path.append(replace(path[-1], name="host", operation="host", communication=False, start_s=0.0, end_s=times[-1]))
     return path[::-1]
+
+
+@dataclass(frozen=True)
+class Decisive:
+    """What operations of one kind in one phase decide of the makespan, and its share."""
+
+    phase: str
+    operation: str
+    count: int
+    critical_s: float
+    share: float
+
+
+def decisive(result: Result) -> list[Decisive]:
+    """Add up the critical path by phase and operation, the largest first; the times add up to the makespan."""
+    groups: dict[tuple[str, str], list[Segment]] = {}
+    for segment in critical_path(result):
+        groups.setdefault((segment.phase, segment.operation), []).append(segment)
+    totals = {key: fsum(segment.end_s - segment.start_s for segment in group) for key, group in groups.items()}
+    largest = sorted(totals, key=lambda key: -totals[key])
+    return [Decisive(*key, len(groups[key]), totals[key], totals[key] / result.makespan_s) for key in largest]

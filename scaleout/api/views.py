@@ -27,6 +27,7 @@ from scaleout.report.pages.slices import Slices, slices_of
 from scaleout.report.pages.view import Control, Page
 from scaleout.study.job import Tell
 from scaleout.study.sweep.columns import COLUMNS
+from scaleout.study.sweep.table import fitting
 
 _MOST_TIMELINE_BYTES = 2**30
 _MOST_JOBS = 200
@@ -163,16 +164,20 @@ def _study(folder: Path) -> Output:
         raise ConfigError(
             f"{folder / 'cases.parquet'}: is no table of a study ({error}); run the study again"
         ) from None
-    shown = [name for name in columns if name in (*inputs, *COLUMNS, "case", "status", "message", "run")]
+    varied = [name for name in inputs if cases[name].nunique() > 1]
+    shown = ["case", *varied, *(name for name in COLUMNS if name in columns), "status", "message", "run"]
     known = cases[shown].astype(object).where(cases[shown].notna(), None)
     rows = [dict(zip(shown, row, strict=True)) for row in known.itertuples(index=False)]
-    varied = [name for name in inputs if cases[name].nunique() > 1]
     jobs = []
     for row in ran.astype(object).where(ran.notna(), None).to_dict("records"):
         given = {name: row[name] for name in inputs if row[name] is not None}
         words = ", ".join(f"{name.removeprefix('set.')} {row[name]}" for name in varied if row[name] is not None)
         jobs.append(Asked(f"case {row['case']}: {words}"[:_MOST_LABEL], given))
     facts = [("cases", f"{len(cases):,}"), *((str(key), f"{n:,}") for key, n in cases["status"].value_counts().items())]
+    for makespan_s, job, fits in zip(ran["makespan_s"], jobs, fitting(ran), strict=True):
+        if fits:
+            facts.insert(0, ("shortest step", f"{format_seconds(makespan_s)}, {job.label}"))
+            break
     page = Page(
         str(folder),
         "scaleout study",

@@ -24,7 +24,7 @@ from scaleout.config.units import (
 )
 
 if TYPE_CHECKING:
-    from scaleout.analysis.breakdown import Row, Segment
+    from scaleout.analysis.breakdown import Row
     from scaleout.analysis.efficiency import Fit
     from scaleout.simulation.result import Result
     from scaleout.study.comparison import Comparison
@@ -228,18 +228,14 @@ def _print_rows(
 
 def _print_critical_path(outcome: "Outcome") -> None:
     """Print how much of the makespan each operation of the critical path decides, the largest first."""
-    groups: dict[tuple[str, str], list[Segment]] = {}
-    for segment in analysis.critical_path(outcome.result):
-        groups.setdefault((segment.phase, segment.operation), []).append(segment)
-    totals = {key: fsum(segment.end_s - segment.start_s for segment in group) for key, group in groups.items()}
-    largest = sorted(totals, key=lambda key: -totals[key])
+    found = analysis.decisive(outcome.result)
     rows = [
-        [*key, str(len(groups[key])), format_seconds(totals[key]), format_share(totals[key] / outcome.makespan_s)]
-        for key in largest[:_PATH_ROWS]
+        [row.phase, row.operation, str(row.count), format_seconds(row.critical_s), format_share(row.share)]
+        for row in found[:_PATH_ROWS]
     ]
-    rest = fsum(totals[key] for key in largest[_PATH_ROWS:])
-    if rest:
-        rows.append(["others", "", "", format_seconds(rest), format_share(rest / outcome.makespan_s)])
+    if rest := found[_PATH_ROWS:]:
+        times = format_seconds(fsum(row.critical_s for row in rest)), format_share(fsum(row.share for row in rest))
+        rows.append(["others", "", "", *times])
     columns = ("phase", "operation", "graph nodes", "time", "of makespan")
     print_table(f"critical path of {outcome.schedule}", columns, rows, left=2)
 

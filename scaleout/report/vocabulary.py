@@ -72,14 +72,15 @@ OBJECTS: Mapping[str, Contents] = {
     "run row": Contents(
         f"schedule {_TIMES} bound_by busy",
         f"{_BARS} recorded_share scaled_share modelled_share samples_per_s tokens_per_s tokens_per_s_per_rank mfu hfu "
-        "bubble exposed_by_axis_s bounds energy decisions memory rank_ends busiest_links traffic strategy "
-        "peak_memory_bytes fits",
+        "bubble exposed_by_axis_s critical_path bounds energy decisions memory rank_ends busiest_links traffic "
+        "strategy peak_memory_bytes fits",
     ),
     "energy": Contents("device_joules node_joules network_joules joules"),
     "cost": Contents("dollars device_dollars network_dollars device_watts network_watts parts unpriced unpowered"),
     "part": Contents("name count each_dollars each_watts source dollars watts"),
     "memory": Contents("peak_memory_bytes memory_capacity_bytes fits pipeline_rank moment memory_by_kind_bytes advice"),
     "advice": Contents("set ranks peak_memory_bytes fits"),
+    "decisive": Contents("phase operation count critical_s share"),
     "bound": Contents(
         "operation axis bytes group_size count busy_s exposed_communication_s algorithm bound_by busy_shares"
     ),

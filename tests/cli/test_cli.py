@@ -22,6 +22,7 @@ RESULT_KEYS = {
     "schedule",
     "bound_by",
     "bounds",
+    "critical_path",
     "makespan_s",
     "compute_s",
     "communication_s",
