@@ -208,7 +208,8 @@ def prepare(job: Job) -> list[Prepared]:
     Of several workloads it runs the one with the shorter step.
     `ConfigError` if work and topology differ in ranks, or no plan that the schedule may choose fits the memory.
     """
-    check_ranks(job.network, job.work.num_ranks)
+    model_ranks = job.work.num_ranks // job.work.data_parallel if isinstance(job.work, LayeredModel) else 0
+    check_ranks(job.network, job.work.num_ranks, model_ranks=model_ranks)
     if isinstance(job.work, Program):
         return [Prepared(job, job.work)]
     assert job.machine is not None, "the device of a workload is known"
