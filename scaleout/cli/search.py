@@ -27,7 +27,7 @@ _COUNTED = {
 
 
 @click.command()
-@job_options()
+@job_options(sized=False)
 @click.option(
     "--ranks",
     "num_ranks",

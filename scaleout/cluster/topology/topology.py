@@ -272,12 +272,14 @@ def check_ranks(topology: Topology, num_ranks: int, *, model_ranks: int = 0) -> 
 
 def _nodes_for(topology: Topology, num_ranks: int) -> str:
     """Say which option gives a topology so many ranks."""
-    inside = topology.num_ranks // topology.shape[-1]
+    unknown, inside = "--nodes gives one another size", topology.num_ranks // topology.shape[-1]
+    if num_ranks % inside or len(topology.dimensions) < 2:
+        return unknown
     try:
         topology.dimensions[-1].resized(num_ranks // inside)
     except ConfigError:
-        return "--nodes gives one another size"
-    return f"--nodes {num_ranks // inside}" if num_ranks % inside == 0 else "--nodes gives one another size"
+        return unknown
+    return f"--nodes {num_ranks // inside}"
 
 
 def _check_links(dimensions: Sequence[Dimension], found: Library) -> None:

@@ -228,7 +228,7 @@ def _new_value(old: float, text: str, quantity: Quantity) -> float:
     match = _FACTOR.fullmatch(text.strip(" "))
     if match is None:
         if number(text.strip(" ")):
-            raise ConfigError(f"give a unit, such as {quantity.example!r}, or a factor, such as {text.strip(' ')}x")
+            raise ConfigError(f"give a unit, such as {quantity.example!r}, or a factor, such as 2x")
         return parse(text, quantity)
     factor = float(match[1].replace("_", ""))
     if not _LEAST <= factor <= _MOST:
