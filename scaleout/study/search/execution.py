@@ -3,17 +3,15 @@
 A step that the memory of the search knows is not computed again.
 """
 
-import os
-import signal
-import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle, groupby, islice
-from multiprocessing import Pipe, connection, parent_process
+from multiprocessing import Pipe, connection
 from typing import Any, TypeVar
 
+from scaleout.config.workers import end_with_parent, leave_signals
 from scaleout.study.search.best import Best, Choice, EvaluatedPlan
 from scaleout.study.search.checkpoint import Memory
 from scaleout.study.search.evaluate import Estimate
@@ -60,19 +58,9 @@ def pools_of(workers: int) -> Iterator[list[Executor]]:
             raise
 
 
-def _begin_worker(end: connection.Connection) -> None:
-    """Leave signals to the process that started this one, and end with it, or when it says so."""
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, args=(end,), daemon=True).start()
-
-
-def _end_with_parent(end: connection.Connection) -> None:
-    parent = parent_process()
-    assert parent is not None
-    connection.wait([parent.sentinel, end])
-    os._exit(1)
+def _begin_worker(order: connection.Connection) -> None:
+    leave_signals()
+    end_with_parent(order)
 
 
 def batched(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
