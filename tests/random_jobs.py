@@ -7,18 +7,13 @@ law can be run by hand. Keys that make no job are drawn too: who asks for a job 
 from functools import cache
 from typing import Literal, get_args, get_origin
 
-import numpy as np
 from hypothesis import strategies as st
+from strategies import faults
 
 from scaleout.cluster.device.host import HOSTS
 from scaleout.cluster.device.spec import load_device
-from scaleout.cluster.topology.dimension import edges_of
-from scaleout.cluster.topology.faults import LinkChange, name_link
 from scaleout.cluster.topology.topology import load_topology
-from scaleout.cluster.topology.what_if import NetworkChanges, change_network
 from scaleout.config import library
-from scaleout.errors import ConfigError
-from scaleout.network.routes.links import links_of
 from scaleout.simulation.options import CLOCKS, NETWORKS
 from scaleout.workloads.config import LayeredModel, load_workload
 from scaleout.workloads.families.frameworks import FRAMEWORKS
@@ -40,6 +35,8 @@ SMALL = {
 """Shipped models of all families, and what makes them small besides fewer layers."""
 
 _OF_LAYERS = [name for name in SMALL if issubclass(type(load_workload(name)), LayeredModel)]
+_DRAWN = ("mode", "zero", "sequence_parallel", "recompute")
+"""Keys that `plans` draws by themselves."""
 _DIMENSIONS = ("ring", "mesh", "switch", "fully_connected", "fat_tree", "dragonfly")
 _LINKS = (("nvlink4", "ndr", "hdr"), ("nvlink5",), ("ici-v4",))
 """Link types that one library knows."""
@@ -76,40 +73,6 @@ def networks(draw, ranks):
     return " x ".join(parts)
 
 
-@st.composite
-def _faults(draw, topology):
-    """A slow and a broken link by name, and a slow rank, where messages still find a way."""
-    found = {"slow": draw(st.dictionaries(st.integers(0, topology.num_ranks - 1), st.sampled_from([1.1, 2.0]), max_size=1))}
-    for name, values in (("degrade", {"0.5", "0.9"}), ("broken", None)):
-        number = draw(st.integers(0, len(topology.dimensions) - 1))
-        edges = edges_of(topology.dimensions[number])
-        if not len(edges.tails) or draw(st.booleans()):
-            continue
-        edge = draw(st.integers(0, len(edges.tails) - 1))
-        line = topology.lines(number)[draw(st.integers(0, topology.num_ranks // topology.shape[number] - 1))]
-        ends = tuple(sorted((int(edges.tails[edge]), int(edges.heads[edge]))))
-        link = name_link(topology.dimensions, LinkChange(number, int(line), ends, 0.0))
-        change = {name: {link: draw(st.sampled_from(sorted(values)))} if values else [link]}
-        if connects(topology, found | change):
-            found |= change
-    return found
-
-
-def faulty(topology, faults):
-    """Return a topology with the faults that `conditions` has drawn."""
-    return change_network(topology, NetworkChanges.of(**faults))
-
-
-def connects(topology, faults):
-    """Whether each rank still reaches each other one."""
-    ranks = np.arange(topology.num_ranks)
-    try:
-        links_of(faulty(topology, faults)).routes(np.repeat(ranks, len(ranks)), np.tile(ranks, len(ranks)))
-    except ConfigError:
-        return False
-    return True
-
-
 # ---- Plans
 
 
@@ -123,7 +86,7 @@ def options_of(name):
         values = [value for each in choices for value in get_args(each)]
         if field.annotation is bool or bool in get_args(field.annotation):
             values += [False, True]
-        if values and get_origin(field.annotation) is not tuple and key not in ("mode", "zero", "sequence_parallel", "recompute"):  # which are drawn by themselves
+        if values and get_origin(field.annotation) is not tuple and key not in _DRAWN:
             found[key] = values
     return found | ({"framework": list(FRAMEWORKS)} if issubclass(family, LayeredModel) else {})
 
@@ -149,7 +112,12 @@ def plans(draw, ranks, name):
         keys |= {"sequence": draw(st.sampled_from([1024, 8192])), "hidden": draw(st.sampled_from([1024, 4096]))}
     keys |= draw(_pipelines(keys["pipeline_parallel"]))
     if mode != "training":
-        keys |= {"batch_per_replica": 64, "microbatch": draw(st.sampled_from([None, 16])), "zero": 0, "recompute": "none"}
+        keys |= {
+            "batch_per_replica": 64,
+            "microbatch": draw(st.sampled_from([None, 16])),
+            "zero": 0,
+            "recompute": "none",
+        }
         keys |= {"pipeline_schedule": "1f1b", "virtual_stages": None, "microbatch_group": None}
     else:
         keys |= draw(_shards(keys))
@@ -247,4 +215,5 @@ def conditions(draw, job):
         return found, {}
     if draw(st.booleans()):
         found["placement"] = draw(st.permutations(range(topology.num_ranks)))
-    return found, draw(_faults(topology)) if draw(st.booleans()) else {}
+    slow = st.dictionaries(st.integers(0, topology.num_ranks - 1), st.sampled_from([1.1, 2.0]), max_size=1)
+    return found, draw(faults(topology)) | {"slow": draw(slow)} if draw(st.booleans()) else {}

@@ -17,7 +17,7 @@ def end_with_parent(order: connection.Connection | None = None) -> None:
     """End this process at once, whatever it is about, when its parent has ended, or sends something."""
     parent = parent_process()
     assert parent is not None
-    ends = [parent.sentinel] if order is None else [parent.sentinel, order]
+    ends: list[int | connection.Connection] = [parent.sentinel, *([] if order is None else [order])]
 
     def wait() -> None:
         connection.wait(ends)

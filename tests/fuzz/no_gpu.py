@@ -13,7 +13,7 @@ from unittest.mock import MagicMock
 GPUS = 2
 
 
-class Exited(Exception):
+class EndedError(Exception):
     """As PyTorch says that a process has ended."""
 
 
@@ -32,7 +32,7 @@ class Spawned:
             process.join(max(0.0, until - time.monotonic()))
         for rank, process in enumerate(self.processes):
             if process.exitcode:
-                raise Exited(f"process {rank} terminated with exit code {process.exitcode}")
+                raise EndedError(f"process {rank} terminated with exit code {process.exitcode}")
         return all(process.exitcode == 0 for process in self.processes)
 
 
@@ -55,7 +55,7 @@ def stand_in():
         total_memory=16 * 2**30, L2_cache_size=2**22, multi_processor_count=10
     )
     torch.multiprocessing.spawn = lambda work, arguments, count, join: Spawned(work, arguments, count)
-    torch.multiprocessing.ProcessRaisedException = torch.multiprocessing.ProcessExitedException = Exited
+    torch.multiprocessing.ProcessRaisedException = torch.multiprocessing.ProcessEndedErrorException = EndedError
     timer.measure = measured
     sys.modules |= {"torch": torch, "torch.distributed": torch.distributed}
     sys.modules["scaleout.validation.measure.timer"] = timer
