@@ -1,8 +1,8 @@
 """The fastest plans of parallelism of a training job: what `scaleout search` prints, as an answer."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -308,7 +308,7 @@ def search(
     kept: AbstractContextManager[Memory] = nullcontext(Memory())
     if directory is not None:
         kept = PlanLog(Path(directory), request)
-    with _workers_killed(), kept as known:
+    with kept as known:
         plans = find(request, memory=known, workers=workers, tell=tell or (lambda *_told: None))
         if not plans.fastest:
             raise ConfigError(why_none(request, plans))
@@ -322,17 +322,3 @@ def search(
     asked = inputs_of(named, settings=changes, changes=given, schedules=("baseline", *request.schedules))
     asked |= {**chosen, "global_batch": request.batch, "memory_bytes": request.memory_bytes, "top": request.top}
     return SearchAnswer(request, plans, why, asked, changes_as_inputs(given))
-
-
-@contextmanager
-def _workers_killed() -> Iterator[None]:
-    """Say it in a message where the system kills a worker."""
-    from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415
-
-    try:
-        yield
-    except BrokenProcessPool:
-        raise ScaleoutError(
-            "a worker process was killed, most likely for want of memory; give fewer --workers, or run the same "
-            "command again: with --output it resumes"
-        ) from None
