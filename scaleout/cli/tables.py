@@ -110,7 +110,7 @@ def _answer(comparison: "Comparison", unchanged: "Comparison | None") -> tuple[s
     facts["exposed"] = f"{format_seconds(exposed)} of communication, {share} of the step" + (
         f": {by_axis}" if by_axis else ""
     )
-    facts["bound by"] = _bound(best)
+    facts["bound by"] = _bound(best, steps)
     facts.setdefault("memory", _room(best.fit))
     if comparison.provenance:
         facts["model"] = comparison.provenance.title
@@ -118,7 +118,7 @@ def _answer(comparison: "Comparison", unchanged: "Comparison | None") -> tuple[s
     return title, facts
 
 
-def _bound(outcome: "Outcome") -> str:
+def _bound(outcome: "Outcome", steps: int) -> str:
     """Say what takes the largest part of a step, and what bounds the collective that is exposed longest."""
     name, seconds = bound_of_step(outcome.result)
     words = f"{name}, {format_share(seconds / outcome.makespan_s if outcome.makespan_s else 0.0)} of the step"
@@ -126,7 +126,7 @@ def _bound(outcome: "Outcome") -> str:
     if most is None or most.exposed_communication_s < _MENTIONED * outcome.makespan_s or not most.bound_by:
         return words
     over = f" over {most.axis}" if most.axis else ""
-    exposed = format_seconds(most.exposed_communication_s)
+    exposed = format_seconds(most.exposed_communication_s / steps)
     return f"{words}; exposed longest ({exposed}): {most.operation}{over}, bound by {most.bound_by}"
 
 

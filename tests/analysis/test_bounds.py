@@ -2,13 +2,16 @@
 
 from dataclasses import replace
 from math import fsum
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import scaleout
 from scaleout.analysis.bounds import bound_of, bound_of_step, bounds, busy_shares, dimension_names
+from scaleout.analysis.breakdown import Running
 from scaleout.cluster.topology.dimension import Dimension
 from scaleout.cluster.topology.placement import place
 from scaleout.cluster.topology.topology import Topology, load_topology
@@ -84,13 +87,44 @@ def test_exposed_times_of_collectives_add_up_where_nothing_overlaps(network):
     assert fsum(row.exposed_communication_s for row in rows) == pytest.approx(
         outcome.breakdown.exposed_communication_s, rel=1e-9
     )
-    assert rows == sorted(rows, key=lambda row: -row.exposed_communication_s)
+    assert rows == sorted(rows, key=lambda row: (-row.exposed_communication_s, -row.busy_s))
     assert {row.axis for row in rows} == {"tensor", "data"}
     assert all(row.bound_by in ("nvlink4", "ndr", "latency") for row in rows)
     name, seconds = bound_of_step(outcome.result)
     parts = {"compute": outcome.breakdown.compute_s, "idle": outcome.breakdown.idle_s}
     parts |= {f"{axis} communication": each for axis, each in outcome.efficiency.exposed_s.items()}
     assert (name, seconds) == max(parts.items(), key=lambda part: part[1])
+
+
+def test_what_kernels_hide_is_not_exposed():
+    """Each moment of exposed communication is one of some row, and a row is exposed no longer than it is busy."""
+    answer = scaleout.run(
+        "llama-small", topology="dgx-h200-2", changes={"data_parallel": 16, "layers": 4}, schedules=["overlap"]
+    )
+    (outcome,) = answer.outcomes
+    rows = outcome.bounds
+    exposed_s = outcome.breakdown.exposed_communication_s
+    assert all(0 <= row.exposed_communication_s <= row.busy_s * (1 + 1e-9) for row in rows)
+    assert exposed_s * (1 - 1e-9) <= fsum(row.exposed_communication_s for row in rows)
+    assert fsum(row.exposed_communication_s for row in rows) < 0.9 * fsum(row.busy_s for row in rows)
+    line = outcome.result.timelines[0]
+    running = Running.of(line, line.is_kernel)
+    assert running.between(np.zeros(1), np.array([np.inf])) == pytest.approx(outcome.breakdown.compute_s, rel=1e-9)
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), max_size=8), st.integers(0, 20), st.integers(0, 20))
+def test_seconds_in_which_anything_runs(spans, first, length):
+    """Counted second by second."""
+    start_s, lasts_s = np.array(spans, float).reshape(-1, 2).T
+    line = SimpleNamespace(start_s=start_s, end_s=start_s + lasts_s)
+    found = Running.of(line, np.ones(len(spans), bool)).between(np.array([first]), np.array([first + length]))
+    busy = {second for start, lasts in spans for second in range(start, start + lasts)}
+    assert found == pytest.approx([len(busy & set(range(first, first + length)))])
+
+
+def test_dimensions_that_are_nearly_as_busy_bound_as_well():
+    assert bound_of({"nvlink4": 0.88, "ndr": 0.8, "latency": 0.1}) == "nvlink4 and ndr"
+    assert bound_of({"nvlink4": 0.88, "ndr": 0.7, "latency": 0.1}) == "nvlink4"
 
 
 def test_a_pipeline_that_mostly_waits_is_bound_by_its_bubble():
