@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import scaleout
 from scaleout.analysis.uncertainty import STEP, Call, Shares, interval_of, shares_of, spread_of
+from scaleout.cluster.device.sections import Spread
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.program.operations import kernel
@@ -89,6 +90,12 @@ def test_a_device_takes_what_it_does_not_state_from_its_reference():
     assert a100.transferred["gemm"] < h200.transferred["gemm"]
     assert (a100.machine, a100.transferred["memory"]) == (h200.machine, h200.transferred["memory"])
     assert not spread_of(replace(load_device("h200"), spread=None)).model_fields_set
+
+
+def test_the_old_name_of_a_hosts_spread_is_read_for_one_release():
+    with pytest.warns(FutureWarning, match="key 'host' is now 'host_slower'"):
+        found = Spread.model_validate({"host": {"value": 0.5, "source": "a test"}})
+    assert (found.host_slower, found.host_faster) == (0.5, None)
 
 
 @pytest.mark.parametrize("name", ["h200", "h100", "b200", "a100-80g"])

@@ -123,6 +123,8 @@ class Spread(Config):
     What a device does not state is that of its reference device. See docs/models/uncertainty.md.
     """
 
+    RENAMED: ClassVar[Mapping[str, str]] = {"host": "host_slower"}
+
     machine: Cited[NotNegative] | None = Field(
         default=None, description="of all kernels together, from one machine of the device to another"
     )
