@@ -77,7 +77,8 @@ def test_numbers_by_hand():
     found = Shares({(KERNELS[0], "roofline"): 0.5}, {CALLS[1]: 0.25}, host=0.25)
     spread, links = spread_of(device), dict(topology.library.spread)["infiniband"]
     gemm = math.hypot(0.5 * spread.transferred["gemm"], 0.5 * spread.transferred_each["gemm"])
-    slower = (gemm, 0.5 * spread.machine, 0.25 * spread.host, 0.25 * links.slower, spread.step_slower)
+    software = 0.75 * math.hypot(spread.step_slower, spread.framework)
+    slower = (gemm, 0.5 * spread.machine, 0.25 * spread.host_slower, 0.25 * links.slower, software)
     bars = interval_of(found, device, topology)
     assert bars.slower == pytest.approx(math.hypot(*slower), rel=1e-12)
     assert bars.of(2.0)[1] == pytest.approx(2.0 * math.exp(math.hypot(*slower)), rel=1e-12)
@@ -115,7 +116,16 @@ def test_a_step_that_the_host_bounds_says_so_and_what_to_measure():
     assert found.interval.measurement.rows[0] == {"experiment": "host", "step": "data_parallel"}
 
 
-def test_a_trace_of_given_times_has_no_software_to_be_unsure_of():
-    bars = interval_of(Shares({}, {}, given=1.0), load_device("h200"), TOPOLOGY)
-    assert not bars.causes
-    assert STEP in {each.cause for each in interval_of(Shares({}, {}, host=1.0), load_device("h200"), TOPOLOGY).causes}
+@pytest.mark.parametrize(
+    ("found", "causes"),
+    [
+        (Shares({}, {}, given=1.0), set()),
+        (Shares({}, {}, host=1.0), {"calls of the host of h200"}),
+        (Shares({}, {}, host=0.5, given=0.25), {"calls of the host of h200", STEP}),
+    ],
+)
+def test_software_is_what_the_device_runs_and_no_part_explains(found, causes):
+    """A trace's times are given, and work that is not modelled hides where the host holds up a step."""
+    bars = interval_of(found, load_device("h200"), TOPOLOGY)
+    assert {each.cause for each in bars.causes} == causes
+    assert math.fsum(each.share for each in bars.causes) == pytest.approx(1.0 - found.given)
