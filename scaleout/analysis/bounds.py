@@ -111,18 +111,21 @@ def bounds(result: Result, topology: Topology) -> list[Bound]:
         nodes = np.flatnonzero(line.is_communication & (graph.kind != NodeKind.RECV))
         calls = np.stack([graph.kind, graph.collective, graph.group, graph.bytes * graph.slices])[:, nodes]
         calls, first, which = np.unique(calls, axis=1, return_index=True, return_inverse=True)
-        alone_s = line.duration_s[nodes] - Running.of(line, line.is_kernel).between(
-            line.start_s[nodes], line.end_s[nodes]
-        )
-        each = np.stack([1 / graph.slices[nodes], line.duration_s[nodes], np.maximum(alone_s, 0.0)])
+        start_s, end_s = line.start_s[nodes], line.end_s[nodes]
+        alone_s = (end_s - start_s) - Running.of(line, line.is_kernel).between(start_s, end_s)
+        alone_s[alone_s < _ROUNDING * (end_s - start_s)] = 0.0
+        each = np.stack([1 / graph.slices[nodes], line.duration_s[nodes], alone_s])
         sums = np.stack([np.bincount(which.reshape(-1), row, minlength=calls.shape[1]) for row in each])
         for number, call in enumerate(map(tuple, calls.T.tolist())):
             share = len(line.ranks) / result.program.num_ranks
             found[call] = found.get(call, np.zeros(len(sums))) + share * sums[:, number]
             seen.setdefault(call, (line, int(nodes[first[number]])))
     rows = [_bound(result.program, topology, seen[call], total) for call, total in found.items()]
-    return sorted(rows, key=lambda row: -row.exposed_communication_s)
+    return sorted(rows, key=lambda row: (-row.exposed_communication_s, -row.busy_s))
 
+
+_ROUNDING = 1e-9
+"""Share of a collective below which what is left of it is rounding."""
 
 _Call = tuple[int, ...]
 """Kind of node, kind of collective, group and bytes: what nodes have in common that are one row."""
