@@ -6,15 +6,15 @@ A step that the memory of the search knows is not computed again.
 import os
 import signal
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, as_completed, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import cycle, groupby, islice
+from itertools import groupby, islice
 from multiprocessing import Pipe, connection, parent_process
 from typing import Any, TypeVar
 
-from scaleout.study.search.best import Best, Choice, EvaluatedPlan
+from scaleout.study.search.best import Best, Choice
 from scaleout.study.search.checkpoint import Memory
 from scaleout.study.search.evaluate import Estimate
 from scaleout.study.search.request import SearchRequest
@@ -139,12 +139,35 @@ class Execution:
         self,
         function: Callable[[SearchRequest, Choice], Estimate],
         request: SearchRequest,
-        names: Mapping[Choice, Choice],
-    ) -> None:
-        """See that the memory has the estimates of some choices, each under its name there."""
-        new = [choice for choice, name in names.items() if name not in self.memory.estimates]
-        in_turn = zip(new, cycle(self.pools), strict=False)
-        futures = {pool.submit(function, request, choice): names[choice] for choice, pool in in_turn}
-        for future in as_completed(futures):
-            plan, schedule = futures[future]
-            self.memory.add(EvaluatedPlan(plan, future.result(), schedule))
+        choices: Iterable[Choice],
+        wanted: Callable[[Choice], bool] = lambda _choice: True,
+    ) -> Iterator[tuple[Choice, Estimate | None]]:
+        """Yield choices as they are simulated, with nothing if one is no longer `wanted` when it is its turn.
+
+        The first are first, but a worker prefers those whose layers it has written, and takes others when none is left.
+        """
+        todo = dict.fromkeys(choices)
+        idle, running = [*range(len(self.pools))], dict[Future[Estimate], tuple[Choice, int]]()
+        while todo or running:
+            while todo and idle:
+                own = (choice for choice in todo if self.worker_of(choice[0].alike) == idle[0])
+                choice = next(own, next(iter(todo)))
+                del todo[choice]
+                if not wanted(choice):
+                    yield choice, None
+                    continue
+                worker = idle.pop(0)
+                running[self.pools[worker].submit(function, request, choice)] = choice, worker
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                choice, worker = running.pop(future)
+                idle.append(worker)
+                yield choice, future.result()
+
+
+@contextmanager
+def execution_of(
+    workers: int | None = None, memory: Memory | None = None, tell: Callable[[int, int, int, Best], None] | None = None
+) -> Iterator[Execution]:
+    """Yield how a search runs, in as many processes as there are cores if not said, for as long as they run."""
+    with pools_of(workers or os.cpu_count() or 1) as pools:
+        yield Execution(pools, memory or Memory(), tell or (lambda *_told: None))
