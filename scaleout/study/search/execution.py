@@ -6,7 +6,7 @@ A step that the memory of the search knows is not computed again.
 import os
 import signal
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, as_completed, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -106,6 +106,13 @@ class Execution:
     memory: Memory
     tell: Callable[[int, int, int, Best], None] = lambda *_told: None
     _worker_of: dict[Hashable, int] = field(default_factory=dict)
+
+    def share(self, plans: Mapping[Hashable, int]) -> None:
+        """Give each worker about as many plans, by how many are `alike`: the most first, each to who has the fewest."""
+        loads = [0] * len(self.pools)
+        for alike, number in sorted(plans.items(), key=lambda item: -item[1]):
+            worker = self._worker_of[alike] = loads.index(min(loads))
+            loads[worker] += number
 
     def worker_of(self, alike: Hashable) -> int:
         """Return the worker of plans that are `alike`."""

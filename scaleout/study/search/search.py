@@ -4,6 +4,7 @@ Families of plans are bounded, divided and evaluated by `branch_and_bound`. The 
 Pareto front of time and memory up to `SLACK` slower than the fastest: the same as if every plan were evaluated.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -85,6 +86,10 @@ def found_by(request: SearchRequest, execution: Execution) -> Answer:
             todo.append(family)
     places: dict[Hashable, int] = {}
     todo.sort(key=lambda family: places.setdefault(family.alike, len(places)))
+    num_alike = Counter[Hashable]()
+    for family in todo:
+        num_alike[family.alike] += len(family.plans)
+    execution.share(num_alike)
     scheduled = None
     bounds = execution.mapped("bounds", _weigh, request, todo, attrgetter("alike"))
     evaluated, nearest = evaluated_plans(request, todo, [bound_s for bound_s, _ in bounds], execution)
