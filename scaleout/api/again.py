@@ -35,7 +35,7 @@ def run_inputs(inputs: Mapping[str, Any], tell: Tell | None = None) -> RunAnswer
     'fused'
     """
     given: dict[str, Any] = {key: tuple(each) if isinstance(each, list) else each for key, each in inputs.items()}
-    schedules = _names(given.pop("schedule", ()))
+    schedules = names_in(given.pop("schedule", ()))
     if "trace" in given:
         edits = {key.removeprefix("edit."): str(each) for key, each in given.items() if key.startswith("edit.")}
         return read_trace(given["trace"]).edit(**edits).run(
@@ -68,8 +68,12 @@ def collective_inputs(inputs: Mapping[str, Any]) -> CollectiveAnswer:
     )  # fmt: skip
 
 
-def _names(value: Any) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(map(str, value))
+def names_in(value: Any) -> tuple[str, ...]:
+    """Return the names that an input holds: one, several or none; `ConfigError` if it holds something else."""
+    found = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else value or ()
+    if not (isinstance(found, tuple) and all(isinstance(each, str) for each in found)):
+        raise ConfigError(f"inputs say {shown(value)}, not a name or a list of names; run it again")
+    return found
 
 
 def scaled(inputs: Mapping[str, Any], key: str, factor: float) -> dict[str, Any]:

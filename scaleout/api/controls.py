@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaleout.api.again import scaled
+from scaleout.api.again import names_in, scaled
 from scaleout.api.networks import load_topology
 from scaleout.api.traces import read_trace
 from scaleout.cluster.topology.topology import Topology
@@ -43,11 +43,7 @@ def offered_of(inputs: Inputs) -> list[Offered]:
             found.append(_factors(key, f"{kind} of {label}", _scaling(key)))
     found += _batches(inputs)
     if "collective" not in inputs:
-        now = (
-            tuple(inputs.get("schedule") or ())
-            if not isinstance(inputs.get("schedule"), str)
-            else (inputs["schedule"],)
-        )
+        now = names_in(inputs.get("schedule"))
         choices = [now, *((name,) for name in SCHEDULES if (name,) != now)]
         labels = [", ".join(now) or "the workload's", *(name for name in SCHEDULES if (name,) != now)]
         found.append(_choice("schedule", choices, labels, lambda of, to: {**of, "schedule": list(to)}))

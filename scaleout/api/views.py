@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scaleout.api.again import collective_inputs, run_inputs
 from scaleout.api.answer import Answer
@@ -25,11 +25,16 @@ from scaleout.report.drawing import draw
 from scaleout.report.pages.document import Cell, Table, facts_of, table_of, tables_of
 from scaleout.report.pages.slices import Slices, slices_of
 from scaleout.report.pages.view import Control, Page
+from scaleout.report.vocabulary import check_types
 from scaleout.study.job import Tell
 from scaleout.study.sweep.columns import COLUMNS
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _MOST_TIMELINE_BYTES = 2**30
 _MOST_JOBS = 200
+_MOST_VALUES = 10**8
 _MOST_PICTURE_BYTES = 4 * 2**20
 _MOST_LABEL = 90
 
@@ -105,6 +110,7 @@ def _result(document: Any, path: Path, folder: Path | None) -> Output:
             f"{path}: is no document of `scaleout ... --json` (it has no `command` and `inputs`); give one"
         )
     inputs, command = document["inputs"], str(document["command"])
+    check_types(document, command, where=str(path))
     slices, notes = None, list[str]()
     if folder is not None and is_file(folder / "timeline.json"):
         file = folder / "timeline.json"
@@ -151,18 +157,10 @@ def _with_jobs(page: Page, jobs: Sequence[Asked], makespans: Mapping[str, float]
 
 def _study(folder: Path) -> Output:
     """Open the folder of a study: its cases, the fastest first among the jobs, and its figures."""
-    import pandas as pd  # noqa: PLC0415 - takes half a second
-    from pyarrow.lib import ArrowException  # noqa: PLC0415 - as late
-
-    try:
-        cases = pd.read_parquet(folder / "cases.parquet")
-        columns = list(cases.columns)
-        inputs = columns[columns.index("timeline") + 1 : columns.index("ranks")]
-        ran = cases[cases["status"] == "ok"].sort_values("makespan_s", kind="stable").head(_MOST_JOBS)
-    except (ArrowException, OSError, ValueError, KeyError) as error:  # no Parquet, or not a study's columns
-        raise ConfigError(
-            f"{folder / 'cases.parquet'}: is no table of a study ({error}); run the study again"
-        ) from None
+    cases = _cases(folder / "cases.parquet")
+    columns = list(cases.columns)
+    inputs = columns[columns.index("timeline") + 1 : columns.index("ranks")]
+    ran = cases[cases["status"] == "ok"].sort_values("makespan_s", kind="stable").head(_MOST_JOBS)
     shown = [name for name in columns if name in (*inputs, *COLUMNS, "case", "status", "message", "run")]
     known = cases[shown].astype(object).where(cases[shown].notna(), None)
     rows = [dict(zip(shown, row, strict=True)) for row in known.itertuples(index=False)]
@@ -181,6 +179,26 @@ def _study(folder: Path) -> Output:
         pictures=_pictures(folder / "figures"),
     )
     return _with_jobs(page, jobs, {})
+
+
+def _cases(file: Path) -> "pd.DataFrame":
+    """Read the table of a study; a few bytes may stand for any number of rows."""
+    from pyarrow import parquet  # noqa: PLC0415 - takes half a second
+    from pyarrow.lib import ArrowException  # noqa: PLC0415 - as late
+
+    damaged = f"{file}: is no table of a study (%s); run the study again"
+    try:
+        with parquet.ParquetFile(file) as table:
+            names, size = table.schema_arrow.names, table.metadata.num_rows * table.metadata.num_columns
+            if size > _MOST_VALUES:
+                raise ConfigError(damaged % f"it holds {size:,} values, and at most {_MOST_VALUES:,} are read")
+            found: pd.DataFrame = table.read().to_pandas(ignore_metadata=True)
+    except (ArrowException, OSError, ValueError) as error:  # no Parquet
+        raise ConfigError(damaged % error) from None
+    known = {"case", "status", "makespan_s", "timeline", "ranks"} <= {*names} and len({*names}) == len(names)
+    if not known or names.index("timeline") > names.index("ranks"):
+        raise ConfigError(damaged % "it has other columns")
+    return found
 
 
 def _pictures(folder: Path) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scaleout.config.reading import nearest
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, one_line, shown
 from scaleout.report.documents import RENAMED, SCHEMA
 
 
@@ -200,6 +200,36 @@ def schema(command: str) -> dict[str, Any]:
         "title": f"what `scaleout {command} --json` prints",
         **_object(whole, command, ""),
     }
+
+
+_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "object": dict, "array": list, "string": str, "boolean": bool, "number": (int, float), "integer": int,
+    "null": type(None),
+}  # fmt: skip
+
+
+def check_types(found: Mapping[str, Any], command: str, *, where: str) -> None:
+    """Raise `ConfigError` if a value of a document is of another type than its name; names may lack or be more."""
+    fault = _fault(found, schema(command), ())
+    if fault:
+        raise ConfigError(f"{where}: {fault}; run it again")
+
+
+def _fault(value: Any, known: Mapping[str, Any], way: tuple[str, ...]) -> str:
+    """Say which value within another is first of a wrong type; nothing if none is."""
+    types = known.get("type", list(_TYPES))
+    types = [types] if isinstance(types, str) else types
+    if not any(isinstance(value, _TYPES[one]) and isinstance(value, bool) <= (one == "boolean") for one in types):
+        return f"{one_line('.'.join(way))} is {shown(value)}, not {' or '.join(types)}"
+    if isinstance(value, list):
+        inner = ((str(place), each, known.get("items", {})) for place, each in enumerate(value))
+    elif isinstance(value, dict):
+        others = known.get("additionalProperties") or {}
+        named = known.get("properties", {})
+        inner = ((key, each, named.get(key, {} if others is True else others)) for key, each in value.items())
+    else:
+        return ""
+    return next(filter(None, (_fault(each, kind, (*way, key)) for key, each, kind in inner)), "")
 
 
 def _object(contents: Contents, command: str, within: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from judge import Case
 from log_inputs import measured_files
 from mutations import Grammar, as_json, as_yaml, file_of, other_bytes, other_text, tree
 from nonsense import VALUES
+from output_inputs import planned
 from recording_inputs import EDITS, recordings
 from seeds import (
     SMALL,
@@ -168,16 +169,28 @@ def read_option(case):
 # ---- Command lines
 
 
+_CHANGES = {
+    "--nodes": _COUNTS, "--taper": _TAPERS, "--bandwidth": _RATES, "--latency": _RATES, "--nic-down": _COUNTS,
+    "--degrade": _LINKS, "--break": _BROKEN,
+}  # fmt: skip
+_PICTURES = {"--format": ["png", "svg", "bmp"], "--width": ["column", "page", "x"]}
 _SIMULATED = {
+    **_CHANGES, **_PICTURES,
     "--schedule": [*SCHEDULES, "overlap:always", "centauri+fused", "overlap+fused", "chunked:4", "chunked:1000"],
     "--algorithm": _ALGORITHMS, "--host": ["none", "eager"], "--clocks": ["unthrottled", "sustained", "cold_start"],
     "--network": ["alpha_beta", "link", "link"], "--injection": ["400 Gb/s", "10 GB/s"], "--placement": _PLACES,
-    "--policy": _POLICIES, "--degrade": _LINKS, "--break": _BROKEN, "--slow": _SLOW, "--set": _KEYS,
+    "--policy": _POLICIES, "--slow": _SLOW, "--set": _KEYS, "--ideal": None, "--verbose": None,
     "--topology": TOPOLOGIES, "--device": ["h200", "mi210", "t3-gpu", "a100-80g", "tpu-v4"], "--no-contention": None,
     "--edit": EDITS,
 }  # fmt: skip
+_LOSSES = {
+    "--tokens": ["1B", "15T"], "--checkpoint": ["10s", "1 us"], "--restart": ["5min"], "--interval": ["1h", "1s"],
+    "--failures": ["1/year", "2000000/day", "0/year"], "--jitter": ["0.02"], "--stragglers": ["0.01=1.3"],
+    "--seed": ["7"],
+}  # fmt: skip
 _VERBS = {
-    "run": _SIMULATED,
+    "run": {**_SIMULATED, "--measure-next": ["next.jsonl", "mine.yaml", "", "."]},
+    "goodput": {**_SIMULATED, **_LOSSES},
     "strategies": {**_SIMULATED, "--strategy": ["ddp", "centauri", "zero-3", "megatron"]},
     "buckets": {**_SIMULATED, "--bytes": _SIZES, "--algorithm": ["auto", "ring", "nccl_ring", "fastest"]},
     "search": {"--ranks": ["4", "8"], "--memory": ["80GB", "1 TB"], "--global-batch": ["8", "16"], "--top": ["3"],
@@ -186,14 +199,17 @@ _VERBS = {
                "--host": ["none", "eager"], "--clocks": ["unthrottled", "sustained"], "--topology": TOPOLOGIES},
     "collective": {"--bytes": _SIZES, "--algorithm": ["auto", "ring", "direct"], "--group": _RANKS, "--chunks": ["4"],
                    "--network": ["alpha_beta", "link"], "--injection": ["400 Gb/s"], "--decide": None,
-                   "--policy": _POLICIES, "--compare": None, "--degrade": _LINKS, "--break": _BROKEN},
+                   "--policy": _POLICIES, "--compare": None, **_CHANGES},
     "operator": {"--set": _OPERATOR_KEYS, "--sweep": _SWEEPS, "--device": ["h200", "mi210"],
                  "--topology": ["h200-node-4", "mi210-pair", "graph-8"]},
     "track": {"--set": _TRACK_KEYS, "--device": ["t3-gpu", "t3-gpu-2x", "h200"],
               "--topology": ["t3-ring-8", "graph-8"]},
-    "show": {"--set": _KEYS}, "list": {},
+    "show": {"--set": _KEYS, "--keys": ["workload", "device", "study", "x"], **_CHANGES}, "list": {},
     "trace": {"--set": _KEYS, "--device": ["h200", "mi210"]},
-    "validate": {"--table": ["x"], "--device": ["h200", "mi210"], "--topology": ["h200-node-4", "h200"]},
+    "validate": {"--table": ["x"], "--arena": None, "--device": ["h200", "mi210"],
+                 "--topology": ["h200-node-4", "h200"]},
+    "study": {"--shard": ["1/2", "2/1", "0/0"], "--timelines": ["best", "all"], "--top": ["2"], "--yes": None,
+              **_PICTURES},
     "measure": {"--gpus": ["2", "4"], "--quick": None, "--only": ["gemm*", "all_*"], "--dtype": ["bf16"],
                 "--set": _KEYS, "--repeats": ["3"], "--retry": None, "--rows": ["rows.jsonl"],
                 "--workload": ["mine.yaml"]},
@@ -207,9 +223,10 @@ _VERBS = {
 """Verb to its options and texts of each; None for those without a value."""
 _AS_JSON = {
     "run", "strategies", "buckets", "search", "collective", "operator", "track", "show", "validate", "astra", "diff",
+    "goodput", "study",
     "import pytorch", "import model",
 }  # fmt: skip
-_HEAVY = {"strategies": 0.03, "search": 0.03, "reproduce": 0.02, "buckets": 0.06}
+_HEAVY = {"strategies": 0.03, "search": 0.03, "reproduce": 0.02, "buckets": 0.06, "study": 0.06, "goodput": 0.3}
 """Verbs that take long, and how often one of them is kept."""
 
 
@@ -244,6 +261,8 @@ def _machine(random, *, device=False):
 
 
 def _run(random):
+    if random.random() < 0.1:
+        return {"plans.json": planned(random)}, ["--plan", _text(random, ["plans.json#1", "plans.json#2"])]
     if random.random() < 0.2:
         edit = ["--edit", _text(random, EDITS)] if random.random() < 0.5 else []
         return traces(random), ["--trace", "w", *edit]
@@ -272,6 +291,43 @@ def _measure(random):
     what = random.choice((*experiments.EXPERIMENTS, "all"))
     files = {"rows.jsonl": lines_of(random, rows_of("traces/h200-pair/*.jsonl"))} | _workload(random)[0]
     return files, [what, "--plan", "--quick", "--output", "out"]
+
+
+def _validate(random):
+    if random.random() < 0.5:
+        return measured_files(random), ["rows.jsonl"]
+    files = {"net.yaml": file_of(random, topologies(), as_yaml)} if random.random() < 0.5 else {}
+    grammar = Grammar([tree(row | ({"topology": "net.yaml"} if files else {})) for row in _MAPPED])
+    return files | {"rows.jsonl": lines_of(random, grammar, most=3)}, ["rows.jsonl"]
+
+
+_MAPPED = [
+    {"workload": SMALL["transformer"], "changes": {"layers": 1}, "topology": "h200-node-4", "device": "h200",
+     "schedule": "overlap", "measured_us": 812.5},
+    {"workload": SMALL["dlrm"], "topology": "h200-node-4", "device": "h200", "schedule": "baseline",
+     "measured_us": 1e3},
+]  # fmt: skip
+"""Rows that hold their workload."""
+
+
+def _goodput(random):
+    files, first = _workload(random)
+    return files, [*first, "--tokens", "1B", "--checkpoint", "10s"]
+
+
+def _study(random):
+    files = {"study.yaml": file_of(random, Grammar([tree(_SMALL_STUDY)]), as_yaml)}
+    files["mine.yaml"] = as_yaml(tree(SMALL["transformer"])).encode()
+    return files, ["study.yaml", "--output", "out", "--workers", "1", "--no-report"]
+
+
+_SMALL_STUDY = {
+    "title": "t", "workload": "mine.yaml", "set": {"batch_per_replica": [2, 4]}, "schedule": ["baseline", "fused"],
+    "zip": [{"host": ["none", "eager"], "network": ["alpha_beta", "link"]}], "cases": [{"clocks": "unthrottled"}],
+    "where": ["ranks > 0"], "columns": {"x": "makespan_s * 2"}, "baseline": {"schedule": "baseline"},
+    "goodput": {"checkpoint": "10 s", "failures": "1/year", "tokens": "1B"},
+    "views": [{"kind": "bar", "x": "schedule", "y": "makespan_s"}],
+}  # fmt: skip
 
 
 def _search(random):
@@ -306,7 +362,8 @@ def _import_pytorch(random):
 
 def _import_model(random):
     if random.random() < 0.5:
-        return {"config.json": file_of(random, model_configs(), as_json)}, ["config.json"]
+        more = ["--output", random.choice(("out.yaml", "config.json", ".", ""))] if random.random() < 0.2 else []
+        return {"config.json": file_of(random, model_configs(), as_json)}, ["config.json", *more]
     files = model_arguments(random).files
     return files, [next(iter(files))]
 
@@ -317,7 +374,7 @@ _FIRST = {
     "track": lambda random: ({}, ["--set", "rows=512", "--set", "columns=256", "--set", "depth=128"]),
     "list": lambda random: ({}, [random.choice(("workloads", "schedules", "collectives", "x", "devices"))]),
     "trace": lambda random: (_workload(random)[0], ["mine.yaml", "--output", "out"]),
-    "validate": lambda random: (measured_files(random), ["rows.jsonl"]),
+    "validate": _validate, "goodput": _goodput, "study": _study,
     "reproduce": lambda random: ({}, [_nonsense(random)]),
     "astra": lambda random: (astra_files(random), list(ASTRA)),
     "diff": _diff, "import pytorch": _import_pytorch, "import model": _import_model,

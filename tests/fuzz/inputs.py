@@ -22,6 +22,7 @@ from log_inputs import (
     to_measure,
 )
 from mutations import as_json, file_of
+from output_inputs import outputs, read_output
 from recording_inputs import read_recording, recordings
 from seeds import (
     devices,
@@ -93,6 +94,7 @@ KINDS = {
     "model arguments": Kind(
         model_arguments, lambda case: import_model(only_file(case), ranks=16, changes={"topology": "ring-1024"}), 4
     ),
+    "output": Kind(outputs, read_output, 3),
     "measured rows": Kind(lambda random: Case("measured rows", measured_files(random)), read_measured, 3),
     "search log": Kind(lambda random: Case("search log", {FILE: search_log(random)}), read_search_log, 4),
     "measure log": Kind(measure_log, read_measure_log, 2),

@@ -11,6 +11,7 @@ import gzip
 import json
 import tracemalloc
 
+import pyarrow as pa
 import pytest
 from inputs import KINDS
 from judge import Case, judge
@@ -18,6 +19,7 @@ from kineto_builder import Rank
 from log_inputs import search_rows, signed
 from mutations import Literal, Pairs, as_json, as_yaml, tree
 from nonsense import HUGE
+from pyarrow import parquet as pq
 from recording_inputs import archived
 from seeds import SMALL
 from trace_inputs import MEMORY, NETWORK, SYSTEM
@@ -25,6 +27,7 @@ from trace_inputs import MEMORY, NETWORK, SYSTEM
 from scaleout.errors import ScaleoutError
 from scaleout.interop.pytorch.files import recorded_files
 from scaleout.interop.pytorch.kineto import read_kineto, shape_of, whole_of
+from scaleout.study.sweep.shards import known_keys, read_shards, write_shard
 from scaleout.validation.measure.checkpoint import MeasurementLog, measured
 
 DEEP = "[" * 40_000
@@ -59,6 +62,16 @@ COMMANDS = {
     ("track", "--set", "depth=1000000000000"): "give at most 1,048,576",
     (*COLLECTIVE, "--bytes", "1MiB", "--chunks", "1000000000"): "nothing here cuts the buffer",
     (*COLLECTIVE, "--bytes", "1," * 1000 + "1"): "more than 1,000 sizes",
+    (
+        "collective",
+        "all_to_all",
+        "--topology",
+        "torus(1024,1024,ndr)",
+        "--bytes",
+        "1MiB",
+        "--network",
+        "link",
+    ): "ring of 1,024 ranks cross its links",
 }
 
 
@@ -68,6 +81,17 @@ def test_a_command_line(tmp_path, scaleout, monkeypatch, arguments):
     (tmp_path / "mine.yaml").write_bytes(MINE["mine.yaml"])
     monkeypatch.chdir(tmp_path)
     assert COMMANDS[arguments] in scaleout(*arguments)[2]
+
+
+def test_a_collective_on_a_long_line(tmp_path, scaleout, monkeypatch):
+    """Of ranks one after another, as an edge list: ways of many hops, of which none closes a ring."""
+    link = "{'bandwidth': '10 GB/s', 'latency': '1 us'}"
+    files = {"net.edgelist": "".join(f"{rank} {rank + 1} {link}\n" for rank in range(20_000)).encode()}
+    arguments = ("collective", "all_reduce", "--bytes", "1MiB", "--topology", "net.edgelist")
+    assert judge(Case("command", files, arguments), None, tmp_path / "case") == ("refused", "")
+    (tmp_path / "net.edgelist").write_bytes(files["net.edgelist"])
+    monkeypatch.chdir(tmp_path)
+    assert "links of a graph of many hops" in scaleout(*arguments)[2]
 
 
 RECORDING = ("import", "pytorch", "job", "--output", "out", "--allow-partial")
@@ -203,6 +227,21 @@ def test_a_step_whose_number_is_none_is_an_operator(tmp_path, steps):
     assert judge(Case("command", files, RECORDING), None, tmp_path / "case") == ("accepted", "")
 
 
+@pytest.mark.parametrize(
+    ("column", "value"), [("key", None), ("makespan_s", float("nan")), ("makespan_s", None), ("x", "y")]
+)
+def test_a_shard_of_other_rows_is_left_out(tmp_path, column, value):
+    row = {"key": "a", "status": "ok", "message": "", "makespan_s": 1.0, "ranks": 4}
+    write_shard(tmp_path, [row])
+    assert known_keys(tmp_path) == {"a"} == set(read_shards(tmp_path))
+    table = pa.Table.from_pylist([{**row, column: value}])
+    pq.write_table(table, next((tmp_path / "shards").iterdir()))
+    with pytest.warns(UserWarning, match="damaged"):
+        assert known_keys(tmp_path) == set()
+    with pytest.warns(UserWarning, match="damaged"):
+        assert read_shards(tmp_path) == {}
+
+
 def test_a_tensor_has_no_thousands_of_dimensions():
     assert shape_of([9] * 300_000) is None
 
@@ -246,6 +285,14 @@ FILES = {
                            "has op 'add'; give a name, outside its shape"),
     "no collective": ("rows to measure", {"collectives": b'{"collective": 5.0, "ranks": 2, "bytes": 8}'},
                       "cannot measure collective 5.0"),
+    "a text as a time": ("output", {
+        "summary.json": b'{"command": "run", "inputs": {}, "results": [{"makespan_s": "1 s"}]}'},
+        "results.0.makespan_s is '1 s', not number"),
+    "a number as models": ("output", {"summary.json": b'{"command": "track", "inputs": {}, "models": 5}'}, "not array"),
+    "a list as a process": ("output", {"timeline": b'[{"ph": "X", "pid": [], "ts": 1, "dur": 1}]'}, "`pid`"),
+    "a list of numbers as a schedule": ("output", {
+        "summary.json": b'{"command": "run", "inputs": {"workload": "dlrm-128", "schedule": 5}}'}, "inputs say 5"),
+    "no table": ("output", {"cases.parquet": b"PAR1"}, "is no table of a study"),
 }  # fmt: skip
 """Kind of input, files, and what is said."""
 

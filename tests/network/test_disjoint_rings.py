@@ -125,3 +125,11 @@ def test_a_search_that_would_take_too_long_takes_what_it_has():
 def test_groups_without_such_rings_are_told_so(topology, ranks, algorithm, message):
     with pytest.raises(ConfigError, match=message):
         schedule("all_reduce", place(load_topology(topology), range(ranks)), algorithm=algorithm)
+
+
+@pytest.mark.parametrize("relayed", [False, True])
+def test_a_thousand_ranks_in_a_line_are_searched_in_vain(relayed):
+    """Member by member, not by calls within one another; over relays there is a ring, and it takes too long to find."""
+    links = [(rank, rank + 1, 1e9, 1e-6) for rank in range(999)]
+    group = place(Topology("line", (graph_dimension(fabric_of(1000, [], links)),)), range(1000))
+    assert rings_of(group, relayed=relayed) == ()

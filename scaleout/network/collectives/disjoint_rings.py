@@ -9,7 +9,6 @@ Source: NCCL, src/graph/search.cc, for rings of one graph side by side. See docs
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -20,6 +19,10 @@ from scaleout.network.collectives.rounds import Edges, Round, Schedule
 
 _MOST_TRIED = 20_000
 """Hops that are tried in all before the most rings found so far are taken."""
+_MOST_RINGS = 64
+"""NCCL's channels (MAXCHANNELS)."""
+_MOST_MEMBERS = 1024
+"""Of a group in which rings are searched: those of a node are a few."""
 
 Arc = tuple[int, int]
 """From a member, to a member, by their places in the group."""
@@ -49,29 +52,31 @@ def _capacities(placement: Placement) -> Counter[Arc]:
     return found
 
 
-@dataclass
 class _Search:
     """Depth-first search for rings; `room` is what arcs still have, `most` are the most rings found so far."""
 
-    size: int
-    room: Counter[Arc]
-    relayed: bool
-    most: list[Way] = field(default_factory=list)
-    tried: int = 0
+    def __init__(self, size: int, room: Counter[Arc], *, relayed: bool) -> None:
+        self.size, self.room, self.relayed = size, room, relayed
+        self.most: list[Way] = []
+        self.tried = 0
+        self._next: list[list[int]] = [[] for _ in range(size)]  # members that a member has a link to, in order
+        for source, destination in sorted(room):
+            self._next[source].append(destination)
 
     def run(self) -> tuple[Way, ...]:
-        """Find the most rings."""
-        members = range(self.size)
-        ends = [
-            [sum(self.room[arc] for arc in self.room if arc[end] == member) for member in members] for end in (0, 1)
-        ]
-        self._add([], min(min(each) for each in ends))
+        """Find the most rings: no more than every member has room for."""
+        sums = Counter[tuple[int, int]]()
+        for arc, room in self.room.items():
+            sums.update({(end, arc[end]): room for end in (0, 1)})
+        bound = min(sums[end, member] for end in (0, 1) for member in range(self.size))
+        if bound:
+            self._add([], min(bound, _MOST_RINGS))
         return tuple(self.most)
 
     def _add(self, found: list[Way], bound: int) -> None:
         if len(found) > len(self.most):
             self.most = list(found)
-        for ring in self._rings([0], ()):
+        for ring in self._rings():
             # Rings may be found in any order; the one in which they grow is enough.
             if found and ring < found[-1]:
                 continue
@@ -79,32 +84,46 @@ class _Search:
             if len(self.most) >= bound or self.tried > _MOST_TRIED:
                 return
 
-    def _rings(self, visited: list[int], way: Way) -> Iterator[Way]:
-        """Close a way through all members, direct hops first; what is yielded is taken out of the room meanwhile."""
-        closed = len(visited) == self.size
-        ends = [0] if closed else [member for member in range(self.size) if member not in visited]
-        for to, hop in self._hops(visited[-1], ends):
+    def _rings(self) -> Iterator[Way]:
+        """Go from member to member, and back where no hop is left; what is yielded is out of the room meanwhile."""
+        way: list[tuple[int, Way]] = []
+        free = set(range(1, self.size))
+        left = [self._hops(0, free)]
+        while left:
+            hop = self._take(left[-1])
+            if hop is None:
+                left.pop()
+            else:
+                way.append(hop)
+                if hop[0]:
+                    free.remove(hop[0])
+                    left.append(self._hops(hop[0], free or {0}))
+                    continue
+                yield tuple(arc for _, arcs in way for arc in arcs)
+            if way:
+                member, arcs = way.pop()
+                self.room.update(arcs)
+                free.update({member} - {0})
+
+    def _take(self, hops: Iterator[tuple[int, Way]]) -> tuple[int, Way] | None:
+        """Take the next hop that there is room for; None if there is none, or enough were tried."""
+        for member, arcs in hops:
             self.tried += 1
             if self.tried > _MOST_TRIED:
-                return
-            if any(self.room[arc] < 1 for arc in hop):
-                continue
-            self.room.subtract(hop)
-            if closed:
-                yield (*way, *hop)
-            else:
-                yield from self._rings([*visited, to], (*way, *hop))
-            self.room.update(hop)
+                return None
+            if all(self.room[arc] for arc in arcs):
+                self.room.subtract(arcs)
+                return member, arcs
+        return None
 
-    def _hops(self, at: int, ends: list[int]) -> list[tuple[int, Way]]:
-        """Hops to any of some members: over their links, then over relays to those that there is no link to."""
-        direct: list[tuple[int, Way]] = [(to, ((at, to),)) for to in ends if (at, to) in self.room]
-        if not self.relayed:
-            return direct
-        relays = range(self.size)
-        far = [to for to in ends if (at, to) not in self.room]
-        joined = [(to, relay) for to in far for relay in relays if {(at, relay), (relay, to)} <= self.room.keys()]
-        return direct + [(to, ((at, relay), (relay, to))) for to, relay in joined]
+    def _hops(self, at: int, ends: set[int]) -> Iterator[tuple[int, Way]]:
+        """Yield hops to any of some members: over their links, then over relays to those that there is no link to."""
+        direct = self._next[at]
+        yield from [(to, ((at, to),)) for to in direct if to in ends]
+        if self.relayed:
+            far = ends.difference(direct)
+            joined = sorted((to, relay) for relay in direct for to in self._next[relay] if to in far)
+            yield from [(to, ((at, relay), (relay, to))) for to, relay in joined]
 
 
 @lru_cache(maxsize=1024)
@@ -116,8 +135,8 @@ def rings_of(placement: Placement, *, relayed: bool = False) -> tuple[Way, ...]:
     >>> [len(rings_of(place(load_topology("v100-node-8"), range(p)))) for p in range(2, 9)]
     [1, 2, 4, 0, 2, 4, 6]
     """
-    room = _capacities(placement)
-    return _Search(placement.num_ranks, room, relayed).run() if room else ()
+    room = _capacities(placement) if placement.num_ranks <= _MOST_MEMBERS else None
+    return _Search(placement.num_ranks, room, relayed=relayed).run() if room else ()
 
 
 def _phase(*, relayed: bool) -> Scheduler:

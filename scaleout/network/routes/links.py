@@ -21,7 +21,7 @@ from scaleout.cluster.topology.topology import Topology
 from scaleout.config.units import BYTES_PER_S
 from scaleout.errors import ConfigError
 from scaleout.network.routes.crossing import Crossing, Part, route_table
-from scaleout.network.routes.routing import router
+from scaleout.network.routes.routing import check_crossed, router
 
 __all__ = ["Floats", "Ints", "Links", "Port", "Routes", "links_of"]
 
@@ -198,6 +198,10 @@ class Links:
 
     def _routes_on(self, number: int, changes: tuple[LinkChange, ...], ends: Ends) -> tuple[LineRoutes, Floats]:
         dimension = self.topology.dimensions[number]
+        if dimension.structure.neighbours:
+            ahead = np.abs(ends[1] - ends[0])
+            hops = np.minimum(ahead, dimension.size - ahead) if dimension.structure.closed else ahead
+            check_crossed(dimension, int(hops.sum()))
         closed_form = None if changes else dimension.structure.routes(dimension, ends)
         if closed_form is not None:
             return closed_form[0], dimension.latency_of(closed_form[1])

@@ -8,6 +8,7 @@ Symbols: V nodes; E edges; M messages; T distinct destinations; H pairs of a mes
 Source: Hopps, Analysis of an Equal-Cost Multi-Path Algorithm, RFC 2992, for ECMP.
 """
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from scaleout.cluster.topology.dimension import Dimension, Edges, edges_of, num_nodes
 from scaleout.cluster.topology.kinds.kind import Floats, Ints, LineRoutes
+from scaleout.network.collectives.rounds import TooManyMessagesError
 
 Flags = npt.NDArray[np.bool_]
 
@@ -31,6 +33,22 @@ _CELLS = 2**24
 
 _CACHED = 2**18
 """Distances that are worked out at a time, which a cache holds."""
+
+_MOST_COMPARED = 2 * 10**10
+"""Distances that are compared at the most to find routes: half a minute."""
+
+_MOST_CROSSED = 10**8
+"""Pairs of a message and a link of a dimension that are listed at the most: gigabytes of memory."""
+
+
+def check_crossed(dimension: Dimension, number: int) -> None:
+    """Refuse messages that cross more links of a dimension than can be listed (`TooManyMessagesError`)."""
+    if number > _MOST_CROSSED:
+        raise TooManyMessagesError(
+            f"messages along dimension {dimension.kind} of {dimension.size:,} ranks cross its links more than "
+            f"{_MOST_CROSSED:,} times, too often to list; take fewer ranks or a network of fewer hops (--network "
+            f"alpha_beta lists less)"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +93,7 @@ class Router:
             many = max(1, _CELLS // max(1, len(self.begins), len(self.edges.tails)))
             for first in range(0, len(wanted), many):
                 chosen = np.flatnonzero((column >= first) & (column < first + many))
-                shortest = self._shortest(wanted[first : first + many])
+                shortest = self._shortest(wanted[first : first + many], len(wanted))
                 parts.append(self._walk(shortest, chosen, (sources, destinations, column - first), latency_s))
         message, edge, share = (np.concatenate(rows) for rows in zip(*parts, strict=True))
         return message, edge, share, np.where(latency_s < 0, np.inf, latency_s)
@@ -85,16 +103,20 @@ class Router:
         """Shortest routes to every rank, if they are not too many to keep."""
         if max(len(self.begins), len(self.edges.tails)) * self.dimension.size > _CELLS:
             return None
-        return self._shortest(np.arange(self.dimension.size))
+        return self._shortest(np.arange(self.dimension.size), self.dimension.size)
 
-    def _shortest(self, wanted: Ints) -> Flags:
-        """(E, T) whether an edge is on a shortest route to each of some destinations."""
+    def _shortest(self, wanted: Ints, total: int) -> Flags:
+        """(E, T) whether an edge is on a shortest route to each of some destinations, of so many in all."""
         many = max(1, _CACHED // max(1, len(self.edges.tails)))
-        parts = [self._shortest_to(wanted[first : first + many]) for first in range(0, len(wanted), many)]
+        begins = [0, *range(1, len(wanted), many), len(wanted)]  # one first: it soon shows how many hops there are
+        parts = [self._shortest_to(wanted[begin:end], total) for begin, end in itertools.pairwise(begins)]
         return np.concatenate(parts, axis=1)
 
-    def _shortest_to(self, wanted: Ints) -> Flags:
-        """(E, T) whether an edge is on a shortest route: then the distance left shrinks by its own cost."""
+    def _shortest_to(self, wanted: Ints, total: int) -> Flags:
+        """(E, T) whether an edge is on a shortest route: then the distance left shrinks by its own cost.
+
+        All distances are compared as often as there are hops: where that turns out too often, it is refused.
+        """
         edges, num_nodes = self.edges, len(self.begins) - 1
         # Hops are the last digits of a cost; a way through all nodes must not be as far as no way.
         edge_s = edges.latency_s + edges.reluctance_s
@@ -103,7 +125,14 @@ class Router:
         distance = np.full((num_nodes, len(wanted)), _FAR, np.int64)
         distance[wanted, np.arange(len(wanted))] = 0
         leaving = np.flatnonzero(np.diff(self.begins))
+        left_to_compare = _MOST_COMPARED // (total * max(1, len(edges.tails)))
         while len(leaving):
+            left_to_compare -= 1
+            if left_to_compare < 0:
+                raise TooManyMessagesError(
+                    f"routes to {total:,} ranks over the {len(edges.tails):,} links of a {self.dimension.kind} of many "
+                    f"hops would take long to find; take fewer ranks, or a network of fewer hops"
+                )
             through = np.minimum(distance[edges.heads] + cost, _FAR)
             better = np.minimum(distance[leaving], np.minimum.reduceat(through, self.begins[leaving], axis=0))
             if np.array_equal(better, distance[leaving]):
@@ -122,6 +151,7 @@ class Router:
         message, node, share, passed_s = chosen, sources[chosen], np.ones(len(chosen)), np.zeros(len(chosen))
         found: list[tuple[Ints, Ints, Floats]] = [_NOTHING]
         # All routes of a message to a node have equally many hops, as hops count: its parts arrive together.
+        crossed = 0
         while len(message):
             counts = begins[node + 1] - begins[node]
             row = np.repeat(np.arange(len(message)), counts)
@@ -130,6 +160,8 @@ class Router:
             row, edge = row[on], edge[on]
             hops = np.bincount(row, minlength=len(message))
             part, gone_s = share[row] / hops[row], passed_s[row] + edges.latency_s[edge]
+            crossed += len(row)
+            check_crossed(self.dimension, crossed)
             found.append((message[row], edge, part))
             message, node = message[row], edges.heads[edge]
             arrived = node == destinations[message]

@@ -24,9 +24,10 @@ _FORMS = (
 )  # fmt: skip
 """End of a name to how its numbers are written; the first that fits."""
 _SHARES = ("mfu", "hfu", "bubble", "saving", "goodput", "kernel_time_sources", "share")
+_MOST_LOGARITHM = 700.0
 _LOGARITHMS = {
-    "faster": lambda log: f"-{units.format_share(-math.expm1(-log))}",
-    "slower": lambda log: f"+{units.format_share(math.expm1(log))}",
+    "faster": lambda log: f"-{units.format_share(-math.expm1(-min(log, _MOST_LOGARITHM)))}",
+    "slower": lambda log: f"+{units.format_share(math.expm1(min(log, _MOST_LOGARITHM)))}",
 }
 """Names of natural logarithms of ratios, to how they are written: by how much the time changes."""
 _LEFT_OUT = ("inputs",)

@@ -104,6 +104,8 @@ def slices_of(trace: Any, *, where: str) -> Slices:
         raise ConfigError(
             f"{where}: is no timeline (an object with `traceEvents`); give one of `scaleout run --output`"
         )
+    if not all(isinstance(each.get(key), int | str | None) for each in events for key in ("pid", "tid")):
+        raise ConfigError(f"{where}: a process or thread of the timeline (`pid`, `tid`) is no number or name; mend it")
     named: dict[tuple[Any, ...], str] = {}
     for each in events:
         about = each.get("args")
