@@ -1,7 +1,7 @@
 """The fastest plans of parallelism of a training job: what `scaleout search` prints, as an answer."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from scaleout.api.networks import Network, changes_of, load_topology, name_of
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.what_if import NetworkChanges
 from scaleout.config.units import BYTES, parse
-from scaleout.errors import ConfigError, ScaleoutError
+from scaleout.errors import ConfigError
 from scaleout.interop.models.plans import write_plan
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.job import Job
@@ -260,7 +260,7 @@ def search(
     kept: AbstractContextManager[Memory] = nullcontext(Memory())
     if directory is not None:
         kept = PlanLog(Path(directory), request)
-    with _workers_killed(), kept as known, execution_of(workers, known, tell) as execution:
+    with kept as known, execution_of(workers, known, tell) as execution:
         plans = found_by(request, execution)
         if not plans.fastest:
             raise ConfigError(why_none(request, plans))
@@ -271,17 +271,3 @@ def search(
     asked = inputs_of(named, settings=changes, changes=given, schedules=("baseline", *request.schedules))
     asked |= {**chosen, "global_batch": request.batch, "memory_bytes": request.memory_bytes, "top": request.top}
     return SearchAnswer(request, plans, why, step.interval, asked, changes_as_inputs(given))
-
-
-@contextmanager
-def _workers_killed() -> Iterator[None]:
-    """Say it in a message where the system kills a worker."""
-    from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415
-
-    try:
-        yield
-    except BrokenProcessPool:
-        raise ScaleoutError(
-            "a worker process was killed, most likely for want of memory; give fewer --workers, or run the same "
-            "command again: with --output it resumes"
-        ) from None
