@@ -55,7 +55,7 @@ def stand_in():
         total_memory=16 * 2**30, L2_cache_size=2**22, multi_processor_count=10
     )
     torch.multiprocessing.spawn = lambda work, arguments, count, join: Spawned(work, arguments, count)
-    torch.multiprocessing.ProcessRaisedException = torch.multiprocessing.ProcessEndedErrorException = EndedError
+    torch.multiprocessing.ProcessRaisedException = torch.multiprocessing.ProcessExitedException = EndedError
     timer.measure = measured
     sys.modules |= {"torch": torch, "torch.distributed": torch.distributed}
     sys.modules["scaleout.validation.measure.timer"] = timer
