@@ -1,16 +1,20 @@
 """How far off times are, for error bars: the numbers of `spread` in files of devices and libraries.
 
-    python figures/spreads.py [--tables TABLES] [--collectives FILE]
+    python figures/spreads.py [--tables TABLES] [--collectives FILE] [--runs RUNS]
 
 Prints, of each number, `ln(actual / predicted)` at either end of 90% of all cases: of a device's kernels each left out
-in turn; of one device's kernels on another, by class; of the same kernels on other machines; of collectives of the
-fitted libraries; and, from TABLES, a file of published tables, of whole steps, beyond what their parts explain: each
-family of published steps counts the same, and what is printed below it leaves one family out. COLLECTIVES is the
-Ultra-Scale Playbook's file of bus bandwidths. No row of other files is read. See docs/models/uncertainty.md.
+in turn; of one device's kernels on another, by class; of the same kernels on other machines; of hosts, from steps that
+they bound; of collectives of the fitted libraries; and, from TABLES, a file of published tables, of whole steps, beyond
+what their parts explain: each family of published steps counts the same, and what is printed below it leaves one family
+out. COLLECTIVES is the Ultra-Scale Playbook's file of bus bandwidths, RUNS that of its steps, of which the tenth on
+which the host of h100-p5 was chosen says what EFA errs by in steps. No other row is read. See uncertainty.md.
 """
 
 import argparse
+import hashlib
+import json
 import math
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -130,6 +134,48 @@ def machines() -> Iterator[str]:
     yield f"machine: {unseen.name} of h200-pair-unseen: mean {errors.mean():+.3f} ({len(errors)} GEMMs)"
 
 
+def over_share(rows: Iterable[Compared], cause: str, least: float) -> list[float]:
+    """Return ``ln(measured / predicted)`` over the share of a cause, of rows of which it is at least some part."""
+    found = []
+    for row in rows:
+        causes = row.interval.causes if row.interval else ()
+        share = math.fsum(each.share for each in causes if each.cause.startswith(cause))
+        if share >= least:
+            found.append(math.log(row.measured / row.predicted) / share)  # type: ignore[operator]
+    return found
+
+
+def hosts() -> Iterator[str]:
+    """Yield lines about the hosts of our own machines, from steps of which they are at least half."""
+    four, pair = (folder("device") / name / "steps.jsonl" for name in ("h200-four", "h100-pair"))
+    gpus = {row.id: row.ranks() for row in read_rows(four)}
+    rows = compare_files([four], device="h200", topology="h200-node-4").rows
+    sets = {f"h200-four, {ranks}": [row for row in rows if gpus[row.id] == ranks] for ranks in (1, 2, 4)}
+    machine = str(folder("device") / "h200-pair" / "machine.yaml")
+    sets["h100-pair, 2"] = list(compare_files([pair], device="h100", topology=machine).rows)
+    errors = {name: over_share(found, "calls of the host", 0.5) for name, found in sets.items()}
+    for name, found in errors.items():
+        yield f"host: {name} GPUs: median {np.median(found):+.3f} ({len(found)} steps)"
+    every = np.concatenate(list(errors.values()))
+    weights = np.concatenate([np.full(len(found), 1 / len(found)) for found in errors.values()])
+    order = np.argsort(every)
+    reached = np.cumsum(weights[order]) / weights.sum()
+    low, high = (every[order][np.searchsorted(reached, end)] for end in ENDS)
+    yield f"host: faster {-low:.3f}, slower {high:.3f} (each set of the same weight)"
+
+
+def links_in_steps(runs: Path) -> Iterator[str]:
+    """Yield a line about EFA in steps of class A: the least and the most, as so few rows say nothing of 5%."""
+    rows = [json.loads(line) for line in runs.read_text(encoding="utf-8").splitlines()]
+    tenth = [row for row in rows if int(hashlib.sha256(row["id"].encode()).hexdigest(), 16) % 10 == 0]
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "runs.jsonl"
+        kept = [row for row in tenth if row.get("class") == "A" and row["status"] == "ok"]
+        file.write_text("".join(json.dumps({**row, "memory_gib": None}) + "\n" for row in kept), encoding="utf-8")
+        found = over_share(compare_files([file], table="ultrascale").rows, "collectives over efa", 0.15)
+    yield f"efa in steps: faster {-min(found):.3f}, slower {max(found):.3f} ({len(found)} steps)"
+
+
 def libraries(collectives: Path) -> Iterator[str]:
     """Yield lines about collectives: the library of H200, bare links, and EFA, healthy against typical."""
     topology = load_topology("h200-node-4")
@@ -157,9 +203,29 @@ def steps(tables: Path) -> Iterator[str]:
     for table, family in STEPS.items():
         found = compare_files([tables], table=table).rows
         rows.setdefault(family, []).extend(row for row in found if row.quantity == "time" and row.error is not None)
+    yield from frameworks(rows)
     for left in (None, *rows):
         faster, slower = beyond_parts({name: found for name, found in rows.items() if name != left})
         yield f"step{'' if left is None else f' without {left}'}: faster {faster:.3f}, slower {slower:.3f}"
+
+
+STUDENT = {6: 1.943}
+"""Degrees of freedom to the 95th percentile of Student's t."""
+
+
+def frameworks(rows: Mapping[str, Sequence[Compared]]) -> Iterator[str]:
+    """Yield lines about a framework of which no step was compared: how far its mean is from that of others.
+
+    Means of K families differ by s. One more is within ``t s sqrt(1 + 1 / k)`` of the mean of k of them, and what these
+    vary by among them, ``z s sqrt((k - 1) / k)``, is in their spread already.
+    """
+    errors = ([math.log(row.measured / row.predicted) for row in found] for found in rows.values())  # type: ignore[operator]
+    means = [np.mean(found) for found in errors]
+    differ = float(np.std(means, ddof=1))
+    yield f"framework: means of {len(means)} families differ by {differ:.3f} (standard deviation)"
+    for k in (len(means), 3, 1):
+        new, held = STUDENT[len(means) - 1] * differ * math.sqrt(1 + 1 / k), 1.645 * differ * math.sqrt((k - 1) / k)
+        yield f"framework: beside {k} families: {math.sqrt(new**2 - held**2):.3f}"
 
 
 def beyond_parts(rows: Mapping[str, Sequence[Compared]]) -> tuple[float, float]:
@@ -200,9 +266,11 @@ def main() -> None:
     parser.add_argument(
         "--collectives", type=Path, default=SHARED / "ultrascale" / "collectives.jsonl", help="bus bandwidths over EFA"
     )
+    parser.add_argument("--runs", type=Path, default=SHARED / "ultrascale" / "dev.jsonl", help="steps of Ultra-Scale")
     options = parser.parse_args()
+    runs = links_in_steps(options.runs) if options.runs.is_file() else ()
     published = steps(options.tables) if options.tables.is_file() else ()
-    for line in chain(kernels(), machines(), libraries(options.collectives), published):
+    for line in chain(kernels(), machines(), hosts(), libraries(options.collectives), runs, published):
         print(line, flush=True)
 
 

@@ -9,19 +9,12 @@ import networkx as nx
 import numpy as np
 from hypothesis import strategies as st
 
-from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.dimension import edges_of, graph_dimension
 from scaleout.cluster.topology.fabric import Fabric, FabricLink
 from scaleout.cluster.topology.faults import LinkChange, name_link
 from scaleout.cluster.topology.kinds import KINDS
-from scaleout.cluster.topology.topology import (
-    Dimension,
-    Topology,
-    break_links,
-    degrade_links,
-    load_topology,
-    slow_down,
-)
+from scaleout.cluster.topology.topology import Dimension, Topology
+from scaleout.cluster.topology.what_if import NetworkChanges, change_network
 from scaleout.config import library
 from scaleout.errors import ConfigError
 from scaleout.network.routes.links import links_of
@@ -119,25 +112,42 @@ def dragonflies(draw, size):
 
 
 @st.composite
-def changed(draw, topology):
-    """A topology with a slower and a broken link, where messages still find a way."""
-    for broken in (False, True):
+def faults(draw, topology):
+    """A slower and a broken link by name, as `faulty` takes them, where messages still find a way."""
+    found = {}
+    for change, factor in (("degrade", 0.5), ("broken", 0.0)):
         number = draw(st.integers(0, len(topology.dimensions) - 1))
         edges = edges_of(topology.dimensions[number])
         if not len(edges.tails) or draw(st.booleans()):
             continue
         edge = draw(st.integers(0, len(edges.tails) - 1))
         line = topology.lines(number)[draw(st.integers(0, topology.num_ranks // topology.shape[number] - 1))]
-        change = LinkChange(number, int(line), tuple(sorted((int(edges.tails[edge]), int(edges.heads[edge])))), 0.0)
-        try:
-            name = name_link(topology.dimensions, change)
-            found = break_links(topology, [name]) if broken else degrade_links(topology, {name: 0.5})
-            ranks = np.arange(topology.num_ranks)
-            links_of(found).routes(np.repeat(ranks, len(ranks)), np.tile(ranks, len(ranks)))
-            topology = found
-        except ConfigError:
-            continue  # no way was left
-    return topology
+        ends = tuple(sorted((int(edges.tails[edge]), int(edges.heads[edge]))))
+        name = name_link(topology.dimensions, LinkChange(number, int(line), ends, factor))
+        more = found | {change: {name: str(factor)} if factor else [name]}
+        if _connects(topology, more):
+            found = more
+    return found
+
+
+def faulty(topology, found):
+    """Return a topology with faults, as studies spell them."""
+    return change_network(topology, NetworkChanges.of(**found))
+
+
+def changed(topology):
+    """Topologies with such faults."""
+    return faults(topology).map(lambda found: faulty(topology, found))
+
+
+def _connects(topology, found):
+    """Whether each rank still reaches each other one."""
+    ranks = np.arange(topology.num_ranks)
+    try:
+        links_of(faulty(topology, found)).routes(np.repeat(ranks, len(ranks)), np.tile(ranks, len(ranks)))
+    except ConfigError:
+        return False
+    return True
 
 
 @st.composite
@@ -316,120 +326,3 @@ def longest_chain_s(line):
         for before in line.graph.dependencies_of(node).tolist():
             chain.add_edge(("end", before), ("start", node), weight=0.0)
     return nx.dag_longest_path_length(chain) if len(line.graph) else 0.0
-
-
-# ---- Shipped workloads with other keys
-
-_TOPOLOGIES = {
-    8: (
-        *("dgx-h200-1", "dgx-b200-1", "dgx-h200-nvls-1", "a100-node-8", "sierra-8", "t3-ring-8", "graph-8"),
-        *("ring-2+ring-4", "switch-2+dragonfly-4", "fat_tree-8", "fully_connected-4+ring-2"),
-    ),
-    16: (
-        *("dgx-h200-2", "a100-cluster-a-2", "sierra-16", "t3-ring-16"),
-        *("ring-4+ring-4", "dragonfly-16", "switch-8+mesh-2", "fat_tree-16"),
-    ),
-    32: ("dgx-h200-4", "sierra-32", "t3-ring-32", "ring-2+ring-4+ring-4", "dragonfly-32", "switch-8+fat_tree-4"),
-}
-_DEVICES = ("h200", "h200", "mi210", "a100-80g", "b200")
-_SMALL = {
-    "llama-3-8b": {},
-    "mixtral-8x7b": {},
-    "deepseek-v3": {
-        "experts": 16, "shared_experts": 1, "top_k": 2, "dense_layers": 1, "stage_layers": [], "heads": 32, "ffn": 4096
-    },
-    "mamba-2-hybrid-8b": {"pattern": "M-*-"},
-    "dit-xl-2": {"sequence": 256},
-}  # fmt: skip
-"""Shipped models of layers, and what makes four layers of them."""
-
-
-def topology_of(name):
-    """Return a shipped topology, or one of dimensions such as ``ring-2+ring-4``, innermost first."""
-    if name in library.names("topology"):
-        return load_topology(name)
-    parts = (part.rsplit("-", 1) for part in name.split("+"))
-    return Topology(name, tuple(dimension_of(kind, int(size), bytes_per_s=25e9) for kind, size in parts))
-
-
-@st.composite
-def _layered(draw, ranks, name):
-    """Keys of a small model of layers whose degrees multiply to the ranks."""
-    plain, decoder = name == "dit-xl-2", name in ("llama-3-8b", "mixtral-8x7b", "deepseek-v3")
-    mode = draw(st.sampled_from(["training", "training", "prefill", *([] if plain else ["decode"])]))
-    rest, keys = ranks, {"layers": 4, "mode": mode, "hidden": draw(st.sampled_from([1024, 4096]))}
-    keys["tensor_parallel"] = draw(st.sampled_from([1, 2, 4, 8]))
-    rest //= keys["tensor_parallel"]
-    degrees = [1, 2, 4] if mode == "training" else [1]
-    keys["pipeline_parallel"] = draw(st.sampled_from([each for each in degrees if rest % each == 0]))
-    rest //= keys["pipeline_parallel"]
-    degrees = [1, 2] if decoder and mode != "decode" else [1]
-    keys["context_parallel"] = draw(st.sampled_from([each for each in degrees if rest % each == 0]))
-    if keys["context_parallel"] > 1:
-        ways = ["ring", "all_gather", "all_gather_steps", *(["ulysses"] if keys["tensor_parallel"] < 8 else [])]
-        keys["context_exchange"] = draw(st.sampled_from(ways))
-    keys["data_parallel"] = rest // keys["context_parallel"]
-    keys["sequence"] = draw(st.sampled_from([1024, 8192]))
-    keys["sequence_parallel"] = not plain and mode != "decode" and keys["tensor_parallel"] > 1 and draw(st.booleans())
-    keys["expert_parallel"] = 1
-    if name in ("mixtral-8x7b", "deepseek-v3"):
-        degrees = [each for each in (1, 2, 4, 8) if keys["data_parallel"] % each == 0]
-        keys["expert_parallel"] = draw(st.sampled_from(degrees))
-    step = draw(_step(keys)) if mode == "training" else {"batch_per_replica": 64, "pipeline_schedule": "1f1b"}
-    return keys | {"zero": 0, "recompute": "none"} | step | _SMALL[name]
-
-
-@st.composite
-def _step(draw, keys):
-    """Keys of a training step: its pipeline, what is sharded and what is computed again."""
-    stages, replicas = keys["pipeline_parallel"], keys["data_parallel"] * keys["context_parallel"]
-    found = {"microbatch": 1, "batch_per_replica": stages * draw(st.sampled_from([1, 2]))}
-    kinds = ["gpipe", "1f1b", *(["interleaved_1f1b", "zb_h1", "zb_v"] if stages == 2 else [])]
-    found["pipeline_schedule"] = draw(st.sampled_from(kinds)) if stages > 1 else "1f1b"
-    if found["pipeline_schedule"] == "interleaved_1f1b":
-        found["virtual_stages"] = 2
-    found["zero"] = draw(st.sampled_from([0, 1, 2, 3] if stages == 1 else [0, 1]))
-    found["recompute"] = draw(st.sampled_from(["none", "none", "full"]))
-    if found["zero"] and keys["expert_parallel"] == 1 and replicas % 2 == 0 and replicas > 2:
-        found["shard_ranks"] = draw(st.sampled_from([None, 2]))
-    if found["zero"] < 2:
-        found["overlap_gradient_reduce"] = draw(st.booleans())
-    if found["zero"] in (1, 2):
-        found["overlap_parameter_gather"] = draw(st.booleans())
-    return found
-
-
-@st.composite
-def random_jobs(draw):
-    """A workload, its keys, a topology and a device; `topology_of` has the topology."""
-    ranks = draw(st.sampled_from(list(_TOPOLOGIES)))
-    name = draw(st.sampled_from(["dlrm-128", "resnet-50", *_SMALL, "llama-3-8b", "mixtral-8x7b"]))
-    if name in _SMALL:
-        keys = draw(_layered(ranks, name))
-    else:
-        keys = {"data_parallel": ranks, "global_batch": ranks * draw(st.sampled_from([16, 64]))}
-        keys |= {"mode": draw(st.sampled_from(["training", "forward"]))} if name == "dlrm-128" else {}
-        keys |= {"gradient_bucket": draw(st.sampled_from(["1 MiB", "25 MiB"]))} if name == "resnet-50" else {}
-    return name, keys, draw(st.sampled_from(_TOPOLOGIES[ranks])), draw(st.sampled_from(_DEVICES))
-
-
-@st.composite
-def conditions(draw, job):
-    """What a job may run under, as keywords of `compare`: a network, a placement, faults, a host and clocks.
-
-    On links all lies as it was built beyond 8 ranks: where no two ranks are alike it takes a minute.
-    """
-    _, _, name, device = job
-    topology = topology_of(name)
-    hosts = ["none", "eager"] if "pointwise_forward" in load_device(device).host_launch_s else ["none"]
-    found = {
-        "host": draw(st.sampled_from(hosts)),
-        "network": draw(st.sampled_from(["alpha_beta", "alpha_beta", "link"])),
-        "clocks": draw(st.sampled_from(["unthrottled", "unthrottled", "sustained", "cold_start"])),
-    }
-    if found["network"] == "link" and topology.num_ranks > 8:
-        return found | {"topology": topology}
-    ranks = draw(st.just(range(topology.num_ranks)) | st.permutations(range(topology.num_ranks)))
-    topology = draw(changed(topology)) if draw(st.booleans()) else topology
-    slow = draw(st.dictionaries(st.sampled_from(ranks), st.sampled_from([1.1, 2.0]), max_size=1))
-    return found | {"topology": slow_down(topology, slow), "placement": list(ranks)}

@@ -75,6 +75,31 @@ def covered(start_s: Floats, end_s: Floats) -> float:
     return max(0.0, float(reach[-1] - start[0] - gaps.sum()))  # rounding may leave less than nothing
 
 
+@dataclass(frozen=True, eq=False)
+class Running:
+    """When some nodes of a rank run: seconds of them up to any time, those that run at the same time counted once."""
+
+    times_s: Floats
+    until_s: Floats
+
+    @classmethod
+    def of(cls, line: Timeline, chosen: Bools) -> "Running":
+        """Read off what `chosen` nodes, (N,), ran."""
+        nodes = np.flatnonzero(chosen & (line.end_s > line.start_s))
+        order = nodes[np.argsort(line.start_s[nodes], kind="stable")]
+        starts, reach = line.start_s[order], np.maximum.accumulate(line.end_s[order])
+        before = np.r_[0.0, reach[:-1]] if len(order) else reach
+        lengths = np.maximum(reach - np.maximum(starts, before), 0.0)
+        times_s = np.stack([reach - lengths, reach], axis=1).ravel()
+        return cls(times_s, np.cumsum(np.stack([np.zeros(len(order)), lengths], axis=1).ravel()))
+
+    def between(self, start_s: Floats, end_s: Floats) -> Floats:
+        """Seconds in which any of them runs, from some times to others."""
+        if not len(self.times_s):
+            return np.zeros(len(start_s))
+        return np.asarray(np.interp(end_s, self.times_s, self.until_s) - np.interp(start_s, self.times_s, self.until_s))
+
+
 def exposed_by_family(result: Result) -> dict[GroupFamily | None, float]:
     """Divide exposed communication among the families of process groups, in seconds, the mean over ranks.
 
@@ -305,3 +330,24 @@ def critical_path(result: Result) -> list[Segment]:
     if path and times[-1] > 0:
         path.append(replace(path[-1], name="host", operation="host", communication=False, start_s=0.0, end_s=times[-1]))
     return path[::-1]
+
+
+@dataclass(frozen=True)
+class Decisive:
+    """What operations of one kind in one phase decide of the makespan, and its share."""
+
+    phase: str
+    operation: str
+    count: int
+    critical_s: float
+    share: float
+
+
+def decisive(result: Result) -> list[Decisive]:
+    """Add up the critical path by phase and operation, the largest first; the times add up to the makespan."""
+    groups: dict[tuple[str, str], list[Segment]] = {}
+    for segment in critical_path(result):
+        groups.setdefault((segment.phase, segment.operation), []).append(segment)
+    totals = {key: fsum(segment.end_s - segment.start_s for segment in group) for key, group in groups.items()}
+    largest = sorted(totals, key=lambda key: -totals[key])
+    return [Decisive(*key, len(groups[key]), totals[key], totals[key] / result.makespan_s) for key in largest]

@@ -147,21 +147,31 @@ def interval(result: Result, device: Device, topology: Topology) -> Interval | N
 
 
 def interval_of(shares: Shares, device: Device, topology: Topology) -> Interval:
-    """Return the error bars of a step that consists of some shares."""
-    spread, predicted = spread_of(device), 1.0 - shares.given
+    """Return the error bars of a step that consists of some shares.
+
+    What no part explains is work of the device that is not modelled: where the host holds up a step, that hides.
+    """
+    spread, on_device = spread_of(device), 1.0 - shares.given - shares.host
     causes = [
         *_of_kernels(shares.kernels, device, spread),
         *_of_calls(shares.calls, topology, spread),
         _host(shares.host, device, spread),
-        Cause(STEP, predicted, predicted * (spread.step_faster or 0.0), predicted * (spread.step_slower or 0.0)),
+        _software(on_device, spread),
     ]
     return Interval(tuple(sorted((each for each in causes if each.variance), key=lambda each: -each.variance)))
 
 
+def _software(share: float, spread: Spread) -> Cause:
+    """Return what the families of steps that were compared vary by, and besides one that was not."""
+    ends = (spread.step_faster or 0.0, spread.step_slower or 0.0)
+    faster, slower = (share * math.hypot(end, spread.framework or 0.0) for end in ends)
+    return Cause(STEP, share, faster, slower)
+
+
 def _host(share: float, device: Device, spread: Spread) -> Cause:
     rows = tuple({"experiment": "host", "step": step} for step in HOST_STEPS)
-    off = share * (spread.host or 0.0)
-    return Cause(f"calls of the host of {device.name}", share, off, off, rows)
+    faster, slower = (share * (found or 0.0) for found in (spread.host_faster, spread.host_slower))
+    return Cause(f"calls of the host of {device.name}", share, faster, slower, rows)
 
 
 def _of_kernels(kernels: Mapping[tuple[Kernel, str], float], device: Device, spread: Spread) -> Iterable[Cause]:

@@ -83,7 +83,7 @@ class Answer(Shown):
 
         from scaleout.report.vocabulary import flattened  # noqa: PLC0415 - only tables need it
 
-        plain = document(self.command, self.found(), inputs=self.inputs, models=self.models, old_names=False)
+        plain = document(self.command, self.found(), inputs=self.inputs, models=self.models)
         about = {name: plain[name] for name in ("workload", "topology", "device", "ranks") if name in plain}
         shared = dict(flattened({name: plain[name] for name in ("memory", "cost") if name in plain}))
         return pd.DataFrame([{**about, **shared, **dict(flattened(row))} for row in plain[self.rows]])

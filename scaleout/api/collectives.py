@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from scaleout.analysis.bounds import LATENCY, bound_of, busy_shares, dimension_names
 from scaleout.api.answer import Answer
 from scaleout.api.inputs import changes_as_inputs
 from scaleout.api.networks import Network, changes_of, load_topology, name_of
@@ -18,6 +19,7 @@ from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta import cost as closed_form
 from scaleout.network.collectives import ALGORITHMS, algorithm_bandwidth, bus_bandwidth, candidates
 from scaleout.network.flow import collective as flows
+from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.network.routes.links import links_of
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.job import Tell
@@ -61,6 +63,7 @@ def _alpha_beta(request: _Request, size_bytes: int) -> Costs:
             "time_s": cost.time_s,
             "num_chunks": cost.num_chunks,
             **({"protocol": cost.protocol} if cost.protocol else {}),
+            **_bounds(busy_shares(cost, request.topology, request.members)),
             **({"auto": name == taken} if taken else {}),
         }
         for name, cost in costs.items()
@@ -82,12 +85,28 @@ def _link(request: _Request, size_bytes: int) -> Costs:
         name: {
             "time_s": cost.time_s,
             "num_chunks": cost.num_chunks,
+            **_bounds(_utilisation(cost.traffic, request.topology)),
             "busiest_links": [asdict(use) for use in cost.busiest_links],
             "traffic": cost.traffic,
             **({"auto": name == taken} if taken else {}),
         }
         for name, cost in costs.items()
     }
+
+
+def _bounds(shares: Mapping[str, float]) -> dict[str, Any]:
+    """Return what bounds a collective as columns of its row; none of one that takes no time."""
+    return {"bound_by": bound_of(shares), "busy_shares": dict(shares)} if shares else {}
+
+
+def _utilisation(traffic: LinkTraffic | None, topology: Topology) -> dict[str, float]:
+    """Return the share of the time that the busiest link of each dimension is busy; the rest is latency."""
+    names, shares = [*dimension_names(topology), "injection"], dict[str, float]()
+    for port, _, _, utilisation in traffic.ports() if traffic else ():
+        name = names[port.dimension]
+        shares[name] = max(shares.get(name, 0.0), float(utilisation.max(initial=0.0)))
+    used = {name: share for name, share in shares.items() if share}
+    return used and {**used, LATENCY: max(0.0, 1.0 - max(used.values()))}
 
 
 COST_MODELS = {"alpha_beta": _alpha_beta, "link": _link}

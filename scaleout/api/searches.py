@@ -1,13 +1,15 @@
 """The fastest plans of parallelism of a training job: what `scaleout search` prints, as an answer."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from scaleout.analysis.efficiency import fit
 from scaleout.analysis.uncertainty import Interval
 from scaleout.api.answer import Answer
 from scaleout.api.inputs import changes_as_inputs, inputs_of
@@ -16,13 +18,15 @@ from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.what_if import NetworkChanges
 from scaleout.config.units import BYTES, parse
 from scaleout.errors import ConfigError, ScaleoutError
-from scaleout.interop.models.plans import write_plan
+from scaleout.interop.models import import_model
+from scaleout.interop.models.plans import FORMATS, Written, write_plan
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.job import Job, run
 from scaleout.study.provenance import Provenance, provenance_of
 from scaleout.study.realism import IDEAL, as_stated
 from scaleout.study.search.best import Best, Choice, EvaluatedPlan
 from scaleout.study.search.checkpoint import Memory, PlanLog
+from scaleout.study.search.evaluate import unlike_blocks
 from scaleout.study.search.explanation import Explanation, explanation, why_none
 from scaleout.study.search.request import SearchRequest, request_of
 from scaleout.study.search.search import Answer as Found
@@ -34,6 +38,18 @@ if TYPE_CHECKING:
     from scaleout.report.plots.schedules import Axes
 
 
+_ABOUT = ("name", "description", "source", "topology", "device", "schedules")
+"""Keys of a workload that are no part of its step."""
+
+
+class ReadBack(NamedTuple):
+    """What a step of an exported configuration takes, read back by `import_model` and simulated as the plan was."""
+
+    makespan_s: float
+    peak_memory_bytes: float
+    differs: Mapping[str, Any]  # keys that the framework's own way of doing a step sets otherwise than the plan
+
+
 class Export(NamedTuple):
     """The fastest plan that a framework can run, as its configuration."""
 
@@ -42,10 +58,14 @@ class Export(NamedTuple):
     text: str
     notes: tuple[str, ...]
     why: str  # faster ones are not written; empty if it is the fastest
+    read_back: ReadBack | None  # none of a format that is not read, or a model that the framework has no name of
 
     def summary(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {"plan_number": self.plan, "text": self.text, "notes": list(self.notes), "faster_ones": self.why}
+        read = {} if self.read_back is None else self.read_back._asdict()
+        return {
+            "plan_number": self.plan, "text": self.text, "notes": list(self.notes), "faster_ones": self.why, **read
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -80,7 +100,15 @@ class SearchAnswer(Answer):
     def model(self) -> Provenance:
         """Which model answered."""
         request = self.request
-        return provenance_of(Job(request.base, request.device, request.topology, options=request.options))
+        found = provenance_of(Job(request.base, request.device, request.topology, options=request.options))
+        left_out = unlike_blocks(request.workload(self.plans.fastest[0].plan))
+        if not left_out:
+            return found
+        note = (
+            f"plans are chosen without {', '.join(left_out)} of framework {request.base.framework}, which a closed "
+            f"form does not know; those that are shown are simulated with it"
+        )
+        return replace(found, notes=(*found.notes, note))
 
     @cached_property
     def interval(self) -> Interval | None:
@@ -168,11 +196,25 @@ class SearchAnswer(Answer):
             except ConfigError as error:
                 why = why or f"plan {number}: {error}"
             else:
-                return Export(format, number, written.text, written.notes, why)
+                return Export(format, number, written.text, written.notes, why, self._read_back(format, each, written))
         raise ConfigError(
             f"--export {format}: none of the {len(self.plans.fastest)} fastest plans can be written; {why} (--set "
             f"holds a key, --top finds more plans, and with --output the same search resumes)"
         )
+
+    def _read_back(self, format: str, found: EvaluatedPlan, written: Written) -> ReadBack | None:  # noqa: A002
+        request, planned = self.request, self.request.workload(found.plan)
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / FORMATS[format].file
+            file.write_text(written.text, encoding="utf-8")
+            try:
+                workload = import_model(file, ranks=request.num_ranks).workload
+                outcome = run(Job(workload, request.device, request.topology, found.schedule, request.options))
+            except ScaleoutError:  # DeepSpeed's says nothing of a model, and not all models have a name
+                return None
+        there = {key: (value, getattr(planned, key, None)) for key, value in workload.model_dump().items()}
+        differs = {key: value for key, (value, ours) in there.items() if value != ours and key not in _ABOUT}
+        return ReadBack(outcome.makespan_s, fit(workload, request.device).peak.total_bytes, differs)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw step time against memory of all plans that were evaluated."""
@@ -266,7 +308,7 @@ def search(
     kept: AbstractContextManager[Memory] = nullcontext(Memory())
     if directory is not None:
         kept = PlanLog(Path(directory), request)
-    with _workers_killed(), kept as known:
+    with kept as known:
         plans = find(request, memory=known, workers=workers, tell=tell or (lambda *_told: None))
         if not plans.fastest:
             raise ConfigError(why_none(request, plans))
@@ -280,17 +322,3 @@ def search(
     asked = inputs_of(named, settings=changes, changes=given, schedules=("baseline", *request.schedules))
     asked |= {**chosen, "global_batch": request.batch, "memory_bytes": request.memory_bytes, "top": request.top}
     return SearchAnswer(request, plans, why, asked, changes_as_inputs(given))
-
-
-@contextmanager
-def _workers_killed() -> Iterator[None]:
-    """Say it in a message where the system kills a worker."""
-    from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415
-
-    try:
-        yield
-    except BrokenProcessPool:
-        raise ScaleoutError(
-            "a worker process was killed, most likely for want of memory; give fewer --workers, or run the same "
-            "command again: with --output it resumes"
-        ) from None

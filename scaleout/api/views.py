@@ -161,16 +161,20 @@ def _study(folder: Path) -> Output:
     columns = list(cases.columns)
     inputs = columns[columns.index("timeline") + 1 : columns.index("ranks")]
     ran = cases[cases["status"] == "ok"].sort_values("makespan_s", kind="stable").head(_MOST_JOBS)
-    shown = [name for name in columns if name in (*inputs, *COLUMNS, "case", "status", "message", "run")]
+    varied = [name for name in inputs if cases[name].nunique() > 1]
+    shown = [name for name in ("case", *varied, *COLUMNS, "status", "message", "run") if name in columns]
     known = cases[shown].astype(object).where(cases[shown].notna(), None)
     rows = [dict(zip(shown, row, strict=True)) for row in known.itertuples(index=False)]
-    varied = [name for name in inputs if cases[name].nunique() > 1]
     jobs = []
     for row in ran.astype(object).where(ran.notna(), None).to_dict("records"):
         given = {name: row[name] for name in inputs if row[name] is not None}
         words = ", ".join(f"{name.removeprefix('set.')} {row[name]}" for name in varied if row[name] is not None)
         jobs.append(Asked(f"case {row['case']}: {words}"[:_MOST_LABEL], given))
     facts = [("cases", f"{len(cases):,}"), *((str(key), f"{n:,}") for key, n in cases["status"].value_counts().items())]
+    fitting = (job for job, fits in zip(jobs, ran.get("fits", [True] * len(ran)), strict=True) if fits in (None, True))
+    if (best := next(fitting, None)) is not None:
+        makespan_s = ran["makespan_s"].iloc[jobs.index(best)]
+        facts.insert(0, ("shortest step", f"{format_seconds(makespan_s)}, {best.label}"))
     page = Page(
         str(folder),
         "scaleout study",

@@ -24,6 +24,7 @@ def main() -> None:
 
         run_verb()
     except KeyboardInterrupt as interrupt:
+        exec("")  # `python -m` ends by SIGINT if one came in the last text that was executed, as of a dataclass
         _end("; ".join(("interrupted", *map(str, interrupt.args))), 128 + asked[-1])
     except Exception as error:
         if wants_memory(error):

@@ -107,15 +107,18 @@ def collective(
     if group is not None:
         members = parse_ranks(group, change_network(load_topology(topology), changes).num_ranks)
     with progress(kept="nothing is kept", quiet=output.as_json) as tell:
-        answer = find(
-            kind, wanted, topology=topology, network_changes=changes, ranks=members, algorithm=algorithms or "auto",
-            network=network, injection=injection, num_chunks=chunks, policy=policy, tell=tell,
+        asked = partial(
+            find, kind, topology=topology, ranks=members, algorithm=algorithms or "auto", network=network,
+            injection=injection, num_chunks=chunks, policy=policy, tell=tell,
         )  # fmt: skip
+        answer, unchanged = asked(wanted, network_changes=changes), None
+        if changes != changes.size_alone and not (output.as_json or decide):
+            unchanged = asked(wanted[-1:], network_changes=changes.size_alone)
     if decide:
         _decide(answer, output)
         return
     summary = answer.to_dict()
-    output.give(summary, partial(_print, answer), partial(_write, answer, summary))
+    output.give(summary, partial(_print, answer, unchanged), partial(_write, answer, summary))
 
 
 def _check(network: str, algorithms: tuple[str, ...], *, decide: bool, output: Path | None, count: int) -> None:
@@ -214,8 +217,22 @@ def _write(answer: "CollectiveAnswer", summary: dict[str, Any], folder: Path) ->
     return write_links(title, summary, row["traffic"], folder)
 
 
-def _print(answer: "CollectiveAnswer") -> None:
-    """Print all algorithms of one size, or of each of several what auto takes."""
+def _bound(taken: dict[str, Any], unchanged: "CollectiveAnswer | None") -> dict[str, str]:
+    """Say what bounds a collective, and what it takes on the network without its changes."""
+    from scaleout.config.units import format_difference, format_seconds, format_share
+
+    shares = ", ".join(f"{name} {format_share(share)}" for name, share in taken.get("busy_shares", {}).items())
+    facts = {"bound by": f"{taken['bound_by']} (of its time: {shares})"} if shares else {}
+    if unchanged is not None:
+        rows = unchanged.by_size[-1]
+        before = next((row for row in rows if row.get("auto")), rows[0])
+        words = format_difference(taken["time_s"], before["time_s"])
+        facts["unchanged"] = f"{format_seconds(before['time_s'])} by {before['algorithm']}; {words} with the changes"
+    return facts
+
+
+def _print(answer: "CollectiveAnswer", unchanged: "CollectiveAnswer | None") -> None:
+    """Print all algorithms of one size, or of each of several what auto takes; what `unchanged` takes in the box."""
     from scaleout.cli.console import console, print_answer, print_links, print_table
     from scaleout.config.units import format_bytes, format_bytes_per_s, format_seconds
 
@@ -230,6 +247,7 @@ def _print(answer: "CollectiveAnswer") -> None:
         {
             "time": f"{format_seconds(taken['time_s'])} for {format_bytes(taken['bytes'])} by {taken['algorithm']}",
             "bus bandwidth": format_bytes_per_s(taken["bus_bandwidth_bytes_per_s"]),
+            **_bound(taken, unchanged),
             "model": answer.model.title,
         },
     )
@@ -237,7 +255,7 @@ def _print(answer: "CollectiveAnswer") -> None:
     columns = ("time", "algorithm bandwidth", "bus bandwidth")
     print_table(
         ("by size, what auto takes" if asked == "auto" else "by size") if several else "algorithms",
-        ("bytes", "algorithm", *["chunks"] * chunked, *columns),
+        ("bytes", "algorithm", *["chunks"] * chunked, *columns, "bound by"),
         [
             [
                 format_bytes(row["bytes"]),
@@ -245,6 +263,7 @@ def _print(answer: "CollectiveAnswer") -> None:
                 *[str(row["num_chunks"])] * chunked,
                 format_seconds(row["time_s"]),
                 *(format_bytes_per_s(row[key]) for key in bandwidths),
+                row.get("bound_by", ""),
             ]
             for row in chosen
         ],

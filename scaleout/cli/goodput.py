@@ -149,7 +149,7 @@ def _print(title: str, model: str, found: "Goodput", disturbance: "Disturbance",
     from scaleout.cli.console import console, print_answer, print_table
     from scaleout.config.units import format_joules, format_rate, format_seconds, format_share, format_tokens
 
-    energy = summary["energy_j"]
+    energy = summary["training_joules"]
     days = f"{format_rate(summary['training_s'] / 86400)} days for {format_tokens(summary['tokens'])} tokens"
     answer = {
         "training": days,

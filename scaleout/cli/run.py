@@ -22,6 +22,7 @@ from scaleout.errors import ConfigError, ScaleoutError
 
 if TYPE_CHECKING:
     from scaleout.api.runs import RunAnswer
+    from scaleout.study.comparison import Comparison
     from scaleout.study.job import Tell
 
 
@@ -84,7 +85,8 @@ def run(
     Examples: scaleout run dlrm-128 --output results; scaleout run llama-3-8b --set tensor_parallel=8
     --set data_parallel=16 --topology dgx-h200-16; scaleout run dlrm-128 --break 3-4 --slow 5=1.3.
 
-    --degrade, --break and --slow number the ranks as the topology does, whatever the --placement.
+    --degrade, --break and --slow number the ranks as the topology does, whatever the --placement. Where the network is
+    changed (by more than --nodes), the box also has the step without the changes, under the same schedule.
     """
     from scaleout.cli.progress import progress
 
@@ -93,8 +95,12 @@ def run(
         def tell(done: int, total: int, schedule: str) -> None:
             told(done, total, f"schedules, now {schedule}")
 
-        answer = _answer(job, schedules, options, (trace_path, edits, plan), tell)
-    _give(answer, output, verbose=verbose, measure_next=measure_next)
+        given = (trace_path, edits, plan)
+        answer, unchanged = _answer(job, schedules, options, given, tell), None
+        if job.changes != job.changes.size_alone and not output.as_json:
+            best = min(answer.outcomes, key=lambda outcome: outcome.makespan_s).schedule
+            unchanged = _answer(job._replace(changes=job.changes.size_alone), (best,), options, given, tell).comparison
+    _give(answer, output, verbose=verbose, measure_next=measure_next, unchanged=unchanged)
 
 
 def _answer(
@@ -136,7 +142,9 @@ def _answer(
     )  # fmt: skip
 
 
-def _give(answer: "RunAnswer", output: Output, *, verbose: bool, measure_next: Path | None) -> None:
+def _give(
+    answer: "RunAnswer", output: Output, *, verbose: bool, measure_next: Path | None, unchanged: "Comparison | None"
+) -> None:
     """Print or write an answer, and what to measure; `ScaleoutError` if a schedule of it failed."""
     from scaleout.cli.tables import print_comparison
     from scaleout.report.files import write
@@ -144,7 +152,7 @@ def _give(answer: "RunAnswer", output: Output, *, verbose: bool, measure_next: P
     found, summary = answer.comparison, answer.to_dict()
     if measure_next is not None:
         _write_next(answer, measure_next)
-    printed = partial(print_comparison, found, verbose=verbose)
+    printed = partial(print_comparison, found, verbose=verbose, unchanged=unchanged)
     output.give(summary, printed, partial(write, found, summary=summary))
     if found.failures:
         raise ScaleoutError("; ".join(map(str, found.failures)))

@@ -27,7 +27,7 @@ _COUNTED = {
 
 
 @click.command()
-@job_options()
+@job_options(sized=False)
 @click.option(
     "--ranks",
     "num_ranks",
@@ -40,7 +40,7 @@ _COUNTED = {
     "--global-batch",
     type=Whole(),
     metavar="N",
-    help="Sequences in a step, over all replicas; by default the workload's batch_per_replica x data_parallel.",
+    help="Sequences in a step, over all replicas; by default as many a rank as the workload's own job has.",
 )
 @click.option(
     "--schedule",
@@ -120,18 +120,8 @@ def search(
     def print_tables() -> None:
         from scaleout.cli.console import console
 
-        _print_answer(answer, output.folder)
+        _print_answer(answer, output.folder, exports)
         _print(answer)
-        request = answer.request
-        if request.batch < request.num_ranks:
-            console().print(
-                f"note: a global batch of {request.batch} is less than a sequence a rank, so that no plan is data "
-                f"parallel over all {request.num_ranks} ranks; --global-batch gives more"
-            )
-        if not request.schedules:
-            console().print(
-                "note: plans are compared under baseline, which overlaps nothing; --schedule overlap may favour others"
-            )
         for note in answer.model.notes:
             console().print(f"note: {note}")
         _print_exports(exports, whole=output.folder is None)
@@ -159,7 +149,9 @@ def _print_exports(exports: "Sequence[Export]", *, whole: bool) -> None:
     from scaleout.interop.models.plans import FORMATS
 
     for each in exports:
-        for note in (each.why, *each.notes):
+        differs = {} if each.read_back is None else each.read_back.differs
+        told = ", ".join(f"{key} {value}" for key, value in differs.items())
+        for note in (each.why, *each.notes, f"the file's step differs from the plan's in {told}" if told else ""):
             if note:
                 say(f"note: {each.format}: {note}", err=True)
         if whole:
@@ -214,7 +206,27 @@ def _search(
         )
 
 
-def _print_answer(answer: "SearchAnswer", folder: Path | None) -> None:
+def _batch(request: "SearchRequest") -> str:
+    """Say for how many sequences plans are, and if these are too few."""
+    few = request.batch < request.num_ranks
+    what = "fewer than ranks, so that no plan is data parallel alone; --global-batch gives more" if few else "a step"
+    return f"{request.batch:,} sequences of {request.base.sequence:,} tokens" + (f", {what}" if few else f" {what}")
+
+
+def _as_read_back(export: "Export", plan_s: float) -> str:
+    """Say what a step of an exported plan takes as the framework does it."""
+    from scaleout.config.units import format_bytes, format_difference, format_seconds
+
+    found = export.read_back
+    if found is None:
+        return f"plan {export.plan}; what a step of the file takes is not known, as it is not read back"
+    return (
+        f"plan {export.plan}; read back as {export.format} runs it {format_seconds(found.makespan_s)}, "
+        f"{format_difference(found.makespan_s, plan_s)}, {format_bytes(found.peak_memory_bytes)}"
+    )
+
+
+def _print_answer(answer: "SearchAnswer", folder: Path | None, exports: "Sequence[Export]") -> None:
     """Print the fastest plan, what it reaches, and how to run it, on lines that can be pasted."""
     from scaleout.cli.console import print_answer
     from scaleout.cli.printing import say
@@ -225,10 +237,11 @@ def _print_answer(answer: "SearchAnswer", folder: Path | None) -> None:
     each = best.estimate
     exposed = (f"{axis} {format_share(of / each.step_s)}" for axis, of in each.exposed_s.items() if of)
     print_answer(
-        f"{request.base.name} on {request.topology.name}, ranks {request.num_ranks}, device {request.device.name}, "
-        f"global batch {request.batch}",
+        f"{request.base.name} on {request.topology.name}, ranks {request.num_ranks}, device {request.device.name}",
         {
-            "plan": f"{best.plan}, under {best.schedule}",
+            "plan": f"{best.plan}, under {best.schedule}"
+            + ("" if request.schedules else ", which overlaps nothing; --schedule overlap may favour another"),
+            "batch": _batch(request),
             "step": format_seconds(each.step_s)
             if answer.interval is None
             else format_span(each.step_s, *answer.interval.of(each.step_s)),
@@ -236,6 +249,10 @@ def _print_answer(answer: "SearchAnswer", folder: Path | None) -> None:
             "exposed": ", ".join(exposed) or "nothing",
             "memory": f"fits: {format_bytes(each.peak_bytes)} of {format_bytes(request.memory_bytes)}, "
             f"{format_bytes(request.memory_bytes - each.peak_bytes)} left",
+            **{
+                each.format: _as_read_back(each, answer.plans.fastest[each.plan - 1].estimate.step_s)
+                for each in exports
+            },
             "model": answer.model.title,
         },
     )

@@ -7,10 +7,12 @@ from math import fsum
 from typing import TYPE_CHECKING
 
 from scaleout.analysis import breakdown as analysis
+from scaleout.analysis.bounds import bound_of_step
 from scaleout.cli.console import console, print_answer, print_links, print_table
 from scaleout.config.units import (
     counted,
     format_bytes,
+    format_difference,
     format_dollars,
     format_joules,
     format_rate,
@@ -22,7 +24,7 @@ from scaleout.config.units import (
 )
 
 if TYPE_CHECKING:
-    from scaleout.analysis.breakdown import Row, Segment
+    from scaleout.analysis.breakdown import Row
     from scaleout.analysis.efficiency import Fit
     from scaleout.simulation.result import Result
     from scaleout.study.comparison import Comparison
@@ -30,20 +32,25 @@ if TYPE_CHECKING:
 
 _PATH_ROWS = 8
 _OPERATION_ROWS = 12
+_BOUND_ROWS = 6
+_MENTIONED = 1e-3
+"""Share of a step from which a collective that is exposed is named."""
 
 
-def print_comparison(comparison: "Comparison", *, verbose: bool = False) -> None:
+def print_comparison(comparison: "Comparison", *, verbose: bool = False, unchanged: "Comparison | None" = None) -> None:
     """Print a comparison: the answer, the schedules, and where the time and the memory go.
 
-    `verbose` adds each schedule's critical path, what it decided, and when its ranks are done.
+    `verbose` adds each schedule's critical path, what it decided, and when its ranks are done. `unchanged` is the
+    fastest schedule without the changes of the network.
     """
-    print_answer(*_answer(comparison))
+    print_answer(*_answer(comparison, unchanged))
     rows = [_schedule_row(outcome) for outcome in comparison.outcomes]
     columns = ("schedule", "makespan", "speed-up", "saved", "compute", "communication", "exposed", "idle")
     print_table("schedules", columns, rows)
     _print_efficiency(comparison)
     _print_rows("busy time by phase", comparison, analysis.by_phase, limit=None)
     _print_rows("busy time by operation", comparison, analysis.by_operation, limit=_OPERATION_ROWS)
+    _print_bounds(min(comparison.outcomes, key=lambda outcome: outcome.makespan_s))
     for outcome in comparison.outcomes:
         if outcome.result.busiest_links:
             links = [asdict(use) for use in outcome.result.busiest_links]
@@ -64,7 +71,7 @@ def print_comparison(comparison: "Comparison", *, verbose: bool = False) -> None
         console().print("critical paths and decisions: -v; all of it: --json or --output DIRECTORY")
 
 
-def _answer(comparison: "Comparison") -> tuple[str, dict[str, str]]:
+def _answer(comparison: "Comparison", unchanged: "Comparison | None") -> tuple[str, dict[str, str]]:
     """Say what the fastest schedule comes to, under a title that says of what."""
     best = min(comparison.outcomes, key=lambda outcome: outcome.makespan_s)
     first, parts, found = comparison.outcomes[0], best.breakdown, best.efficiency
@@ -86,6 +93,11 @@ def _answer(comparison: "Comparison") -> tuple[str, dict[str, str]]:
         step += f", the fastest of {len(comparison.outcomes)} schedules"
     fits = best.fit is None or best.fit.fits
     facts = {"step": step} if fits else {"memory": _room(best.fit), "step": f"{step}, if it fitted"}
+    if unchanged is not None:
+        before_s = unchanged.outcomes[0].makespan_s
+        facts["unchanged"] = (
+            f"{format_seconds(before_s / steps)}; {format_difference(best.makespan_s, before_s)} with the changes"
+        )
     if found is not None:
         facts["speed"] = f"{format_rate(found.tokens_per_s_per_rank)} tokens/s/GPU, MFU {format_share(found.mfu)}"
         facts["speed"] += "" if fits else ", if it fitted"
@@ -98,11 +110,54 @@ def _answer(comparison: "Comparison") -> tuple[str, dict[str, str]]:
     facts["exposed"] = f"{format_seconds(exposed)} of communication, {share} of the step" + (
         f": {by_axis}" if by_axis else ""
     )
+    facts["bound by"] = _bound(best, steps)
     facts.setdefault("memory", _room(best.fit))
     if comparison.provenance:
         facts["model"] = comparison.provenance.title
     title = f"{comparison.workload} on {comparison.topology}, ranks {comparison.ranks}, device {comparison.device}"
     return title, facts
+
+
+def _bound(outcome: "Outcome", steps: int) -> str:
+    """Say what takes the largest part of a step, and what bounds the collective that is exposed longest."""
+    name, seconds = bound_of_step(outcome.result)
+    words = f"{name}, {format_share(seconds / outcome.makespan_s if outcome.makespan_s else 0.0)} of the step"
+    most = outcome.bounds[0] if outcome.bounds else None
+    if most is None or most.exposed_communication_s < _MENTIONED * outcome.makespan_s or not most.bound_by:
+        return words
+    over = f" over {most.axis}" if most.axis else ""
+    exposed = format_seconds(most.exposed_communication_s / steps)
+    return f"{words}; exposed longest ({exposed}): {most.operation}{over}, bound by {most.bound_by}"
+
+
+def _print_bounds(outcome: "Outcome") -> None:
+    """Print what bounds the collectives and messages of a schedule that are exposed longest."""
+    rows = [
+        [
+            f"{row.operation} {row.algorithm}".strip(),
+            row.axis,
+            row.bound_by,
+            format_bytes(row.bytes),
+            str(row.group_size),
+            f"{row.count:.3g}",
+            *map(format_seconds, (row.busy_s, row.exposed_communication_s)),
+            ", ".join(f"{name} {format_share(share)}" for name, share in row.busy_shares.items()),
+        ]
+        for row in outcome.bounds[:_BOUND_ROWS]
+    ]
+    if rows:
+        columns = (
+            "communication",
+            "axis",
+            "bound by",
+            "bytes",
+            "ranks",
+            "calls",
+            "busy",
+            "exposed",
+            "share of its time",
+        )
+        print_table(f"what bounds communication under {outcome.schedule}", columns, rows, left=3)
 
 
 def _room(found: "Fit | None") -> str:
@@ -173,18 +228,14 @@ def _print_rows(
 
 def _print_critical_path(outcome: "Outcome") -> None:
     """Print how much of the makespan each operation of the critical path decides, the largest first."""
-    groups: dict[tuple[str, str], list[Segment]] = {}
-    for segment in analysis.critical_path(outcome.result):
-        groups.setdefault((segment.phase, segment.operation), []).append(segment)
-    totals = {key: fsum(segment.end_s - segment.start_s for segment in group) for key, group in groups.items()}
-    largest = sorted(totals, key=lambda key: -totals[key])
+    found = analysis.decisive(outcome.result)
     rows = [
-        [*key, str(len(groups[key])), format_seconds(totals[key]), format_share(totals[key] / outcome.makespan_s)]
-        for key in largest[:_PATH_ROWS]
+        [row.phase, row.operation, str(row.count), format_seconds(row.critical_s), format_share(row.share)]
+        for row in found[:_PATH_ROWS]
     ]
-    rest = fsum(totals[key] for key in largest[_PATH_ROWS:])
-    if rest:
-        rows.append(["others", "", "", format_seconds(rest), format_share(rest / outcome.makespan_s)])
+    if rest := found[_PATH_ROWS:]:
+        times = format_seconds(fsum(row.critical_s for row in rest)), format_share(fsum(row.share for row in rest))
+        rows.append(["others", "", "", *times])
     columns = ("phase", "operation", "graph nodes", "time", "of makespan")
     print_table(f"critical path of {outcome.schedule}", columns, rows, left=2)
 

@@ -1,7 +1,7 @@
 """Strings with units, as files and options hold them, to SI numbers and back.
 
-Inside the package there are only seconds, bytes, FLOPs and their quotients. A `b` is a bit and a `B` a byte, `GB` is
-10**9 and `GiB` 2**30. A size without a unit is in bytes; all else but zero needs one.
+Inside the package there are only seconds, bytes, FLOPs and their quotients. A `B` is a byte, `GB` is 10**9 and `GiB`
+2**30; a `b` is a bit, of bandwidths alone. A size without a unit is in bytes; all else but zero needs one.
 
 >>> parse("200 Gb/s", BYTES_PER_S)
 25000000000.0
@@ -44,10 +44,11 @@ def _with_prefixes(unit: str, scale: float, prefixes: dict[str, float]) -> dict[
     return {prefix + unit: scale * factor for prefix, factor in prefixes.items()}
 
 
-_BYTE_UNITS = _with_prefixes("B", 1.0, _DECIMAL | _BINARY) | _with_prefixes("b", 1 / 8, _DECIMAL | _BINARY)
+_BYTE_UNITS = _with_prefixes("B", 1.0, _DECIMAL | _BINARY)
+_BIT_UNITS = _with_prefixes("b", 1 / 8, _DECIMAL | _BINARY)
 
 BYTES = Quantity("a size", _BYTE_UNITS, "64MiB")
-BYTES_PER_S = Quantity("a bandwidth", {f"{unit}/s": f for unit, f in _BYTE_UNITS.items()}, "200 Gb/s")
+BYTES_PER_S = Quantity("a bandwidth", {f"{unit}/s": f for unit, f in (_BYTE_UNITS | _BIT_UNITS).items()}, "200 Gb/s")
 _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "day": 86400.0}
 SECONDS = Quantity("a time", _TIMES, "700 ns", 1e-15, 1e9)
 FAILURES = Quantity(
@@ -74,9 +75,7 @@ def parse(text: str | float, quantity: Quantity) -> float:
         raise ConfigError(f"{shown(text)} is not {quantity.name}; write it like {quantity.example!r}")
     number, unit = (match[1].replace("_", ""), match[2]) if match else (text, None)
     if unit and unit not in quantity.factors:
-        raise ConfigError(
-            f"{shown(text)}: unknown unit {shown(unit)} for {quantity.name}; use one of {', '.join(quantity.factors)}"
-        )
+        raise ConfigError(f"{shown(text)}: unknown unit {shown(unit)} for {quantity.name}; {_meant(unit, quantity)}")
     try:
         value = float(number) * quantity.factors.get(unit or "", 1.0)
     except OverflowError:
@@ -96,6 +95,20 @@ def parse(text: str | float, quantity: Quantity) -> float:
             f"{quantity.largest:g} {unit}"
         )
     return value
+
+
+def _meant(unit: str, quantity: Quantity) -> str:
+    """Say which unit is meant by one that is spelled otherwise, or else which there are.
+
+    >>> _meant("Gb", BYTES), _meant("GBps", BYTES_PER_S)
+    ("did you mean 'GB'? a b is a bit, a B a byte", "did you mean 'GB/s'?")
+    """
+    spelled = (unit, unit.replace("ps", "/s"), f"{unit}/s", f"{unit}B", f"{unit}B/s")
+    for alike in (str, str.casefold):
+        for known in quantity.factors:
+            if alike(known) in map(alike, spelled):
+                return f"did you mean {known!r}?" + (" a b is a bit, a B a byte" if unit in _BIT_UNITS else "")
+    return f"use one of {', '.join(quantity.factors)}"
 
 
 def _validator(quantity: Quantity, *, by_level: bool = False) -> BeforeValidator:
@@ -276,6 +289,17 @@ def format_rate(per_s: float) -> str:
 def format_share(share: float) -> str:
     """Write a share, such as ``'35.7%'``."""
     return f"{share:.1%}"
+
+
+def format_difference(after_s: float, before_s: float) -> str:
+    """Say how much longer or shorter a time is than another.
+
+    >>> format_difference(1.05, 1.0), format_difference(0.5, 1.0), format_difference(1.0, 1.0)
+    ('5.0% longer', '50.0% shorter', 'the same')
+    """
+    if after_s == before_s or not before_s:
+        return "the same"
+    return f"{format_share(abs(after_s / before_s - 1))} {'longer' if after_s > before_s else 'shorter'}"
 
 
 def format_times(ratio: float) -> str:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, get_origin, get_type_hints
 import numpy as np
 import numpy.typing as npt
 
+from scaleout.config.reading import nearest
 from scaleout.errors import GraphError
 from scaleout.program.operations import RECORDED, Kernel, TimeSource
 
@@ -165,7 +166,11 @@ class ExecutionGraph:
         return int(self.bytes[(self.kind == NodeKind.COLLECTIVE) | (self.kind == NodeKind.SEND)].sum())
 
     def with_columns(self, **columns: Any) -> "ExecutionGraph":
-        """Return a copy with some columns replaced."""
+        """Return a copy with some columns replaced; `GraphError` if there is no such column."""
+        known = {column.name for column in fields(self)}
+        for name in columns:
+            if name not in known:
+                raise GraphError(f"a graph has no column {name!r}; {nearest(name, known)}")
         return replace(self, **columns)
 
 

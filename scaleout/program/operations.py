@@ -463,7 +463,8 @@ def custom(*, dtype: str, flops: int, bytes: int) -> Kernel:  # noqa: A002 - the
 def recorded(name: str, *, dtype: str, token_bytes: int, other_bytes: int) -> Kernel:
     """Describe a recorded kernel that is no operation of ours, by the bytes of its tensors with and without tokens."""
     sizes = tuple(zip(RECORDED_SIZES, (token_bytes, other_bytes), strict=True))
-    return Kernel(f"{RECORDED}{name}", dtype, sizes, 0, token_bytes + other_bytes, "token_bytes")
+    op = RECORDED + "_".join(name.split())  # a kernel is written in one line, where a space ends its name
+    return Kernel(op, dtype, sizes, 0, token_bytes + other_bytes, "token_bytes")
 
 
 def recorded_table_gradient(name: str, *, dtype: str, lookups: int, rows: int, width: int) -> Kernel:
@@ -475,8 +476,7 @@ def recorded_table_gradient(name: str, *, dtype: str, lookups: int, rows: int, w
     touched = -rows * math.expm1(lookups * math.log1p(-1 / rows)) if rows > 1 else rows
     token_bytes = min(round((touched + min(lookups, rows)) * width * ITEM_BYTES[dtype]), _MOST_BYTES)
     call = recorded(name, dtype=dtype, token_bytes=token_bytes, other_bytes=0)
-    table = zip(TABLE_SIZES, (lookups, rows, width), strict=True)
-    return replace(call, shape=(*call.shape, *table))
+    return replace(call, shape=(*call.shape, *zip(TABLE_SIZES, (lookups, rows, width), strict=True)))
 
 
 RECORDED_SIZES = ("token_bytes", "other_bytes")

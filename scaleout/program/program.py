@@ -148,6 +148,30 @@ class Program:
         return replace(self, graphs=tuple(changed))
 
 
+def with_distinct_roles(program: Program) -> Program:
+    """Return the program with equal graphs as one role, as a program that is read from traces has them."""
+    first: list[int] = []
+    sums: dict[tuple[int, int, int], list[int]] = {}  # roles whose graphs may be equal
+    role: list[int] = []
+    for number, graph in enumerate(program.graphs):
+        near = sums.setdefault((len(graph), graph.total_flops, graph.payload_bytes), [])
+        same = next((each for each in near if _same(program.graphs[first[each]], graph)), None)
+        if same is None:
+            same = len(first)
+            near.append(same)
+            first.append(number)
+        role.append(same)
+    if len(first) == len(role):
+        return program
+    graphs = tuple(program.graphs[number] for number in first)
+    return replace(program, graphs=graphs, role_of_rank=np.array(role, np.int64)[program.role_of_rank])
+
+
+def _same(one: ExecutionGraph, other: ExecutionGraph) -> bool:
+    """Whether two graphs are equal, node by node."""
+    return all(_equal(getattr(one, column.name), getattr(other, column.name)) for column in fields(ExecutionGraph))
+
+
 def alike(one: Program, other: Program) -> bool:
     """Whether two programs are equal, node by node and group by group."""
     groups = ([(each.name, each.members, each.axis) for each in program.groups] for program in (one, other))
@@ -155,11 +179,7 @@ def alike(one: Program, other: Program) -> bool:
         len(one.graphs) == len(other.graphs)
         and _equal(one.role_of_rank, other.role_of_rank)
         and _equal(*groups)
-        and all(
-            _equal(getattr(old, column.name), getattr(new, column.name))
-            for column in fields(ExecutionGraph)
-            for old, new in zip(one.graphs, other.graphs, strict=True)
-        )
+        and all(map(_same, one.graphs, other.graphs))
     )
 
 

@@ -2,6 +2,8 @@
 
 HOST = "host"
 """Name of nodes in which the host computes between its calls."""
+RECORDER = "recorder"
+"""Name of nodes in which the host writes down what it does; of an edited recording, the time that it loses by that."""
 UNTOLD = "untold wait"
 """Name of nodes in which a stream waited for what the recording does not tell."""
 BEFORE = "before the first step"

@@ -2,15 +2,15 @@
 
 A document says what it is (`schema`), by which release and command it was made, from which inputs and by which models;
 beside that stand the results. A quantity has one name in all documents, see `vocabulary`: what is called otherwise
-within the package is renamed here, and stands under its old name as well for one release.
+within the package is renamed here.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import scaleout
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the vocabulary: a name that is taken away, or means something else, makes another."""
 
 _STEP = {"step_s": "makespan_s", "exposed_s": "exposed_by_axis_s"}
@@ -31,7 +31,7 @@ _COST = {
     "each_w": "each_watts",
 }
 
-RENAMED: Mapping[str, Mapping[str, str]] = {
+NAMES: Mapping[str, Mapping[str, str]] = {
     "run": {
         **_STEP,
         **_MEMORY,
@@ -84,7 +84,7 @@ RENAMED: Mapping[str, Mapping[str, str]] = {
     "show": {"peak_memory_bytes": "memory_by_kind_bytes", "contention": "resource_use", "version": "chakra_version"},
     "import model": {"workload": "keys"},
 }
-"""Command to names within the package, or old ones, and what each is called; a dot leads into what stands before it."""
+"""Command to names within the package and what each is called; a dot leads into what stands before it."""
 
 
 def document(
@@ -93,7 +93,6 @@ def document(
     *,
     inputs: Mapping[str, Any],
     models: Sequence[str] = (),
-    old_names: bool = True,
 ) -> dict[str, Any]:
     """Return the document of an answer.
 
@@ -107,8 +106,6 @@ def document(
         What was asked for, by the keys of a study's file, with all that was left to defaults.
     models : sequence of str
         What answered, as `Provenance.models` says it.
-    old_names : bool
-        Whether what was renamed stands under its old name as well.
 
     >>> document("goodput", {"steps": 2.0}, inputs={"workload": "llama-3-8b"})["num_steps"]
     2.0
@@ -120,26 +117,19 @@ def document(
         "inputs": {key: list(each) if isinstance(each, tuple) else each for key, each in inputs.items()},
         "models": list(models),
     }
-    renamed = dict(_entries(found, RENAMED.get(command, {}), "", old_names=old_names))
+    renamed = _renamed(found, NAMES.get(command, {}), "")
     return {**envelope, **{name: value for name, value in renamed.items() if name not in envelope}}
 
 
-def _entries(
-    value: Mapping[str, Any], names: Mapping[str, str], within: str, *, old_names: bool
-) -> Iterator[tuple[str, Any]]:
-    """Yield each thing of an object under its name, and under its old one."""
+def _renamed(value: Any, names: Mapping[str, str], within: str) -> Any:
+    """Return a value with the names of objects within it, which stands under a name itself."""
+    if isinstance(value, list | tuple):
+        return [_renamed(each, names, within) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    found = {}
     for old, each in value.items():
         new = names.get(f"{within}.{old}", names.get(old, old))
-        found = _renamed(each, names, new, old_names=old_names)
         if new == old or new not in value:
-            yield new, found
-        if new != old and old_names:
-            yield old, found
-
-
-def _renamed(value: Any, names: Mapping[str, str], within: str, *, old_names: bool) -> Any:
-    if isinstance(value, list | tuple):
-        return [_renamed(each, names, within, old_names=old_names) for each in value]
-    if isinstance(value, Mapping):
-        return dict(_entries(value, names, within, old_names=old_names))
-    return value
+            found[new] = _renamed(each, names, new)
+    return found

@@ -5,14 +5,14 @@ names that stand in it. Times are seconds, sizes bytes, and the end of a name sa
 """
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError, one_line, shown
-from scaleout.report.documents import RENAMED, SCHEMA
+from scaleout.report.documents import SCHEMA
 
 
 class Name(NamedTuple):
@@ -70,16 +70,20 @@ _ACCURACY = "num_rows predicted mean_absolute_error median_absolute_error p90_ab
 OBJECTS: Mapping[str, Contents] = {
     "model": Contents("version network library contention host clocks inputs notes"),
     "run row": Contents(
-        f"schedule {_TIMES} busy",
+        f"schedule {_TIMES} bound_by busy",
         f"{_BARS} recorded_share scaled_share modelled_share samples_per_s tokens_per_s tokens_per_s_per_rank mfu hfu "
-        "bubble exposed_by_axis_s energy decisions memory rank_ends busiest_links traffic strategy peak_memory_bytes "
-        "fits",
+        "bubble exposed_by_axis_s critical_path bounds energy decisions memory rank_ends busiest_links traffic "
+        "strategy peak_memory_bytes fits",
     ),
     "energy": Contents("device_joules node_joules network_joules joules"),
     "cost": Contents("dollars device_dollars network_dollars device_watts network_watts parts unpriced unpowered"),
     "part": Contents("name count each_dollars each_watts source dollars watts"),
     "memory": Contents("peak_memory_bytes memory_capacity_bytes fits pipeline_rank moment memory_by_kind_bytes advice"),
     "advice": Contents("set ranks peak_memory_bytes fits"),
+    "decisive": Contents("phase operation count critical_s share"),
+    "bound": Contents(
+        "operation axis bytes group_size count busy_s exposed_communication_s algorithm bound_by busy_shares"
+    ),
     "ends": Contents("members phase_end_s"),
     "link_use": Contents("link alike size_bytes utilisation"),
     "port_traffic": Contents("dimension kind role links total_bytes mean_utilisation most_utilisation"),
@@ -90,13 +94,13 @@ OBJECTS: Mapping[str, Contents] = {
     ),
     "simulations": Contents("done choices bounded left lower_bound_s"),
     "explanation": Contents("plan schedule overlap same_plan best_plan_under_baseline gain_over_best_under_baseline"),
-    "overlap": Contents("axis communication_s overlapped_s exposed_by_reason_s", "family"),
+    "overlap": Contents("axis communication_s overlapped_s exposed_by_reason_s"),
     "compared_plan": Contents("plan schedule makespan_s gain"),
-    "export": Contents("plan_number text notes faster_ones"),
+    "export": Contents("plan_number text notes faster_ones", "makespan_s peak_memory_bytes differs"),
     "collective row": Contents(
         "bytes",
         "collective algorithm network time_s algorithm_bandwidth_bytes_per_s bus_bandwidth_bytes_per_s num_chunks "
-        "protocol auto busiest_links traffic ranks backend time_by_backend_s",
+        "protocol auto bound_by busy_shares busiest_links traffic ranks backend time_by_backend_s",
     ),
     "bucket": Contents("algorithm bucket_bytes makespan_s communication_s exposed_communication_s"),
     "choice": Contents("bytes algorithm time_s runner_up ratio changed"),
@@ -198,7 +202,7 @@ def schema(command: str) -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"scaleout/{command.replace(' ', '-')}/{SCHEMA}",
         "title": f"what `scaleout {command} --json` prints",
-        **_object(whole, command, ""),
+        **_object(whole, command),
     }
 
 
@@ -232,37 +236,27 @@ def _fault(value: Any, known: Mapping[str, Any], way: tuple[str, ...]) -> str:
     return next(filter(None, (_fault(each, kind, (*way, key)) for key, each, kind in inner)), "")
 
 
-def _object(contents: Contents, command: str, within: str) -> dict[str, Any]:
+def _object(contents: Contents, command: str) -> dict[str, Any]:
     """Return the schema of an object that stands under a name, or of the document."""
     names = [*contents.always.split(), *contents.maybe.split()]
     known = vocabulary()
-    found = {name: {**_type(known[name].type, command, name), "description": known[name].meaning} for name in names}
-    for old, name in _old_names(command, names, within):
-        found.setdefault(old, {**found[name], "description": f"the same as {name}", "deprecated": True})
+    found = {name: {**_type(known[name].type, command), "description": known[name].meaning} for name in names}
     required = sorted(contents.always.split())
     return {"type": "object", "properties": found, "required": required, "additionalProperties": contents.open}
 
 
-def _old_names(command: str, names: list[str], within: str) -> Iterator[tuple[str, str]]:
-    """Yield old names that stand in an object beside those of today."""
-    for key, name in RENAMED.get(command, {}).items():
-        place, _, old = key.rpartition(".")
-        if name in names and place in ("", within):
-            yield old, name
-
-
-def _type(kind: str, command: str, name: str) -> dict[str, Any]:
-    """Return the schema of a type of the vocabulary, of the values of a name."""
+def _type(kind: str, command: str) -> dict[str, Any]:
+    """Return the schema of a type of the vocabulary."""
     if kind.startswith("list of "):
-        return {"type": "array", "items": _type(kind.removeprefix("list of "), command, name)}
+        return {"type": "array", "items": _type(kind.removeprefix("list of "), command)}
     if kind.startswith("map of "):
-        values = _type(kind.removeprefix("map of "), command, name)
+        values = _type(kind.removeprefix("map of "), command)
         return {"type": "object", "additionalProperties": values}
     if kind.endswith("?"):
-        found = _type(kind[:-1], command, name)
+        found = _type(kind[:-1], command)
         return {**found, "type": [found["type"], "null"]}
     if kind == "rows":
-        return {"type": "array", "items": _object(OBJECTS[_ROWS_OF.get(command, f"{command} row")], command, name)}
+        return {"type": "array", "items": _object(OBJECTS[_ROWS_OF.get(command, f"{command} row")], command)}
     if kind in OBJECTS:
-        return _object(OBJECTS[kind], command, name)
+        return _object(OBJECTS[kind], command)
     return {"any": {}, "text": {"type": "string"}}.get(kind, {"type": kind})

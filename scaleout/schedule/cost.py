@@ -8,7 +8,7 @@ from math import fsum
 from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError
 from scaleout.program.fastest import is_faster
-from scaleout.program.graph import ExecutionGraph
+from scaleout.program.graph import ExecutionGraph, NodeKind
 from scaleout.program.program import Program, alike
 from scaleout.schedule.centauri.partition.group import LEVELLED, Levels, bytes_on_level, levels_of, sorting_s
 from scaleout.schedule.decision import Decision
@@ -47,10 +47,26 @@ class ProgramCosts:
         return self.cost_model.machine
 
     def levels(self, family: int) -> Levels | str:
-        """Return the levels that the groups of a family divide into, or why they do not."""
+        """Return the levels that the groups of a family divide into, or why they do not.
+
+        Members of a group decide alike: where they bring different bytes, as to tables that differ, none is divided.
+        """
         if family not in self._levels:
-            self._levels[family] = levels_of(self.program.groups[family], self.machine.topology)
+            differ = "its members bring different bytes" if self._bytes_differ(family) else ""
+            self._levels[family] = differ or levels_of(self.program.groups[family], self.machine.topology)
         return self._levels[family]
+
+    def _bytes_differ(self, family: int) -> bool:
+        """Whether members of one of a family's groups bring different bytes to a collective."""
+        program = self.program
+        of_role = [
+            graph.bytes[(graph.kind == NodeKind.COLLECTIVE) & (graph.group == family)].tobytes()
+            for graph in program.graphs
+        ]
+        if len(set(of_role)) < 2:
+            return False
+        groups = (program.role_of_rank[list(members)].tolist() for members in program.groups[family].members)
+        return any(len({of_role[role] for role in roles}) > 1 for roles in groups)
 
     def whole_s(self, family: int, kind: str, size_bytes: float) -> float:
         """Seconds of a collective over its whole group at once."""

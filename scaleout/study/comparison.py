@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from scaleout.analysis.breakdown import busy_times, ends_of_ranks
+from scaleout.analysis.bounds import bound_of_step
+from scaleout.analysis.breakdown import busy_times, decisive, ends_of_ranks
 from scaleout.analysis.cost import Bill, bill
 from scaleout.analysis.efficiency import Fit, fit, lacking
 from scaleout.cluster.device.spec import Device, load_device
@@ -67,6 +68,9 @@ class Comparison:
                     "schedule": outcome.schedule,
                     **asdict(outcome.breakdown),
                     "speedup": outcome.speedup,
+                    "bound_by": bound_of_step(outcome.result)[0],
+                    "bounds": list(map(asdict, outcome.bounds)),
+                    "critical_path": list(map(asdict, decisive(outcome.result))),
                     **({} if outcome.interval is None else outcome.interval.summary(outcome.makespan_s)),
                     **outcome.shares,
                     **({} if outcome.efficiency is None else asdict(outcome.efficiency)),

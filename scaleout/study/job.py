@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from scaleout import schedule as schedules
+from scaleout.analysis.bounds import Bound, bounds
 from scaleout.analysis.breakdown import Breakdown, breakdown
 from scaleout.analysis.cost import Energy, energy
 from scaleout.analysis.efficiency import Efficiency, Fit, efficiency
@@ -180,6 +181,11 @@ class Outcome:
         return interval(self.result, self.device, self.topology)
 
     @cached_property
+    def bounds(self) -> list[Bound]:
+        """How long its collectives and messages are exposed, and what bounds each, the most exposed first."""
+        return [] if self.topology is None else bounds(self.result, self.topology)
+
+    @cached_property
     def energy(self) -> Energy | None:
         """Of the step; None where the device has no power model."""
         if self.device is None or self.topology is None:
@@ -202,7 +208,8 @@ def prepare(job: Job) -> list[Prepared]:
     Of several workloads it runs the one with the shorter step.
     `ConfigError` if work and topology differ in ranks, or no plan that the schedule may choose fits the memory.
     """
-    check_ranks(job.network, job.work.num_ranks)
+    model_ranks = job.work.num_ranks // job.work.data_parallel if isinstance(job.work, LayeredModel) else 0
+    check_ranks(job.network, job.work.num_ranks, model_ranks=model_ranks)
     if isinstance(job.work, Program):
         return [Prepared(job, job.work)]
     assert job.machine is not None, "the device of a workload is known"

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import scaleout
 from scaleout.cli.verbs import scaleout as command_line
 from scaleout.errors import ConfigError
-from scaleout.report.documents import RENAMED, document
+from scaleout.report.documents import NAMES, document
 from scaleout.report.vocabulary import DOCUMENTS, OBJECTS, vocabulary
 from scaleout.study.sweep.columns import COLUMNS
 
@@ -123,17 +123,14 @@ def test_names_that_issues_fixed_stay():
             "kernel_time_sources"} <= rows["results"][0].keys()  # fmt: skip
 
 
-def test_old_names_stand_beside_new_ones_for_a_release():
+def test_a_name_within_the_package_gives_way_to_that_of_documents():
     found = document(
         "search", {"fastest": [{"step_s": 1.0, "memory_bytes": {"a": 2.0}}], "memory_bytes": 3.0}, inputs={}
     )
-    assert found["fastest"] == [
-        {"makespan_s": 1.0, "step_s": 1.0, "memory_by_kind_bytes": {"a": 2.0}, "memory_bytes": {"a": 2.0}}
-    ]
-    assert found["memory_capacity_bytes"] == found["memory_bytes"] == 3.0
-    without = document("search", {"memory_bytes": 3.0}, inputs={}, old_names=False)
-    assert "memory_bytes" not in without
-    assert set(RENAMED) <= set(DOCUMENTS)
+    assert found["fastest"] == [{"makespan_s": 1.0, "memory_by_kind_bytes": {"a": 2.0}}]
+    assert found["memory_capacity_bytes"] == 3.0
+    assert "memory_bytes" not in found
+    assert set(NAMES) <= set(DOCUMENTS)
 
 
 def test_an_unknown_command_has_no_schema():

@@ -1,14 +1,19 @@
 """Schedules and algorithms of one's own: usable by name, and refused by the contract where they break a law."""
 
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import scaleout
 from scaleout import testing
-from scaleout.errors import ConfigError
-from scaleout.network.collectives import ALGORITHMS
+from scaleout.errors import ConfigError, GraphError
+from scaleout.network.collectives import ALGORITHMS, rounds
 from scaleout.network.collectives.rounds import Ring, Round, Schedule
-from scaleout.program.graph import NodeKind
+from scaleout.program.graph import NEUTRAL, GraphBuilder, NodeKind
 from scaleout.schedule import SCHEDULES
 
 
@@ -155,3 +160,26 @@ def test_an_algorithm_that_is_none_is_refused(function, words):
 
     with pytest.raises(ConfigError, match=words):
         use()
+
+
+def test_the_page_of_graphs_and_rounds_has_every_column_and_pattern():
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "graphs-and-rounds.md").read_text(encoding="utf-8")
+    rows = set(re.findall(r"`([^`]+)`", " ".join(re.findall(r"^\| (`[^|]+`) \|", page, re.MULTILINE))))
+    patterns = {
+        f"{name}({', '.join(_argument(each) for each in dataclasses.fields(found))})"
+        for name, found in vars(rounds).items()
+        if inspect.isclass(found) and dataclasses.is_dataclass(found) and hasattr(found, "messages")
+    }
+    assert rows == {"names", *NEUTRAL} | patterns
+    for found in (Round, Schedule):
+        assert f"{found.__name__}({', '.join(map(_argument, dataclasses.fields(found)))})" in " ".join(page.split())
+
+
+def _argument(field):
+    default = "" if field.default is dataclasses.MISSING else f"={field.default}"
+    return field.name + default
+
+
+def test_a_column_that_a_graph_lacks_is_named():
+    with pytest.raises(GraphError, match="a graph has no column 'streem'; did you mean 'stream'"):
+        GraphBuilder("step").build().with_columns(streem=1)

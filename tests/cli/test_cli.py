@@ -20,6 +20,9 @@ from scaleout.schedule import SCHEDULES
 HEAD = {"schema", "version", "command", "inputs", "models"}
 RESULT_KEYS = {
     "schedule",
+    "bound_by",
+    "bounds",
+    "critical_path",
     "makespan_s",
     "compute_s",
     "communication_s",
@@ -173,6 +176,8 @@ def test_collective_prints_all_algorithms_the_chosen_first(summary):
         "num_chunks",
         "algorithm_bandwidth_bytes_per_s",
         "bus_bandwidth_bytes_per_s",
+        "bound_by",
+        "busy_shares",
         "auto",
     }
     assert [row["auto"] for row in found["results"]] == [True] + [False] * (len(times) - 1)
@@ -450,7 +455,7 @@ def test_show_gives_numbers_in_si_units_and_parameters(summary):
     assert summary("show", "llama-3-8b")["parameters"] == pytest.approx(8.03e9, rel=1e-3)
     assert summary("show", "mixtral-8x7b")["parameters"] == pytest.approx(46.7e9, rel=1e-3)
     assert summary("show", "h200")["power"]["limit_w"] == 700
-    assert summary("show", "h200-node-4")["contention"]["num_sms"] == 24
+    assert summary("show", "h200-node-4")["resource_use"]["num_sms"] == 24
     assert summary("show", "h200")["leave_one_out_error"][0]["median_error"] < 1
 
 

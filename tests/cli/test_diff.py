@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-TABLES = ("step", "busy", "phases", "operations", "collectives")
+TABLES = ("makespan_parts", "by_kind", "by_phase", "by_operation", "by_collective")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_a_result_does_not_differ_from_itself_whatever_its_form(made, diff, name
     topology = ("--topology", "torus-8x16") if name == "traces" else ()
     found = diff(made / name, made / "a", *topology)
     assert found["makespan"]["a_s"] > 0
-    assert found["collectives"]
+    assert found["by_collective"]
     for row in rows(found):
         assert row["difference_s"] == 0
         assert row["only_in"] == ""
@@ -58,7 +58,7 @@ def test_the_makespans_are_those_of_the_results_and_the_order_turns_the_sign(mad
     assert [row["difference_s"] for row in rows(there)] == [-row["difference_s"] for row in rows(back)]
     other = {"A": "B", "B": "A", "": ""}
     assert [row["only_in"] for row in rows(there)] == [other[row["only_in"]] for row in rows(back)]
-    sizes = {(row["name"], row["only_in"]): row for row in there["collectives"]}
+    sizes = {(row["name"], row["only_in"]): row for row in there["by_collective"]}
     row = sizes["all_to_all", "B"]
     assert (row["group_size"], row["a_s"]) == (128, 0)
     assert row["bytes"] > 0

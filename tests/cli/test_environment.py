@@ -113,6 +113,13 @@ def test_a_signal_at_any_moment_leaves_nothing(struck, tmp_path, name, module):
     assert [path.name for path in tmp_path.iterdir()] == ["struck.py"]
 
 
+def test_an_interrupt_of_a_text_that_is_executed_is_one(command, tmp_path):
+    """As where a dataclass is made; `python -m` then ends by SIGINT itself, whatever the exit code."""
+    program = "import scaleout.cli.verbs as verbs\nverbs.run_verb = lambda: exec('raise KeyboardInterrupt')\n"
+    (tmp_path / "struck.py").write_text(program + "from scaleout.cli import main\nmain()\n")
+    assert command(program="-m struck") == (130, "", "interrupted\n")
+
+
 def test_a_signal_that_is_ignored_stays_so(struck):
     event = "os.kill(os.getpid(), signal.SIGHUP)"
     code, out, err = struck("show", "dlrm-128", module="click", event=event, shell="trap '' HUP; {}")

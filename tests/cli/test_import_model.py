@@ -42,7 +42,7 @@ def test_json_has_counts_and_notes_and_nothing_else_is_printed(scaleout, folder)
     code, out, err = scaleout("import", "model", folder, "--json")
     found = json.loads(out)
     assert (code, err) == (0, "")
-    assert {"keys", "workload", "notes", "parameters", "active_parameters", "flops_per_token", "ranks"} <= set(found)
+    assert {"keys", "notes", "parameters", "active_parameters", "flops_per_token", "ranks"} <= set(found)
     assert found["parameters"] == 384_313_344  # 128,256 x 2,048, two layers of 60,821,504, the last norm
 
 

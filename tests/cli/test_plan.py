@@ -36,15 +36,15 @@ def test_a_plan_runs_as_the_search_says(scaleout, found):
     answer, folder = found
     row = answer["fastest"][0]
     assert row["tokens_per_s_per_rank"] == pytest.approx(row["tokens_per_s"] / 8)
-    assert row["headroom_bytes"] == pytest.approx(answer["memory_bytes"] - row["peak_bytes"])
+    assert row["headroom_bytes"] == pytest.approx(answer["memory_capacity_bytes"] - row["peak_memory_bytes"])
     by_line = json.loads(scaleout(*shlex.split(row["run"])[1:], "--json")[1])
     for file in (folder, folder / "summary.json"):
         code, out, _ = scaleout("run", "--plan", f"{file}#1", "--json")
         assert code == 0
         assert json.loads(out) == by_line
-    assert by_line["results"][0]["makespan_s"] == pytest.approx(row["step_s"], rel=1e-6)
+    assert by_line["results"][0]["makespan_s"] == pytest.approx(row["makespan_s"], rel=1e-6)
     assert by_line["model"]["inputs"]["changes"] == ["nodes=1", "bandwidth nvlink=2x"]
-    assert by_line["memory"]["peak_bytes"] == pytest.approx(row["peak_bytes"])
+    assert by_line["memory"]["peak_memory_bytes"] == pytest.approx(row["peak_memory_bytes"])
 
 
 @pytest.mark.parametrize(

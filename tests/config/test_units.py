@@ -33,7 +33,6 @@ PREFIXES = list((DECIMAL | BINARY).items())
 @pytest.mark.parametrize(("prefix", "factor"), PREFIXES)
 def test_a_byte_is_eight_bits(prefix, factor):
     assert parse(f"3{prefix}B", BYTES) == 3 * factor
-    assert parse(f"3 {prefix}b", BYTES) == 3 * factor / 8
     assert parse(f"3 {prefix}B/s", BYTES_PER_S) == 3 * factor
     assert parse(f"3{prefix}b/s", BYTES_PER_S) == 3 * factor / 8
 
@@ -53,7 +52,7 @@ def test_times(unit, factor):
 
 
 def test_every_unit_is_tested_above():
-    assert len(BYTES.factors) == len(BYTES_PER_S.factors) == 2 * len(PREFIXES)
+    assert 2 * len(BYTES.factors) == len(BYTES_PER_S.factors) == 2 * len(PREFIXES)
     assert len(FLOPS_PER_S.factors) == 2 * len(DECIMAL)
     assert len(SECONDS.factors) == 8
 
@@ -80,8 +79,11 @@ def test_all_else_but_zero_needs_a_unit(quantity):
 @pytest.mark.parametrize(
     ("text", "quantity", "message"),
     [
-        ("64 miB", BYTES, "'64 miB': unknown unit 'miB' for a size; use one of B, kB, KB, MB, GB"),
-        ("200 Gb", BYTES_PER_S, "unknown unit 'Gb' for a bandwidth; use one of B/s"),
+        ("64 miB", BYTES, "'64 miB': unknown unit 'miB' for a size; did you mean 'MiB'?"),
+        ("1Gb", BYTES, "'1Gb': unknown unit 'Gb' for a size; did you mean 'GB'? a b is a bit, a B a byte"),
+        ("400 Gbps", BYTES_PER_S, "unknown unit 'Gbps' for a bandwidth; did you mean 'Gb/s'?"),
+        ("1 GB/week", BYTES_PER_S, "unknown unit 'GB/week' for a bandwidth; use one of B/s"),
+        ("200 Gb", BYTES_PER_S, "unknown unit 'Gb' for a bandwidth; did you mean 'Gb/s'?"),
         ("1 week", SECONDS, "unknown unit 'week' for a time; use one of s, ms, us"),
         ("fast", BYTES_PER_S, "'fast' is not a bandwidth; write it like '200 Gb/s'"),
         ("", SECONDS, "'' is not a time; write it like '700 ns'"),

@@ -27,7 +27,7 @@ def physical(answer):
 
 def test_units_and_kinds_of_the_network_become_ours(astra):
     found = physical(astra([[comp(0)]] * 4, "--physical", "--json", counts=[2, 2], kind="Switch"))
-    dimension = found["topology"]["dimensions"][0]
+    dimension = found["physical_network"]["dimensions"][0]
     assert dimension["bytes_per_s"] == pytest.approx(28.991029248e9)
     assert dimension["latency_s"] == pytest.approx(1000e-9)  # rank to rank, two hops there
     assert (dimension["kind"], dimension["size"]) == ("switch", 2)

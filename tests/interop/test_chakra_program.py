@@ -10,9 +10,8 @@ import chakra_messages as chakra
 import numpy as np
 import pytest
 from chakra_messages import read_messages
-from hypothesis import assume, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from strategies import random_jobs, topology_of
 
 from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import load_device
@@ -27,9 +26,7 @@ from scaleout.program.operations import custom, kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
 from scaleout.simulation.fold import fold
-from scaleout.simulation.options import SimulationOptions
 from scaleout.simulation.run import simulate
-from scaleout.study.job import Job, run
 from scaleout.workloads.config import load_workload
 from scaleout.workloads.generate import generate
 
@@ -160,25 +157,6 @@ def programs(draw):
     roles = draw(st.lists(graphs(len(axes), mesh.num_ranks), min_size=1, max_size=3))
     role_of_rank = np.array([draw(st.integers(0, len(roles) - 1)) for _ in range(mesh.num_ranks)])
     return Program("random", tuple(roles), role_of_rank, tuple(mesh.groups(axis) for axis in axes))
-
-
-@given(
-    random_jobs(),
-    st.sampled_from(["alpha_beta", "link"]),
-    st.sampled_from(["baseline", "overlap:always", "concurrent"]),
-)
-@settings(max_examples=10)
-def test_a_job_takes_as_long_as_its_traces(tmp_path_factory, job, network, schedule):
-    """To the last bit, in closed form and on links: messages along a group wait for both ends there too."""
-    name, keys, topology, device = job
-    try:
-        program = time_kernels(generate(load_workload(name, keys)), load_device(device))
-        options, machine = SimulationOptions(network=network), (load_device(device), topology_of(topology))
-        generated = run(Job(program, *machine, schedule, options))
-    except ConfigError:
-        assume(False)  # keys that make no job
-    loaded = round_trip(program, tmp_path_factory.mktemp("law") / "traces").program
-    assert run(Job(loaded, *machine, schedule, options, traced=True)).makespan_s == generated.makespan_s
 
 
 def test_a_message_whose_other_end_is_not_in_its_group_is_refused(tmp_path):

@@ -15,8 +15,8 @@ from scaleout.workloads.pipeline import PIPELINES
 
 KEYS = (
     "tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel", "expert_parallel", "microbatch_size",
-    "batch_per_replica", "pipeline_schedule", "recompute", "sequence_parallel", "zero", "dtype", "clip_gradients",
-    "sequence", "num_parameters", "layers_of_stage", "linear_dtype", "sharding",
+    "batch_per_replica", "pipeline_schedule", "recompute", "sequence_parallel", "zero", "dtype", "sequence",
+    "num_parameters", "layers_of_stage", "linear_dtype", "sharding",
 )  # fmt: skip
 """What must be the same when a plan has been written and read."""
 

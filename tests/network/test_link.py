@@ -519,7 +519,7 @@ def test_what_cannot_be_routed_is_left_out(monkeypatch, scaleout, network):
     code, out, err = scaleout(*command, "--network", network, "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert "direct" in found["left_out"]
+    assert "direct" in found["algorithms_left_out"]
     assert "ring" in {row["algorithm"] for row in found["results"]}
 
 

@@ -140,7 +140,7 @@ def test_the_command_writes_links_and_heat_map(monkeypatch, capsys, tmp_path):
 def test_the_decision_table_says_where_auto_changes(network, monkeypatch, capsys):
     arguments = ["all_reduce", "--topology", "torus-8x16", "--network", network, "--decide"]
     found = json.loads(command(monkeypatch, capsys, *arguments, "--bytes", "1KiB,64MiB", "--json"))
-    small, large = found["decisions"]
+    small, large = found["by_size"]
     assert (large["algorithm"], large["runner_up"], large["changed"]) == ("multiported_bucket", "hierarchical", True)
     assert small["algorithm"] != large["algorithm"]
     assert large["ratio"] > 1.5
@@ -183,5 +183,5 @@ def test_algorithms_of_too_many_messages_are_left_out_and_named(monkeypatch, cap
     assert "too many" in capsys.readouterr().err
     monkeypatch.setattr("scaleout.network.collectives.rounds.MOST_MESSAGES", 2 * 10**5)
     found = json.loads(command(monkeypatch, capsys, *tree))
-    assert "ring" in found["left_out"]
-    assert not {row["algorithm"] for row in found["results"]} & set(found["left_out"])
+    assert "ring" in found["algorithms_left_out"]
+    assert not {row["algorithm"] for row in found["results"]} & set(found["algorithms_left_out"])

@@ -1,16 +1,14 @@
-"""Fusing never loses: laws over random jobs, what a pair is credited with and pays, and what is refused.
+"""Fusing never loses: what a pair is credited with and pays, and what is refused.
 
-FUSED_EXAMPLES sets the number of random jobs, such as 500; by default 25.
+The law over random jobs is in `tests/fuzz/test_jobs.py`.
 """
 
-import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, event, example, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from strategies import conditions, random_jobs, topology_of
 
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
@@ -25,38 +23,7 @@ from scaleout.schedule.overlap import baseline, in_program_order
 from scaleout.simulation.run import simulate
 from scaleout.study.comparison import compare
 
-EXAMPLES = int(os.environ.get("FUSED_EXAMPLES", "25"))
 ROUNDING = 1 + 1e-12
-
-PIPELINE_WITH_CONTEXT = {
-    "layers": 8, "pipeline_parallel": 2, "context_parallel": 2, "tensor_parallel": 2, "data_parallel": 2,
-    "batch_per_replica": 8, "microbatch": 1, "sequence_parallel": True, "pipeline_schedule": "interleaved_1f1b",
-    "virtual_stages": 2,
-}  # fmt: skip
-DECODE = {"mode": "decode", "sequence_parallel": False, "pipeline_parallel": 1}
-
-
-@given(
-    random_jobs().flatmap(lambda job: st.tuples(st.just(job), conditions(job))),
-    st.sampled_from(["overlap", "concurrent", "overlap+async-tp", "centauri:group"]),
-)
-@example((("llama-3-8b", PIPELINE_WITH_CONTEXT, "dgx-h200-2", "h200"), {}), "overlap")  # once waited for ever
-@example((("llama-3-70b", {"layers": 4, "tensor_parallel": 8, "data_parallel": 1, **DECODE}, "dgx-h200-1", "h200"), {}),
-         "overlap")  # once 6% slower  # fmt: skip
-@settings(max_examples=EXAMPLES)
-def test_fusing_makes_no_step_longer_and_no_schedule_waits_for_ever(case, schedule):
-    (name, keys, topology, device), options = case
-    options = {"topology": topology_of(topology)} | options
-    schedules = ["baseline", "fused", schedule, f"{schedule}+fused", "fused-oblivious"]
-    try:
-        found = compare(name, changes=keys, device=device, schedules=schedules, **options)
-    except ConfigError as error:
-        event(str(error).partition(":")[2][:60])
-        assume(False)  # keys that make no job
-    assert not [each for each in found.failures if "slices of its own" not in str(each)]  # more puts than are simulated
-    step_s = {each.schedule: each.makespan_s for each in found.outcomes}
-    assert step_s["fused"] <= step_s["baseline"] * ROUNDING
-    assert step_s[f"{schedule}+fused"] <= step_s[schedule] * ROUNDING
 
 
 def test_under_links_the_step_that_decides_is_that_of_the_links():

@@ -246,9 +246,9 @@ def test_memory_is_that_of_what_each_schedule_runs(capsys, monkeypatch):
     run(monkeypatch, "llama-small", *sizes, "--json")
     found = json.loads(capsys.readouterr().out)
     as_given, chosen = (load_workload("llama-small", {"layers": 1, "vocabulary": 0, "zero": zero}) for zero in (0, 1))
-    assert found["memory"]["bytes_of"] == peak(as_given).bytes_of
+    assert found["memory"]["memory_by_kind_bytes"] == peak(as_given).bytes_of
     assert ["memory" in each for each in found["results"]] == [False, True]
-    held = found["results"][1]["memory"]["bytes_of"]
+    held = found["results"][1]["memory"]["memory_by_kind_bytes"]
     assert held["optimizer_states"] == peak(chosen).bytes_of["optimizer_states"] < peak(as_given).total_bytes / 8
     run(monkeypatch, "llama-small", *sizes, "-v")
     printed = capsys.readouterr().out

@@ -356,7 +356,7 @@ def test_operator_prints_times_and_json_a_timeline(scaleout):
     assert [(row["order"], row["rank"]) for row in found["timeline"]] == [
         ("aware", 0), *(("oblivious", rank) for rank in range(4)),
     ]  # fmt: skip
-    slices = found["timeline"][0]["slices"]
+    slices = found["timeline"][0]["sampled_slices"]
     assert len(slices) == 64
     assert [row["shard"] for row in slices] == sorted([1, 2, 3, 0] * 16, key=[1, 2, 3, 0].index)
     assert all(row["arrival_s"] >= row["issued_s"] for row in slices)

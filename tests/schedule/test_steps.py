@@ -1,59 +1,8 @@
-"""Schedules that say they are never longer than others, and the anomalies for which they leave the baseline.
+"""The anomalies of list scheduling for which `overlap` leaves the baseline; laws are in `tests/fuzz/test_jobs.py`."""
 
-STEPS_EXAMPLES sets the number of random jobs, such as 5000; by default 25.
-"""
-
-import os
-
-import numpy as np
 import pytest
-from hypothesis import assume, event, example, given, settings
-from hypothesis import strategies as st
-from strategies import conditions, random_jobs, topology_of
 
-from scaleout.errors import ConfigError
 from scaleout.study.comparison import compare
-
-EXAMPLES = int(os.environ.get("STEPS_EXAMPLES", "25"))
-ROUNDING = 1 + 1e-12
-
-PLACED = {
-    "layers": 4, "hidden": 1024, "tensor_parallel": 8, "pipeline_parallel": 2, "data_parallel": 2, "sequence": 1024,
-    "sequence_parallel": True, "microbatch": 1, "batch_per_replica": 2, "pipeline_schedule": "1f1b", "zero": 1,
-}  # fmt: skip
-SERVED = {
-    "layers": 4, "hidden": 4096, "tensor_parallel": 2, "pipeline_parallel": 4, "context_parallel": 2,
-    "data_parallel": 1, "sequence": 1024, "sequence_parallel": True, "microbatch": 1, "batch_per_replica": 4,
-    "pipeline_schedule": "gpipe", "zero": 0,
-}  # fmt: skip
-
-
-ISSUED = {
-    "layers": 4, "hidden": 1024, "tensor_parallel": 4, "pipeline_parallel": 2, "data_parallel": 2, "sequence": 8192,
-    "microbatch": 1, "batch_per_replica": 2, "pipeline_schedule": "gpipe",
-}  # fmt: skip
-PLACED_AT_RANDOM = np.random.RandomState(1).permutation(32).tolist()
-
-
-@given(random_jobs().flatmap(lambda job: st.tuples(st.just(job), conditions(job))))
-@example((("llama-3-8b", PLACED, "dgx-h200-4", "h200"), {"placement": PLACED_AT_RANDOM}))  # once 3% longer
-@example((("llama-3-8b", SERVED, "sierra-16", "b200"), {}))  # once 18% longer
-@example((("llama-3-8b", ISSUED, "dgx-h200-2", "h200"), {"host": "eager"}))  # once 1.4% longer: gathers wait for a host
-@settings(max_examples=EXAMPLES)
-def test_overlap_is_never_longer_than_the_baseline_nor_centauri_than_either(case):
-    """Wherever the ranks are placed, on either model of the network, with faults, hosts and clocks."""
-    (name, keys, topology, device), options = case
-    options = {"topology": topology_of(topology)} | options
-    try:
-        found = compare(name, changes=keys, device=device, schedules=["baseline", "overlap", "centauri"], **options)
-    except ConfigError as error:
-        event(str(error).partition(":")[2][:60])
-        assume(False)  # keys that make no job
-    assert not found.failures
-    baseline_s, overlap_s, centauri_s = (each.makespan_s for each in found.outcomes)
-    assert overlap_s <= baseline_s * ROUNDING
-    assert centauri_s <= overlap_s * ROUNDING
-
 
 SHARED_LINKS = "llama-3-8b", "sierra-32", {
     "layers": 4, "hidden": 4096, "tensor_parallel": 8, "pipeline_parallel": 2, "context_parallel": 2,

@@ -329,9 +329,9 @@ def test_the_command_says_what_the_fastest_overlaps(scaleout):
     explanation = found["explanation"]
     assert explanation["plan"] == found["fastest"][0]["plan"]
     assert [row["schedule"] for row in explanation["same_plan"]] == ["baseline", "overlap", "centauri:group"]
-    assert {each["family"] for each in explanation["overlap"]} >= {"data"}
+    assert {each["axis"] for each in explanation["overlap"]} >= {"data"}
     assert explanation["gain_over_best_under_baseline"] >= 1
-    assert found["simulated"]["simulated"] <= 4
+    assert found["simulations"]["done"] <= 4
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_every_command_gives_the_same_numbers_to_the_bit(cases, scaleout):
             assert found["exposed_communication_s"] == row["exposed_communication_s"]
             if not pd.isna(row["tokens_per_s"]):
                 assert found["mfu"] == row["mfu"]
-                assert json.loads(out)["memory"]["peak_bytes"] == row["peak_memory_bytes"]
+                assert json.loads(out)["memory"]["peak_memory_bytes"] == row["peak_memory_bytes"]
         else:
             assert code == 2
             assert row["message"].splitlines()[0] in err
@@ -248,8 +248,8 @@ def test_the_command_writes_a_table_and_says_what_it_found(file, tmp_path, scale
     assert (code, err) == (0, "")
     summary = json.loads(text)
     assert (summary["cases"], summary["ok"], summary["failed"]) == (32, 24, 8)
-    assert summary["failures"][0]["cases"] == 8
-    assert {each["run"].split()[2] for each in summary["fastest"]} == {"dlrm-128", "llama-3-8b"}
+    assert summary["failed_for"][0]["cases"] == 8
+    assert {each["run"].split()[2] for each in summary["fastest_cases"]} == {"dlrm-128", "llama-3-8b"}
     pd.testing.assert_frame_equal(pd.read_parquet(out / "cases.parquet"), cases)
     first = (out / "cases.parquet").read_bytes()
     code, text, err = scaleout("study", file, "--output", out, "--no-report", "--timelines", "none")
@@ -311,7 +311,7 @@ def test_goodput_is_that_of_its_command(scaleout):
     found = json.loads(out)
     for name in ("goodput", "step_p95_s", "training_s", "between_failures_s"):
         assert row[name] == pytest.approx(found[name], rel=1e-12)
-    assert row["checkpoint_interval_s"] == pytest.approx(found["interval_s"], rel=1e-12)
+    assert row["checkpoint_interval_s"] == pytest.approx(found["checkpoint_interval_s"], rel=1e-12)
     other = execute(study_of({**study, "goodput": {**losses, "failures": "100/h"}}, name="", where=""))
     assert other["goodput"][0] < row["goodput"]
     with pytest.raises(ConfigError, match=r"goodput\.checkpoint"):

@@ -5,11 +5,14 @@ import json
 import pytest
 import yaml
 
+import scaleout
+from scaleout.api.again import run_inputs
 from scaleout.cli import main
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
 from scaleout.study.comparison import compare
+from scaleout.study.search.request import request_of
 from scaleout.study.search.space import Plan, workload_of
 from scaleout.workloads.config import Transformer, load_workload
 from scaleout.workloads.families.frameworks import FRAMEWORKS, Setting
@@ -128,10 +131,31 @@ def test_show_says_what_the_framework_set_and_list_names_it(capsys, monkeypatch)
     assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(FRAMEWORKS)
 
 
-def test_a_search_says_which_framework_set_a_key_that_it_cannot_time(capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["scaleout", "search", "llama-3-8b", "--set", "framework=fsdp2"])
-    with pytest.raises(SystemExit):
-        main()
-    assert "layout_copies True (of framework fsdp2) cannot be timed block by block; set it to False" in (
-        capsys.readouterr().err
+def test_a_search_times_a_framework_as_a_run_does():
+    """Blocks know no copies in and out of FSDP2's buffers; what is shown of plans has them all the same."""
+    keys = {"framework": "fsdp2", "layers": 4, "recompute": "none", "tensor_parallel": 1}
+    answer = scaleout.search("llama-3-8b", topology="dgx-h200-1", changes=keys, top=2, workers=1)
+    best = answer.plans.fastest[0]
+    (ran,) = run_inputs(answer.jobs[best.choice]).outcomes
+    assert ran.makespan_s == best.estimate.step_s
+    assert ran.workload.layout_copies
+    assert "plans are chosen without layout_copies of framework fsdp2" in answer.model.notes[-1]
+
+
+def test_an_export_says_what_its_own_step_takes():
+    """Read back by `import model`: torchtitan clips gradients, keeps them in fp32 and norms in several kernels."""
+    keys = {"layers": 32, "zero": 3, "recompute": "none", "tensor_parallel": 1, "context_parallel": 1}
+    answer = scaleout.search("llama-3-8b", topology="dgx-h200-1", changes=keys, top=1, workers=1, schedules=["overlap"])
+    export = answer.export("torchtitan")
+    found, plan_s = export.read_back, answer.plans.fastest[0].estimate.step_s
+    assert 1.05 < found.makespan_s / plan_s < 1.3
+    assert found.differs["framework"] == "fsdp2"
+    assert (found.differs["norm"], found.differs["clip_gradients"]) == ("rms_norm_unfused", True)
+    assert answer.export("deepspeed").read_back is None
+
+
+def test_by_default_a_search_has_as_many_sequences_a_rank_as_the_workload():
+    own, twice = (
+        request_of("llama-3-8b", load_topology(name), load_device("h200")) for name in ("dgx-h200-1", "dgx-h200-2")
     )
+    assert (own.batch, twice.batch) == (8, 16)

@@ -208,3 +208,58 @@ def test_flash_attention_2_and_a_fused_rotation_are_kernels_of_their_own():
     assert {(same.get(call.op, call.op), call.shape) for call in usual} == {(call.op, call.shape) for call in chosen}
     with pytest.raises(ConfigError, match="attention flash2 is written for all keys"):
         load_workload("llama-3-8b", {"window": 64, "attention": "flash2"})
+
+
+def kept(**keys):
+    """Bytes that one micro-batch of a model without embedding and head keeps for backward."""
+    found = peaks(small(layers=1, vocabulary=0, recompute="none", **keys))[0].bytes_of
+    return found["activations"]
+
+
+def test_outputs_of_modules_that_are_recomputed_are_not_kept():
+    """Norm: the inputs of QKV, of the feed-forward and of no head; activation: the input of the second GEMM."""
+    tokens, hidden, ffn = 2 * 256, 256, 512
+    assert kept() - kept(recompute_modules=["norm"]) == 2 * (2 * tokens * hidden)
+    assert kept() - kept(recompute_modules=["activation"]) == 2 * tokens * ffn
+    assert kept() - kept(recompute_modules=["norm", "activation"]) == 2 * tokens * (2 * hidden + ffn)
+
+
+@pytest.mark.parametrize(("linear_dtype", "item_bytes"), [("fp8_delayed", 1.0), ("fp8_blockwise", 1 + 4 / 128)])
+def test_inputs_of_gemms_and_activations_are_kept_in_fp8(linear_dtype, item_bytes):
+    """QKV, output projection, both GEMMs of the feed-forward, and both halves of SwiGLU; not what attention reads."""
+    tokens, hidden, ffn = 2 * 256, 256, 512
+    elements = tokens * (hidden + hidden + hidden + ffn + 2 * ffn)
+    saved = kept(linear_dtype=linear_dtype) - kept(linear_dtype=linear_dtype, kept_dtype="fp8_e4m3")
+    assert saved == pytest.approx((2 - item_bytes) * elements)
+
+
+@pytest.mark.parametrize("halves", ["one_after_the_other", "parallel", "parallel_of_one_norm"])
+@pytest.mark.parametrize("modules", [["norm"], ["activation"], ["norm", "activation"]])
+def test_recomputed_modules_run_once_more_before_what_reads_them(halves, modules):
+    plain, again = (only_graph(small(halves=halves, recompute_modules=found)) for found in ((), modules))
+    names = [name for name in again.names if name.endswith("_again")]
+    norms = 4 * (1 if halves == "parallel_of_one_norm" else 2) + 1  # of the layers' blocks, and the last
+    assert len(names) == norms * ("norm" in modules) + 4 * ("activation" in modules)
+    assert len(again) == len(plain) + len(names)
+    others = Counter(name for name in again.names if not name.endswith("_again"))
+    assert others == Counter(plain.names)
+    if "activation" in modules:  # the second GEMM's gradient of weights reads it
+        order = list(again.names)
+        last = max(at for at, name in enumerate(order) if name.startswith("swiglu") and name.endswith("_again"))
+        assert last < max(at for at, name in enumerate(order) if "_2_weight_gradient" in name)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"kept_dtype": "fp8_e4m3"}, "kept_dtype fp8_e4m3 is what fp8 GEMMs read; give linear_dtype"),
+        ({"recompute": "full", "recompute_modules": ["norm"]}, "recompute full keeps no outputs of modules"),
+        (
+            {"recompute_modules": ["norm"], "tensor_parallel": 2, "sequence_parallel": True, "keep_gathered": True},
+            "set keep_gathered to false",
+        ),
+    ],
+)
+def test_what_is_kept_must_be_of_one_mind(keys, message):
+    with pytest.raises(ConfigError, match=message):
+        small(**keys)

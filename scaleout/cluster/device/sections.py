@@ -123,6 +123,8 @@ class Spread(Config):
     What a device does not state is that of its reference device. See docs/models/uncertainty.md.
     """
 
+    RENAMED: ClassVar[Mapping[str, str]] = {"host": "host_slower"}
+
     machine: Cited[NotNegative] | None = Field(
         default=None, description="of all kernels together, from one machine of the device to another"
     )
@@ -136,7 +138,10 @@ class Spread(Config):
     transferred_each: dict[str, Cited[NotNegative]] = Field(
         default_factory=dict, description="the same of one kernel, beside that of its class"
     )
-    host: Cited[NotNegative] | None = Field(default=None, description="of the host's calls together")
+    host_faster: Cited[NotNegative] | None = Field(
+        default=None, description="by how much the host's calls together are faster"
+    )
+    host_slower: Cited[NotNegative] | None = Field(default=None, description="by how much they are slower")
     links_faster: Cited[NotNegative] | None = Field(
         default=None, description="by how much collectives are faster than bare links, of which no library knows a cost"
     )
@@ -145,6 +150,9 @@ class Spread(Config):
         default=None, description="by how much a step is faster than its parts say, as other software runs it"
     )
     step_slower: Cited[NotNegative] | None = Field(default=None, description="by how much it is slower")
+    framework: Cited[NotNegative] | None = Field(
+        default=None, description="by how much steps of a framework of which none was compared differ together, besides"
+    )
 
 
 class WorkGroups(Config):

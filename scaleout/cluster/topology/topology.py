@@ -255,14 +255,31 @@ def slow_down(topology: Topology, factors: Mapping[int, float]) -> Topology:
     return replace(topology, slow_ranks=tuple(sorted({**dict(topology.slow_ranks), **factors}.items())))
 
 
-def check_ranks(topology: Topology, num_ranks: int) -> None:
-    """Refuse a job whose ranks are not those of the topology (`ConfigError`)."""
+def check_ranks(topology: Topology, num_ranks: int, *, model_ranks: int = 0) -> None:
+    """Refuse a job whose ranks are not those of the topology (`ConfigError`); say how they would be.
+
+    `model_ranks` are those of a replica, of which a job may have more or fewer; 0 if that is not known.
+    """
     if num_ranks != topology.num_ranks:
+        fits = model_ranks and topology.num_ranks % model_ranks == 0
+        replicas = f" (--set data_parallel={topology.num_ranks // model_ranks})" if fits else ""
         raise ConfigError(
             f"the job has {counted(num_ranks, 'rank')} and topology {topology.name!r} has {topology.num_ranks}; "
-            f"take a topology of {counted(num_ranks, 'rank')} (--nodes gives one another size), or run the job "
-            f"on {counted(topology.num_ranks, 'rank')}"
+            f"take a topology of {counted(num_ranks, 'rank')} ({_nodes_for(topology, num_ranks)}), or run the job "
+            f"on {counted(topology.num_ranks, 'rank')}{replicas}"
         )
+
+
+def _nodes_for(topology: Topology, num_ranks: int) -> str:
+    """Say which option gives a topology so many ranks."""
+    unknown, inside = "--nodes gives one another size", topology.num_ranks // topology.shape[-1]
+    if num_ranks % inside or len(topology.dimensions) < 2:
+        return unknown
+    try:
+        topology.dimensions[-1].resized(num_ranks // inside)
+    except ConfigError:
+        return unknown
+    return f"--nodes {num_ranks // inside}"
 
 
 def _check_links(dimensions: Sequence[Dimension], found: Library) -> None:

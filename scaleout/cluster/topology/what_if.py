@@ -67,6 +67,11 @@ class NetworkChanges:
         return cls(**{name: _READERS[name](name, value) for name, value in given.items() if value is not None})
 
     @property
+    def size_alone(self) -> "NetworkChanges":
+        """The number of nodes without what else is changed: what a what-if is held against."""
+        return NetworkChanges(nodes=self.nodes)
+
+    @property
     def options(self) -> tuple[str, ...]:
         """Words of a command line that give the same changes."""
         return tuple(word for name, value in self._given() for word in (f"--{_OPTIONS.get(name, name)}", value))
@@ -223,7 +228,7 @@ def _new_value(old: float, text: str, quantity: Quantity) -> float:
     match = _FACTOR.fullmatch(text.strip(" "))
     if match is None:
         if number(text.strip(" ")):
-            raise ConfigError(f"give a unit, such as {quantity.example!r}, or a factor, such as {text.strip(' ')}x")
+            raise ConfigError(f"give a unit, such as {quantity.example!r}, or a factor, such as 2x")
         return parse(text, quantity)
     factor = float(match[1].replace("_", ""))
     if not _LEAST <= factor <= _MOST:

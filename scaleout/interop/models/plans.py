@@ -20,6 +20,9 @@ from scaleout.workloads.config import LayeredModel, Moe, Transformer
 from scaleout.workloads.families.state_space import StateSpace
 from scaleout.workloads.families.transformer import Latent
 
+_NORM = 1.0
+"""At which all clip gradients, whether the step of the plan does or not: a training without it is nobody's wish."""
+
 BASELINE = "baseline"
 """The schedule that overlaps nothing."""
 
@@ -95,7 +98,7 @@ def _torchtitan(w: Transformer, schedule: str) -> Written:
             "local_batch_size": w.batch_per_replica if pipelined else w.microbatch_size,
             "global_batch_size": w.batch_per_replica * w.data_parallel,
             "seq_len": w.sequence,
-            "max_norm": 1.0 if w.clip_gradients else 0.0,
+            "max_norm": _NORM,
             "mixed_precision_param": "float32" if w.dtype == "fp32" else "bfloat16",
         },
         "parallelism": {
@@ -378,7 +381,7 @@ def _megatron_sharding(w: Transformer, *, overlaps: bool) -> Arguments:
 def _megatron_step(w: Transformer) -> Arguments:
     made: Arguments = [
         ("micro-batch-size", w.microbatch_size), ("global-batch-size", w.batch_per_replica * w.data_parallel),
-        ("clip-grad", 1.0 if w.clip_gradients else 0.0),
+        ("clip-grad", _NORM),
     ]  # fmt: skip
     if w.recompute == "selective":
         made.append(("recompute-activations", ""))
@@ -424,7 +427,7 @@ def _deepspeed(w: Transformer, schedule: str) -> Written:
         "train_micro_batch_size_per_gpu": w.microbatch_size,
         "gradient_accumulation_steps": w.num_microbatches,
         "zero_optimization": zero,
-        "gradient_clipping": 1.0 if w.clip_gradients else 0.0,
+        "gradient_clipping": _NORM,
     }
     if w.dtype != "fp32":
         config[w.dtype] = {"enabled": True}

@@ -27,18 +27,10 @@ from scaleout.interop.pytorch.communication import (
 from scaleout.interop.pytorch.kernels import describe, describe_communication, parameter_shapes
 from scaleout.interop.pytorch.kineto import NONE, Recording, Work, ancestors
 from scaleout.interop.pytorch.timeline import UNTOLD_US, Moment, Timeline, streams_of
-from scaleout.program.graph import (
-    COLLECTIVES,
-    ExecutionGraph,
-    GraphBuilder,
-    NodeKind,
-    NodeRole,
-    lowest_first,
-    users_in,
-)
+from scaleout.program.graph import COLLECTIVES, ExecutionGraph, GraphBuilder, NodeKind, NodeRole, lowest_first, users_in
 from scaleout.program.operations import Kernel, TimeSource
 from scaleout.program.program import GroupFamily, Program
-from scaleout.program.recorded import BEFORE, HOST, UNTOLD
+from scaleout.program.recorded import BEFORE, HOST, RECORDER, UNTOLD
 
 _AXES = {"tp": "tensor", "tensor": "tensor", "dp": "data", "data": "data", "fsdp": "data",
          "ep": "expert", "expert": "expert", "cp": "context", "context": "context",
@@ -351,7 +343,7 @@ def _graph(
         moment = timeline.moments[number]
         after = tuple(node for each in moment.follows for node in ends[each]) or root
         if moment.work == NONE:
-            ends[number] = (_wait(builder, after, moment.lasts_us, host, HOST),)
+            ends[number] = (_host(builder, after, moment, host),)
             continue
         work = recording.works[moment.work]
         where = _where(recording, work)
@@ -422,6 +414,13 @@ def _apart_us(moment: Moment) -> float:
 def _wait(builder: GraphBuilder, after: tuple[int, ...], lasts_us: float, stream: int, name: str) -> int:
     columns = {"role": NodeRole.HOST, "stream": stream, "phase": HOST, "time_source": TimeSource.RECORDED}
     return builder.add(after, name=name, duration_s=lasts_us / 1e6, **columns)
+
+
+def _host(builder: GraphBuilder, after: tuple[int, ...], moment: Moment, stream: int) -> int:
+    """Add the host's time before a call, and what recording took of it."""
+    if moment.recorder_us:
+        after = (_wait(builder, after, moment.recorder_us, stream, RECORDER),)
+    return _wait(builder, after, moment.lasts_us - moment.recorder_us, stream, HOST)
 
 
 def _communication(

@@ -16,6 +16,7 @@ from typing import Any
 
 from scaleout.interop.pytorch.communication import is_communication
 from scaleout.interop.pytorch.kineto import NONE, Call, CallKind, Recording, Work, WorkKind, whole_of
+from scaleout.interop.pytorch.recorder import Recorder
 from scaleout.program.operations import Kernel
 
 CLOCK_US = 1.0
@@ -34,7 +35,8 @@ UNTOLD_US = 20.0
 class Moment:
     """A call of the host or a work of the GPU, and what it waits for.
 
-    `lasts_us` is how long it takes from when all it follows has ended, `waits_us` the part of it before a work began.
+    `lasts_us` is how long it takes from when all it follows has ended, `waits_us` the part of it before a work began,
+    `recorder_us` the part of it that the host took to record what it did.
     """
 
     work: int  # index of the work; `NONE` for the host
@@ -43,6 +45,7 @@ class Moment:
     follows: list[int] = field(default_factory=list)  # earlier moments
     lasts_us: float = 0.0
     waits_us: float = 0.0
+    recorder_us: float = 0.0
 
 
 @dataclass
@@ -364,6 +367,8 @@ class _Host:
         self.moment_of: dict[int, int] = {}  # call to its moment
         self._last = NONE  # moment
         recording = timeline.recording
+        self._recorder = Recorder(recording)
+        self._threads: list[tuple[str, str]] = []  # of the last call
         begun_us = recording.steps[timeline.steps[0]].start_us if recording.steps else timeline.begin_us
         self._since_us = begun_us  # when the host last went on
         self._ahead_us = max(0.0, timeline.begin_us - begun_us)  # by how much the host is ahead of the GPU at first
@@ -373,9 +378,11 @@ class _Host:
         each = self._calls[number]
         spent_us = max(0.0, each.call.start_us - self._since_us)
         lasts_us = max(0.0, spent_us - self._ahead_us)
+        share = self._recorder.share([each.call.thread, *self._threads], self._since_us, each.call.start_us)
         self._ahead_us = max(0.0, self._ahead_us - spent_us)
         self._since_us = max(self._since_us, each.call.start_us + each.blocked_us)
-        self._add(number, each.call.start_us, lasts_us, [])
+        self._threads = [each.call.thread]
+        self._add(number, each.call.start_us, lasts_us, [], recorder_us=share * lasts_us)
 
     def resume(self, number: int, of_work: dict[int, int], last_of: dict[tuple[int, int], int]) -> None:
         """Add the moment at which the host goes on after it waited for the GPU."""
@@ -395,10 +402,14 @@ class _Host:
     def finish(self, end_us: float) -> None:
         """Add what the host still does after its last call."""
         if end_us > self._since_us:
-            self._add(NONE, end_us, max(0.0, end_us - self._since_us - self._ahead_us), [])
+            lasts_us = max(0.0, end_us - self._since_us - self._ahead_us)
+            share = self._recorder.share(self._threads, self._since_us, end_us)
+            self._add(NONE, end_us, lasts_us, [], recorder_us=share * lasts_us)
 
-    def _add(self, number: int, at_us: float, lasts_us: float, follows: Iterable[int]) -> None:
+    def _add(
+        self, number: int, at_us: float, lasts_us: float, follows: Iterable[int], *, recorder_us: float = 0.0
+    ) -> None:
         moments = self._timeline.moments
         after = sorted({*follows, *([self._last] if self._last != NONE else [])})
         self._last = self.moment_of[number] = len(moments)
-        moments.append(Moment(NONE, at_us, at_us, after, lasts_us))
+        moments.append(Moment(NONE, at_us, at_us, after, lasts_us, recorder_us=recorder_us))

@@ -1,8 +1,7 @@
 """A document of `--json` as tables for a reader: one for each list in it, numbers at three digits with their unit.
 
 What is listed within the rows of a list, such as the busy times of each schedule, is a table of its own, each row
-beginning with what names the row that it is from. Names of older releases, which stand beside those of today, are left
-out.
+beginning with what names the row that it is from.
 """
 
 import math
@@ -11,16 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaleout.config import units
-from scaleout.report.documents import RENAMED
 from scaleout.report.vocabulary import flattened
 
 MOST_ROWS = 500
 _HEAD = ("schema", "version", "command", "inputs", "models", "model")
 _FORMS = (
-    ("_bytes_per_s", units.format_bytes_per_s), ("_per_s", units.format_rate), ("_s", units.format_seconds),
-    ("bytes", units.format_bytes), ("_dollars", units.format_dollars), ("dollars", units.format_dollars),
-    ("_watts", units.format_watts), ("joules", units.format_joules), ("_tokens", units.format_tokens),
-    ("_share", units.format_share), ("utilisation", units.format_share), ("speedup", units.format_times),
+    ("_bytes_per_s", units.format_bytes_per_s), ("_per_s", units.format_rate), ("_per_rank", units.format_rate),
+    ("_s", units.format_seconds), ("bytes", units.format_bytes), ("_dollars", units.format_dollars),
+    ("dollars", units.format_dollars), ("_watts", units.format_watts), ("joules", units.format_joules),
+    ("_tokens", units.format_tokens), ("_share", units.format_share), ("utilisation", units.format_share),
+    ("speedup", units.format_times),
 )  # fmt: skip
 """End of a name to how its numbers are written; the first that fits."""
 _SHARES = ("mfu", "hfu", "bubble", "saving", "goodput", "kernel_time_sources", "share")
@@ -83,25 +82,58 @@ def _form(name: str) -> Callable[[float], str] | None:
 
 def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what a document says once: names in words, and values; not those of a mapping, such as kinds of memory."""
-    plain = _without_old_names(document, document.get("command", ""))
     kept = {
-        name: value for name, value in plain.items() if name not in _HEAD and not _is_list(value) and not _is_row(value)
+        name: value
+        for name, value in document.items()
+        if name not in (*_HEAD, "memory") and not _is_list(value) and not _is_row(value)
     }
     facts = [(_words(name), text_of(name, value)) for name, value in flattened(kept) if "." not in name]
-    rows = [row for row in plain.get("results") or () if isinstance(row, Mapping) and "makespan_s" in row]
+    rows = [row for name in ("fastest", "results") for row in _timed(document.get(name))]
     if rows:
-        best = min(rows, key=lambda row: float(row["makespan_s"]))
-        facts.insert(0, ("step", f"{text_of('makespan_s', best['makespan_s'])} under {best.get('schedule', '')}"))
-        exposed = best.get("exposed_communication_s")
-        if isinstance(exposed, float):
-            share = units.format_share(exposed / best["makespan_s"]) if best["makespan_s"] else "0%"
-            facts.insert(1, ("exposed", f"{units.format_seconds(exposed)} of communication, {share} of the step"))
+        facts = [*_answer_of(min(rows, key=lambda row: float(row["makespan_s"]))), *_room(document), *facts]
     return [*facts, *(("model", str(each)) for each in document.get("models", ()))]
+
+
+def _timed(rows: Any) -> list[Mapping[str, Any]]:
+    """Return rows of schedules or plans that say how long a step takes."""
+    listed = rows if isinstance(rows, list) else []
+    return [row for row in listed if isinstance(row, Mapping) and _is_number(row.get("makespan_s"))]
+
+
+def _answer_of(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what the fastest schedule or plan comes to, in the order of the terminal's box."""
+    if isinstance(plan := row.get("plan"), Mapping):
+        chosen = (f"{_words(key)} {text_of(key, each)}" for key, each in plan.items() if each not in _USUAL)
+        yield "plan", ", ".join(chosen)
+    step_s = row["makespan_s"]
+    speedup = row.get("speedup", 1)
+    faster = f", {text_of('speedup', speedup)} as fast as the first" if speedup != 1 else ""
+    yield "step", f"{text_of('makespan_s', step_s)} under {row.get('schedule', '')}{faster}"
+    for name in ("tokens_per_s_per_rank", "samples_per_s", "mfu"):
+        if name in row:
+            yield _words(name), text_of(name, row[name])
+    exposed = row.get("exposed_communication_s")
+    if isinstance(exposed, float):
+        share = units.format_share(exposed / step_s) if step_s else "0%"
+        yield "exposed", f"{units.format_seconds(exposed)} of communication, {share} of the step"
+    yield "bound by", text_of("bound_by", row.get("bound_by"))
+
+
+_USUAL = (None, False, 1, 0, "none")
+"""Values of keys of a plan that need not be said."""
+
+
+def _room(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield whether a job fits into the memory of its devices, where that is known."""
+    held = document.get("memory")
+    if isinstance(held, Mapping) and {"fits", "peak_memory_bytes", "memory_capacity_bytes"} <= held.keys():
+        sizes = (units.format_bytes(held[name]) for name in ("peak_memory_bytes", "memory_capacity_bytes"))
+        yield "memory", f"{'fits' if held['fits'] else 'does not fit'}: {' of '.join(sizes)}"
 
 
 def tables_of(document: Mapping[str, Any]) -> list[Table]:
     """Return the lists of a document, and those within their rows, each as a table."""
-    return list(_tables(_without_old_names(document, document.get("command", "")), ()))
+    return list(_tables(document, ()))
 
 
 def table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -143,7 +175,7 @@ def _tables(value: Mapping[str, Any], within: tuple[str, ...]) -> Iterator[Table
         if name in _HEAD or not _is_list(given):
             continue
         rows = [{key: row[key] for key in row if key not in _LEFT_OUT} for row in given if isinstance(row, Mapping)]
-        flat = [dict(flattened(row)) for row in rows]
+        flat = [dict(flattened({key: row[key] for key in row if not isinstance(row[key], list)})) for row in rows]
         yield table_of(" of ".join([_words(name), *within]), flat)
         nested: dict[str, list[Mapping[str, Any]]] = {}
         for row in rows:
@@ -168,17 +200,3 @@ def _words(name: str) -> str:
     words = plain.replace("_per_s", "/s").replace("_", " ")
     known = {"mfu": "MFU", "hfu": "HFU", "results": "results", "busy": "busy times"}
     return f"{known.get(words, words)}{f' ({rest})' if rest else ''}"
-
-
-def _without_old_names(value: Any, command: str, within: str = "") -> Any:
-    names = RENAMED.get(command, {})
-    if isinstance(value, list):
-        return [_without_old_names(each, command, within) for each in value]
-    if not isinstance(value, Mapping):
-        return value
-    found = {}
-    for key, each in value.items():
-        new = names.get(f"{within}.{key}", names.get(key, key))
-        if new == key or new not in value:
-            found[key] = _without_old_names(each, command, key)
-    return found

@@ -2,8 +2,8 @@
 
 A kernel whose sizes are recorded takes its recorded time, times what our model says of the new size over the old one;
 one of which only bytes are known takes as much longer as it moves more, beyond the time of the shortest kernels. Layers
-and micro-batches are found as what repeats in the order of launches, and are left out or run again. The host is left
-out where it held nothing up: recording slows it, and its time is not the job's.
+and micro-batches are found as what repeats in the order of launches, and are left out or run again. The host works as
+recorded, but for what recording took of its time.
 
 See docs/models/recordings.md.
 """
@@ -11,14 +11,10 @@ See docs/models/recordings.md.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-import numpy as np
-
 from scaleout.cluster.device.spec import Device
 from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError
-from scaleout.program.graph import ExecutionGraph, NodeRole
 from scaleout.program.program import Program
-from scaleout.program.recorded import HOST
 from scaleout.study.edits.communication import bucket, chunks
 from scaleout.study.edits.device import on_device
 from scaleout.study.edits.groups import with_axes
@@ -26,11 +22,9 @@ from scaleout.study.edits.layers import layers, recompute
 from scaleout.study.edits.microbatches import accumulate, microbatches
 from scaleout.study.edits.ranks import data, expert, tensor
 from scaleout.study.edits.recorded import Edited, Recorded
+from scaleout.study.edits.recorder import with_recorder, without_recorder
 from scaleout.study.edits.sizes import batch, sequence
 from scaleout.study.edits.slowdown import with_losses, without_losses
-
-_HOST_BOUND = 0.1
-"""Of the step, how much the GPU may wait for the host for the host to be left out of an edit."""
 
 
 def edited(recording: Recorded, edits: Mapping[str, str], *, device: Device | None = None) -> Edited:
@@ -44,22 +38,12 @@ def edited(recording: Recorded, edits: Mapping[str, str], *, device: Device | No
     unknown = [key for key in edits if key not in EDITS]
     if unknown:
         raise ConfigError(f"--edit {unknown[0]}={edits[unknown[0]]}: no such edit; {nearest(unknown[0], EDITS)}")
+    if not edits and device is None:
+        return Edited(recording.program, [])
     notes: list[str] = []
-    program = recording.program
-    if (edits or device is not None) and recording.host_bound < _HOST_BOUND:
-        program = program.map_graphs(_without_host)
-        notes.append(
-            f"the GPU waited {recording.host_bound:.1%} of the time for the host, which is left out of what is edited: "
-            f"if the GPU becomes faster than the host can launch, the step takes longer than this"
-        )
-    elif edits or device is not None:
-        notes.append(
-            f"the GPU waited {recording.host_bound:.1%} of the time for the host, which is kept as it was recorded: "
-            f"recording slows it, and the job may be faster, and change otherwise, when nothing records it"
-        )
-    share = 0.0
-    if edits or device is not None:
-        program, share = without_losses(program)
+    program, slowed = without_recorder(recording.program)
+    notes.append(_of_host(recording, slowed if program is not recording.program else None))
+    program, share = without_losses(program)
     for key, edit in EDITS.items():
         if key in edits:
             program = edit(replace(recording, program=program), edits[key], notes)
@@ -67,13 +51,18 @@ def edited(recording: Recorded, edits: Mapping[str, str], *, device: Device | No
         program = on_device(replace(recording, program=program), device, notes)
     if share:
         notes.append(f"kernels lose {share:.0%} of the time in which collectives run beside them, as those recorded do")
-    return Edited(with_losses(program, share), notes)
+    return Edited(with_recorder(with_losses(program, share), slowed), notes)
 
 
-def _without_host(graph: ExecutionGraph) -> ExecutionGraph:
-    names = np.array(graph.names, object)
-    host = graph.has_role(NodeRole.HOST) & (names == HOST)
-    return graph.with_columns(duration_s=np.where(host, 0.0, graph.duration_s))
+def _of_host(recording: Recorded, slowed: float | None) -> str:
+    """Say what recording cost the job: how many times as long it took for it, None where that is not told."""
+    waited = f"the GPU waited {recording.host_bound:.1%} of the time for the host"
+    if slowed is None:
+        return f"{waited}, which is kept as recorded: no operators tell what recording cost it"
+    return (
+        f"{waited}; without what recording its operators cost the host, the recorded steps would take {1 / slowed:.3f} "
+        f"of their time. What is edited runs without, and then its host records for as large a share of the step"
+    )
 
 
 EDITS: dict[str, Callable[[Recorded, str, list[str]], Program]] = {

@@ -15,7 +15,7 @@ from scaleout.errors import SimulationError
 from scaleout.program.graph import ExecutionGraph, Floats
 from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
-from scaleout.simulation.result import Timeline
+from scaleout.simulation.result import Result, Timeline
 from scaleout.study.job import Job, run
 
 _LONG_S = 20e-6
@@ -58,11 +58,16 @@ def with_losses(program: Program, share: float) -> Program:
     return _with_durations(program, _replayed(program), lambda graph, beside_s: graph.duration_s + share * beside_s)
 
 
+def replay(program: Program) -> Result:
+    """Return how a recorded program runs with the times that it has."""
+    job = Job(program, "recorded", nowhere(program.num_ranks), "recorded", SimulationOptions(contention=False), True)
+    return run(job).result
+
+
 def _replayed(program: Program) -> dict[int, Timeline]:
     """Return a timeline for each graph of a program."""
-    job = Job(program, "recorded", nowhere(program.num_ranks), "recorded", SimulationOptions(contention=False), True)
     lines: dict[int, Timeline] = {}
-    for line in run(job).result.timelines:
+    for line in replay(program).timelines:
         lines.setdefault(int(program.role_of_rank[line.ranks[0]]), line)
     return lines
 

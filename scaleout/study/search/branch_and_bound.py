@@ -167,11 +167,11 @@ def _open(
             elif not best.wants(bound_s, peak_bytes):
                 continue
             elif level < _ALONE:
-                opened.sets.append(PlanSet(path_s(request.workload(plan)), _ALONE, index, (number,)))
+                opened.sets.append(PlanSet(path_s(request.blocks(plan)), _ALONE, index, (number,)))
             else:
                 before_s = figures.passes_s(family.lighter(plan)[1])
                 opened.considered.append(Considered(index, number, before_s, peak_bytes, bound_s))
-                workload, host = request.workload(plan), request.options.host
+                workload, host = request.blocks(plan), request.options.host
                 estimate = known.get(plan) or evaluate(workload, request.topology, request.device, host=host)
                 opened.found.append(EvaluatedPlan(plan, estimate))
                 best.add(opened.found[-1:])

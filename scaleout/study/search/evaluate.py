@@ -164,10 +164,14 @@ def check_block_keys(workload: LayeredModel) -> None:
     ConfigError
         If a key of `ON_BLOCKS` has another value.
     """
-    for key, value in ON_BLOCKS.items():
-        if getattr(workload, key) != value:
-            by = f" (of framework {workload.framework})" if key not in workload.model_fields_set else ""
-            raise ConfigError(f"{key} {getattr(workload, key)}{by} cannot be timed block by block; set it to {value}")
+    for key, value in unlike_blocks(workload).items():
+        by = f" (of framework {workload.framework})" if key not in workload.model_fields_set else ""
+        raise ConfigError(f"{key} {getattr(workload, key)}{by} cannot be timed block by block; set it to {value}")
+
+
+def unlike_blocks(workload: LayeredModel) -> dict[str, Any]:
+    """Return those keys of `ON_BLOCKS` that a workload has otherwise, and the value that blocks know."""
+    return {key: value for key, value in ON_BLOCKS.items() if getattr(workload, key) != value}
 
 
 def _blocks(workload: LayeredModel) -> Blocks:

@@ -3,17 +3,17 @@
 A step that the memory of the search knows is not computed again.
 """
 
-import os
-import signal
-import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle, groupby, islice
-from multiprocessing import Pipe, connection, parent_process
+from multiprocessing import Pipe, connection
 from typing import Any, TypeVar
 
+from scaleout.config.workers import end_with_parent, leave_signals
+from scaleout.errors import ScaleoutError
 from scaleout.study.search.best import Best, Choice, EvaluatedPlan
 from scaleout.study.search.checkpoint import Memory
 from scaleout.study.search.evaluate import Estimate
@@ -43,6 +43,11 @@ def pools_of(workers: int) -> Iterator[list[Executor]]:
     """Yield what runs functions: other processes, or this one if it is to be the only one.
 
     Where an exception ends it, such as an interrupt, the processes end at once, whatever they are about.
+
+    Raises
+    ------
+    ScaleoutError
+        If the system kills one of them.
     """
     if workers == 1:
         yield [_Here()]
@@ -54,25 +59,20 @@ def pools_of(workers: int) -> Iterator[list[Executor]]:
             pools.append(stack.enter_context(ProcessPoolExecutor(1, initializer=_begin_worker, initargs=(end,))))
         try:
             yield pools
-        except BaseException:
+        except BaseException as error:
             for _, order in ends:
                 order.send(None)
-            raise
+            if not isinstance(error, BrokenProcessPool):
+                raise
+            raise ScaleoutError(
+                "a worker process was killed, most likely for want of memory; give fewer --workers, or run the same "
+                "command again: with --output it resumes"
+            ) from None
 
 
-def _begin_worker(end: connection.Connection) -> None:
-    """Leave signals to the process that started this one, and end with it, or when it says so."""
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, args=(end,), daemon=True).start()
-
-
-def _end_with_parent(end: connection.Connection) -> None:
-    parent = parent_process()
-    assert parent is not None
-    connection.wait([parent.sentinel, end])
-    os._exit(1)
+def _begin_worker(order: connection.Connection) -> None:
+    leave_signals()
+    end_with_parent(order)
 
 
 def batched(items: Iterable[Item], most: int) -> Iterator[list[Item]]:

@@ -7,11 +7,11 @@ are means over ranks.
 
 from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaleout.analysis.breakdown import covered
+from scaleout.analysis.breakdown import Running, covered
 from scaleout.config.units import counted, format_bytes
 from scaleout.program.fastest import ranked
 from scaleout.program.graph import NONE, Floats, NodeRole
@@ -89,34 +89,19 @@ def overlap_by_axis(result: Result) -> tuple[Overlap, ...]:
     return tuple(ranked(found, key=lambda each: 1 / each.communication_s, order=lambda each: each.axis))
 
 
-@dataclass(frozen=True, eq=False)
-class _Computed:
-    """When kernels of a rank run: seconds of them up to any time, and when forward and backward begin and end."""
+class _Computed(NamedTuple):
+    """When kernels of a rank run, and when forward and backward begin and end."""
 
-    times_s: Floats
-    until_s: Floats
+    kernels: Running
     begin_s: float
     end_s: float
 
     @classmethod
     def of(cls, line: Timeline) -> "_Computed":
         """Read them off what ran."""
-        kernels = np.flatnonzero(~line.is_communication & (line.end_s > line.start_s))
-        order = kernels[np.argsort(line.start_s[kernels], kind="stable")]
-        starts, reach = line.start_s[order], np.maximum.accumulate(line.end_s[order])
-        before = np.r_[0.0, reach[:-1]] if len(order) else reach
-        lengths = np.maximum(reach - np.maximum(starts, before), 0.0)
-        times_s = np.stack([reach - lengths, reach], axis=1).ravel()
-        until_s = np.cumsum(np.stack([np.zeros(len(order)), lengths], axis=1).ravel())
-        main = kernels[~line.graph.has_role(_AFTERWARDS)[kernels]]
+        main = ~line.is_communication & (line.end_s > line.start_s) & ~line.graph.has_role(_AFTERWARDS)
         begin_s, end_s = line.start_s[main].min(initial=np.inf), line.end_s[main].max(initial=0.0)
-        return cls(times_s, until_s, float(begin_s), float(end_s))
-
-    def between(self, start_s: Floats, end_s: Floats) -> Floats:
-        """Seconds of kernels from some times to others."""
-        if not len(self.times_s):
-            return np.zeros(len(start_s))
-        return np.asarray(np.interp(end_s, self.times_s, self.until_s) - np.interp(start_s, self.times_s, self.until_s))
+        return cls(Running.of(line, ~line.is_communication), float(begin_s), float(end_s))
 
 
 def _of_nodes(line: Timeline, nodes: np.ndarray[tuple[int], np.dtype[np.int64]], computed: _Computed) -> Floats:
@@ -126,9 +111,9 @@ def _of_nodes(line: Timeline, nodes: np.ndarray[tuple[int], np.dtype[np.int64]],
     order = np.argsort(start_s, kind="stable")
     reach = np.maximum.accumulate(np.r_[0.0, end_s[order]])[:-1]
     begin_s, stop_s = np.maximum(start_s[order], reach), np.maximum(end_s[order], reach)  # each moment once
-    overlapped_s = computed.between(begin_s, stop_s)
+    overlapped_s = computed.kernels.between(begin_s, stop_s)
     tail = np.clip(computed.end_s, begin_s, stop_s)
-    late_s = (stop_s - tail) - computed.between(tail, stop_s)
+    late_s = (stop_s - tail) - computed.kernels.between(tail, stop_s)
     early = stop_s <= computed.begin_s
     rest_s = (stop_s - begin_s) - overlapped_s - late_s
     rest_s[rest_s < _ROUNDING * (stop_s - begin_s)] = 0.0
@@ -171,7 +156,7 @@ class Explanation:
         return {
             "plan": self.fastest.plan._asdict(),
             "schedule": self.fastest.schedule,
-            "overlap": [{**asdict(each), "family": each.axis} for each in self.overlap],
+            "overlap": list(map(asdict, self.overlap)),
             "same_plan": _rows(self.same),
             "best_plan_under_baseline": _rows(self.other),
             "gain_over_best_under_baseline": self.gain,

@@ -1,8 +1,9 @@
 """What a search is for: the names and texts of a user to a checked `SearchRequest`."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from math import fsum
 from typing import Any
 
@@ -18,7 +19,7 @@ from scaleout.schedule import passes_of
 from scaleout.simulation.contention import undisturbed
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.realism import options_for
-from scaleout.study.search.evaluate import BASELINE, check_block_keys, peak_bytes_of
+from scaleout.study.search.evaluate import BASELINE, ON_BLOCKS, peak_bytes_of, unlike_blocks
 from scaleout.study.search.lower_bound import lower_bounds_of
 from scaleout.study.search.space import Plan, workload_of
 from scaleout.workloads.config import LayeredModel, layered, load_workload
@@ -73,11 +74,21 @@ class SearchRequest:
     @property
     def figures(self) -> "Figures":
         """What this process knows of the plans."""
-        return _figures_of(self.base, self.topology, self.device, self.batch)
+        return _figures_of(self.base, self.block_base, self.topology, self.device, self.batch)
 
     def workload(self, plan: Plan) -> LayeredModel:
         """Return the workload of a plan."""
         return workload_of(plan, self.base, self.batch)
+
+    @cached_property
+    def block_base(self) -> LayeredModel:
+        """The model without what blocks do not know; plans that are shown are simulated with it."""
+        sets = self.base.framework is not None or unlike_blocks(self.base)  # a framework sets some for pipelines alone
+        return self.base.changed(ON_BLOCKS) if sets else self.base
+
+    def blocks(self, plan: Plan) -> LayeredModel:
+        """Return the workload of a plan as blocks are timed."""
+        return workload_of(plan, self.block_base, self.batch)
 
 
 class Figures:
@@ -86,9 +97,11 @@ class Figures:
     `passes_s` is a lower bound under `baseline`, `peak_bytes` what the fullest rank holds.
     """
 
-    def __init__(self, base: LayeredModel, topology: Topology, device: Device, batch: int) -> None:
+    def __init__(
+        self, base: LayeredModel, block_base: LayeredModel, topology: Topology, device: Device, batch: int
+    ) -> None:
         self.lower_bounds = lower_bounds_of(topology, device)
-        self.passes_s = cache(lambda plan: self.lower_bounds.passes_s(workload_of(plan, base, batch)))
+        self.passes_s = cache(lambda plan: self.lower_bounds.passes_s(workload_of(plan, block_base, batch)))
         self.peak_bytes = cache(lambda plan: fsum(peak_bytes_of(workload_of(plan, base, batch)).values()))
 
 
@@ -106,7 +119,7 @@ def request_of(
         Keys of the workload to change. Those that a plan chooses are held fixed.
     **wanted
         `batch`, `memory_bytes`, `top`, `schedules`, `simulations` and `options` of `SearchRequest`, where None stands
-        for the default: the workload's batch over all replicas, the device's memory. With `stated`,
+        for the default: as many sequences a rank as in the workload, the device's memory. With `stated`,
         keywords of `options_for`, the options are what that makes of them. Blocks know no other network,
         placement or algorithm than the default. And `num_ranks`, which must be the topology's: a part of a topology is
         another topology.
@@ -123,7 +136,6 @@ def request_of(
     base = layered(load_workload(name, settings), wants=wants)
     if base.mode != "training":
         raise ConfigError(f"workload {name!r} is in mode {base.mode!r}; {wants}")
-    check_block_keys(base)
     chosen = {key: value for key, value in wanted.items() if value is not None}
     num_ranks = chosen.pop("num_ranks", topology.num_ranks)
     if num_ranks != topology.num_ranks:
@@ -132,7 +144,7 @@ def request_of(
             f"{counted(topology.num_ranks, 'rank')}; give a topology of "
             f"{counted(num_ranks, 'rank')}, as the links of a part of one are not known"
         )
-    chosen.setdefault("batch", base.batch_per_replica * base.data_parallel)
+    chosen.setdefault("batch", math.ceil(base.batch_per_replica * base.data_parallel * num_ranks / base.num_ranks))
     if chosen["batch"] * base.sequence > MOST_TOKENS:
         raise ConfigError(
             f"a global batch of {chosen['batch']:,} sequences of {base.sequence:,} tokens is more than the "

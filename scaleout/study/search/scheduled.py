@@ -117,13 +117,13 @@ def candidates_of(request: SearchRequest, some: Sequence[Family], *, last_s: flo
     """Return which plans of families fit and may take less than the last of the fastest, as fields of `Candidate`."""
     figures, ordered = request.figures, all(map(in_order, request.schedules))
     lower_bounds = figures.lower_bounds
-    kernels_s = cache(lambda plan: lower_bounds.kernels_s(request.workload(plan), ordered=ordered))
+    kernels_s = cache(lambda plan: lower_bounds.kernels_s(request.blocks(plan), ordered=ordered))
     links_s: dict[tuple[Plan, int], float] = {}
     found = []
     for plan, lighter in ((plan, family.lighter(plan)) for family in some for plan in family.plans):
         if any(kernels_s(each) * ROUNDING > last_s for each in lighter):
             continue
-        workload = request.workload(plan)
+        workload = request.blocks(plan)
         # Over all stages the bytes are the same however they are scheduled, but for what stages exchange.
         stages = workload.num_stages if workload.scatters else min(workload.num_stages, 2)
         key = (plan._replace(pipeline_schedule="", virtual_stages=None), stages)

@@ -110,7 +110,7 @@ def _weigh(request: SearchRequest, some: Sequence[Family]) -> list[tuple[float, 
     New kernels of all are timed together. Without other schedules the second bound is none, 0.
     """
     lower_bounds = lower_bounds_of(request.topology, request.device)
-    workloads = [request.workload(family.plans[0]) for family in some]
+    workloads = [request.blocks(family.plans[0]) for family in some]
     unlike = {profile_key(workload): workload for workload in workloads}
     ledgers = [Ledger.of(workload, lower_bounds.costs) for workload in unlike.values()]
     lower_bounds.costs.model.time_kernels(kernel for ledger in ledgers for kernel in ledger.kernels())

@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
@@ -113,13 +112,7 @@ class Processes:
         """Wait for the next chunks that are done."""
         done, _ = wait(self._running, return_when=FIRST_COMPLETED)
         self._free += [self._running.pop(future) for future in done]
-        try:
-            return [future.result() for future in done]
-        except BrokenProcessPool:
-            raise ScaleoutError(
-                "a worker process was killed, most likely for want of memory; give fewer --workers, or run the same "
-                "command again: with --output it resumes"
-            ) from None
+        return [future.result() for future in done]
 
 
 class OnDask:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from scaleout.config.checkpoint import Row
+from scaleout.config.workers import end_with_parent
 from scaleout.errors import MeasurementError
 from scaleout.validation.measure.checkpoint import MeasurementLog
 from scaleout.validation.measure.experiments import EXPERIMENTS, Job
@@ -89,6 +90,7 @@ def _clear(job: Job) -> None:
 
 def work(rank: int, job: Job) -> None:
     """Measure a job's rows as one of its processes."""
+    end_with_parent()
     experiment = EXPERIMENTS[job.experiment]
     warnings.simplefilter("ignore")  # of PyTorch, about what measuring does on purpose
     torch.cuda.set_device(rank)

@@ -31,6 +31,8 @@ class Style:
     separate: bool = False  # whether matrices that read the same input are GEMMs of their own
     packed: bool = False  # whether views of one output are copied, and what is made of their gradients put together
     casts_weights: bool = True  # weights are cast for each GEMM; not where they are gathered as GEMMs read them
+    kept_item_bytes: float | None = None  # of inputs of GEMMs and activations that are kept; the layers' own if None
+    recomputed: tuple[str, ...] = ()  # modules whose outputs are not kept
 
     def gemm(self, dtype: str) -> tuple[str, str]:
         """Return the operation and the data type of a GEMM with weights, of layers in a data type."""
@@ -44,6 +46,15 @@ class Style:
     def gathers_fp8(self) -> bool:
         """Whether operands are cast before they are gathered, which one scale for the whole tensor allows."""
         return self.linear_dtype in ("fp8_tensorwise", "fp8_delayed")
+
+
+BLOCK = 128
+"""Elements of a row of one scale, in fp32 (`fp8_blockwise`)."""
+
+
+def kept_fp8_bytes(linear_dtype: str) -> float:
+    """Return the bytes of an element that is kept as GEMMs of a precision read it, with its part of a scale."""
+    return 1 + 4 / BLOCK if linear_dtype == "fp8_blockwise" else 1.0
 
 
 PLAIN = Style()

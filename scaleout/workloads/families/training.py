@@ -51,7 +51,7 @@ class Training(WithFramework):
         """
         name description source topology device schedules rank_order gradient_bucket pipeline_parallel batch_per_replica
         microbatch pipeline_schedule virtual_stages microbatch_group stage_layers overlap_sends messages optimizer
-        master_weights gradient_dtype fused_accumulation clip_gradients data_parallel zero shard_ranks
+        master_weights moment_dtype gradient_dtype fused_accumulation clip_gradients data_parallel zero shard_ranks
         overlap_gradient_reduce overlap_parameter_gather reshard_after_forward prefetch
         """.split()  # noqa: SIM905 - a list of thirty strings hides them
     )
@@ -159,6 +159,7 @@ class Training(WithFramework):
         default="fused", description="one kernel for all of a parameter's update, or one for each operation"
     )
     master_weights: bool = Field(default=True, description="keep fp32 parameters where the model's are of 16 bits")
+    moment_dtype: Literal["fp32", "bf16"] = Field(default="fp32", description="of the optimizer's moments")
     gradient_dtype: Dtype | None = Field(default=None, description="of accumulated gradients; the model's if unset")
     fused_accumulation: bool = Field(
         default=False, description="gradients are added to those of earlier micro-batches by the GEMM that makes them"

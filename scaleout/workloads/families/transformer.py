@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from scaleout.config.units import Count, CountOrZero
 from scaleout.config.validated import Config
 from scaleout.workloads.families.layered import EMBEDDING, HEAD, Degrees, LayeredModel
-from scaleout.workloads.families.style import Style
+from scaleout.workloads.families.style import Style, kept_fp8_bytes
 from scaleout.workloads.generate import transformer as blocks
 from scaleout.workloads.generate.autograd_tape import AutogradTape
 from scaleout.workloads.generate.units import Rank
@@ -97,6 +97,16 @@ class Transformer(LayeredModel):
         description="GEMMs with weights, the head's left out: in the data type, or in fp8, with scales of earlier "
         "steps, of tensors, of rows or of 128 elements of a row",
     )
+    kept_dtype: Literal["fp8_e4m3"] | None = Field(
+        default=None,
+        description="fp8 GEMMs: in which inputs of GEMMs with weights and of activations are kept for backward; the "
+        "model's if unset",
+    )
+    recompute_modules: tuple[Literal["norm", "activation"], ...] = Field(
+        default=(),
+        description="modules of layers whose outputs are not kept but made again in backward, beside what recompute "
+        "says: the norm before a block, the activation of feed-forwards and experts",
+    )
     separate_projections: bool = Field(
         default=False,
         description="queries, keys and values, and both halves of SwiGLU, are GEMMs of their own, whose inputs' "
@@ -148,6 +158,21 @@ class Transformer(LayeredModel):
             )
         return self
 
+    def _keeps(self) -> None:
+        """Check what is kept for backward."""
+        if self.kept_dtype and self.linear_dtype == "same":
+            raise ValueError(f"kept_dtype {self.kept_dtype} is what fp8 GEMMs read; give linear_dtype, or leave it out")
+        if self.recompute_modules and self.recompute in ("operations", "full"):
+            raise ValueError(
+                f"recompute {self.recompute} keeps no outputs of modules; leave recompute_modules out, or choose "
+                "recompute none"
+            )
+        if "norm" in self.recompute_modules and self.tensor_parallel > 1 and self.keep_gathered:
+            raise ValueError(
+                "recompute_modules norm keeps no input of a block, and keep_gathered keeps it gathered; set "
+                "keep_gathered to false"
+            )
+
     @model_validator(mode="after")
     def _attends(self) -> "Transformer":
         if self.full_attention_every is not None and self.window is None:
@@ -158,6 +183,7 @@ class Transformer(LayeredModel):
             )
         if self.recompute == "up_projections" and self.latent is None:
             raise ValueError("recompute up_projections is of latent attention; give latent, or recompute full")
+        self._keeps()
         if self.positions and self.sequence > self.positions:
             raise ValueError(
                 f"sequence {self.sequence} has more tokens than there are positions ({self.positions}); give fewer"
@@ -230,6 +256,8 @@ class Transformer(LayeredModel):
             self.separate_projections,
             packed=self.packed_projections and not self.compiled,
             casts_weights=self.gather_dtype is None and not once,
+            kept_item_bytes=kept_fp8_bytes(self.linear_dtype) if self.kept_dtype else None,
+            recomputed=self.recompute_modules,
         )
 
     @property

@@ -36,8 +36,10 @@ if TYPE_CHECKING:
 
 
 def kept_tokens(rank: "Rank[Any]") -> int:
-    """Tokens of a tensor-parallel block's input that are kept for backward."""
+    """Tokens of a tensor-parallel block's input that are kept for backward; none where its norm is recomputed."""
     workload: Transformer = rank.workload
+    if "norm" in workload.recompute_modules:
+        return 0
     return workload.local_tokens if workload.keep_gathered else rank.tokens
 
 

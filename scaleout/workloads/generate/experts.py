@@ -29,7 +29,7 @@ from scaleout.workloads.generate.layers import (
     SCATTER_OUT,
     Buffer,
     Exchange,
-    activation,
+    activated,
     exchange,
     pointwise,
 )
@@ -273,6 +273,7 @@ def _two_gemms(tape: AutogradTape, x: int, workload: "Moe", first: Linear) -> in
     width = first.outputs // workload.gates
     name = f"{first.name.removesuffix('1')}2"
     arrives = "gradient" if first.arrives_in_fp8 else ""
-    second = replace(first, name=name, inputs=width, outputs=workload.hidden, kept_tokens=None, arrives_in_fp8=arrives)
+    kept = 0 if "activation" in workload.recompute_modules else None
+    second = replace(first, name=name, inputs=width, outputs=workload.hidden, kept_tokens=kept, arrives_in_fp8=arrives)
     elements = max(first.groups, 1) * first.tokens * width
-    return second.write(tape, activation(tape, first.write(tape, x), workload.activation, elements=elements))
+    return activated(tape, first.write(tape, x), workload.activation, elements=elements, layer=second.write)

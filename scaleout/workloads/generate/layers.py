@@ -127,17 +127,39 @@ def dropout(tape: AutogradTape, x: int, *, elements: int) -> int:
 
 def activation(tape: AutogradTape, x: int, kind: str, *, elements: int) -> int:
     """GELU, or SwiGLU or GeGLU: SiLU or GELU of one half of the input times the other; `elements` counts the output."""
-    forward, backward, inputs = _ACTIVATIONS[kind]
-    if tape.style.compiled:
-        forward = forward.removesuffix("_unfused")
+    _, backward, inputs = _ACTIVATIONS[kind]
+    forward = _forward_of(kind, tape)
     packed = tape.style.packed and inputs > 1
     if packed:
         tape.push(
             lambda dy: tape.kernel("clone", dy, name=f"{kind}_gradients_side_by_side", elements=inputs * elements)
         )
     y = pointwise(tape, x, (forward, backward), makes=inputs * elements, elements=elements)
-    tape.save_for_backward((inputs + packed) * elements)
+    tape.save_for_backward((inputs + packed) * elements, tape.style.kept_item_bytes)
     return y
+
+
+def activated(tape: AutogradTape, x: int, kind: str, *, elements: int, layer: Layer) -> int:
+    """Apply an activation, and a GEMM to what it makes, which is made again in backward where it is not kept."""
+    y = layer(tape, activation(tape, x, kind, elements=elements))
+    if "activation" in tape.style.recomputed:
+        again(tape, _forward_of(kind, tape), made=elements, elements=elements)
+    return y
+
+
+def _forward_of(kind: str, tape: AutogradTape) -> str:
+    op = _ACTIVATIONS[kind][0]
+    return op.removesuffix("_unfused") if tape.style.compiled else op
+
+
+def again(tape: AutogradTape, op: str, *, made: int, **shape: int) -> None:
+    """Make a module's output of so many elements again where backward comes by, ahead of what reads it."""
+    if tape.gradients is None:
+        return
+    size_bytes = made * tape.item_bytes
+    tape.recompute_bytes = max(tape.recompute_bytes, size_bytes)
+    tape.all_recompute_bytes += size_bytes
+    tape.push(lambda dy: tape.kernel(op, dy, name=f"{op}_again", role=NodeRole.RECOMPUTE, **shape))
 
 
 _ACTIVATIONS = {"gelu": ("gelu_fwd", "gelu_bwd", 1)} | dict.fromkeys(

@@ -60,7 +60,8 @@ class Linear:
             tape.weights.add((total, self.inputs))
         if self.shared is None:
             tape.hold((self.inputs + self.bias) * total, self.bucket, partial=self.partial)
-        tape.save_for_backward((self.tokens if self.kept_tokens is None else self.kept_tokens) * self.inputs)
+        kept = self.tokens if self.kept_tokens is None else self.kept_tokens
+        tape.save_for_backward(kept * self.inputs, None if self.plain else tape.style.kept_item_bytes)
         tape.operations_bytes += self.tokens * (total - sum(recomputed)) * tape.item_bytes
         computed = recomputed if tape.saved else several
         if not computed:
@@ -92,7 +93,8 @@ class Linear:
         tape.push(backward, makes=groups * tokens * inputs)
         tape.weights.add((outputs, inputs))
         tape.hold(num_parameters, self.bucket)
-        tape.save_for_backward(groups * tokens * inputs)
+        kept = tokens if self.kept_tokens is None else self.kept_tokens
+        tape.save_for_backward(groups * kept * inputs, tape.style.kept_item_bytes)
         x = self._cast_operand(tape, x, groups * tokens * inputs, "input")
         weight = self._cast(tape, NONE, groups * inputs * outputs, "weight") if tape.style.casts_weights else NONE
         tape.cursor.waits += (weight,) if weight != NONE else ()

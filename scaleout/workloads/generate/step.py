@@ -17,7 +17,7 @@ import numpy as np
 from scaleout.program.concat import Splice, interleave
 from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, Ints, NodeKind, NodeRole
 from scaleout.program.operations import ITEM_BYTES, kernel
-from scaleout.program.program import Program
+from scaleout.program.program import Program, with_distinct_roles
 from scaleout.workloads import pipeline as pipelines
 from scaleout.workloads.families.layered import Content, LayeredModel
 from scaleout.workloads.generate.autograd_tape import BULK, URGENT, Reduction
@@ -47,7 +47,8 @@ def generate(workload: LayeredModel) -> Program:
         for rank, own in enumerate(items)
     )
     roles = workload.load_of_rank * len(items) + workload.mesh.coordinates("pipeline")
-    return Program(workload.name, graphs, roles, axes.families)
+    program = Program(workload.name, graphs, roles, axes.families)
+    return with_distinct_roles(program) if len(loads) > 1 else program
 
 
 def forward_only(order: tuple[Slot, ...]) -> tuple[Slot, ...]:

@@ -26,7 +26,8 @@ from scaleout.workloads.generate.layers import (
     Buffer,
     Exchange,
     Layer,
-    activation,
+    activated,
+    again,
     dropout,
     exchange,
     forked,
@@ -82,6 +83,8 @@ def _in_parallel(
         }
     first, second = halves.values()
     x = forked(tape, x, (first, second), elements=elements)
+    if workload.halves == "parallel_of_one_norm":
+        _norm_again(tape, rank)
     if workload.tensor_parallel > 1:
         x = exchange(tape, x, out, buffer, name=label)
     return x
@@ -91,7 +94,9 @@ def _normalised(
     tape: AutogradTape, x: int, rank: "Rank[Transformer]", buffer: Buffer, block: Layer, *, label: str
 ) -> int:
     """Run a block on its input through a norm of its own."""
-    return block(tape, _enter(tape, x, rank, buffer, label=label))
+    x = block(tape, _enter(tape, x, rank, buffer, label=label))
+    _norm_again(tape, rank)
+    return x
 
 
 def _enter(tape: AutogradTape, x: int, rank: "Rank[Transformer]", buffer: Buffer, *, label: str) -> int:
@@ -116,9 +121,11 @@ def tensor_parallel(
     workload = rank.workload
     if workload.tensor_parallel == 1 or reads_shards:
         x = block(tape, _norm(tape, x, rank))
+        _norm_again(tape, rank)
     else:
         buffer = replace(rank.activations, shard=rank.elements if workload.sequence_parallel else 0)
         x = block(tape, _enter(tape, x, rank, buffer, label=label))
+        _norm_again(tape, rank)
         out = SCATTER_OUT if workload.sequence_parallel else SUM_OUT
         x = exchange(tape, x, out, buffer, name=label)
     return _norm(tape, x, rank) if workload.post_norms else x
@@ -137,6 +144,13 @@ def _norm(tape: AutogradTape, x: int, rank: "Rank[Transformer]") -> int:
     return norm(tape, x, workload.norm, (rank.tokens, workload.hidden), bucket=rank.dense, partial=partial_sums)
 
 
+def _norm_again(tape: AutogradTape, rank: "Rank[Transformer]") -> None:
+    """Make the output of a norm again in backward, before the block that reads it, if it was not kept."""
+    if "norm" in rank.workload.recompute_modules:
+        op = f"{rank.workload.norm}_fwd"
+        again(tape, op, made=rank.elements, tokens=rank.tokens, hidden=rank.workload.hidden)
+
+
 def feed_forward(tape: AutogradTape, x: int, rank: "Rank[Transformer]", label: str) -> int:
     """Two GEMMs with an activation between, their columns cut over the tensor axis."""
     workload = rank.workload
@@ -151,9 +165,10 @@ def feed_forward(tape: AutogradTape, x: int, rank: "Rank[Transformer]", label: s
     second = of(
         name=f"{label}_2", inputs=width, outputs=workload.hidden, saved=workload.gates > 1,
         gathered="gradient" if workload.sequence_parallel else "",
+        kept_tokens=0 if "activation" in workload.recompute_modules else None,
     )  # fmt: skip
-    x = activation(tape, first.write(tape, x), workload.activation, elements=workload.local_tokens * width)
-    return second.write(tape, x)
+    elements = workload.local_tokens * width
+    return activated(tape, first.write(tape, x), workload.activation, elements=elements, layer=second.write)
 
 
 def embedding(tape: AutogradTape, x: int, rank: "Rank[Transformer]") -> int:
@@ -261,6 +276,7 @@ def _to_vocabulary(tape: AutogradTape, x: int, rank: "Rank[Transformer]", *, sha
         placeholder_bytes=part * workload.hidden * tape.item_bytes if workload.placeholder_gradients else 0.0,
     )  # fmt: skip
     x = projection.write(tape, x)
+    _norm_again(tape, rank)
     if workload.mode == "training":
         return _loss(tape, x, rank, tokens=tokens, vocabulary=part)
     if workload.tensor_parallel > 1:

@@ -116,7 +116,7 @@ _SHARDED_FROM = {"optimizer_states": 1, "gradients": 2, "parameters": 3}
 """Level of ZeRO from which on a kind is sharded."""
 
 _STATES_OF_OPTIMIZER = {"adamw": 2, "none": 0}
-"""Numbers in fp32 that an optimizer keeps for each parameter."""
+"""Numbers that an optimizer keeps for each parameter."""
 
 _ONLY_PASSES = frozenset(("recompute", "pipeline_schedule", "virtual_stages"))
 """Keys of a plan that what persists through a step does not depend on, but for whether there are several stages."""
@@ -194,7 +194,7 @@ def _state_bytes(workload: LayeredModel) -> int:
     states = _STATES_OF_OPTIMIZER[workload.optimizer]
     single = ITEM_BYTES["fp32"]
     copies = int(states > 0 and workload.master_weights and workload.item_bytes < single)
-    return single * (states + copies)
+    return ITEM_BYTES[workload.moment_dtype] * states + single * copies
 
 
 def _passed_bytes(workload: LayeredModel) -> int:

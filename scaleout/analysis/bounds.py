@@ -1,0 +1,163 @@
+"""What bounds a step and its collectives: results to the largest part of a step, and to the busiest links.
+
+A collective takes ``latency + serialization``; in the serialization the busiest link of dimension d is busy for a share
+of the time. It is bound by the largest of latency and dimensions, so another number of that one changes it most, until
+the next one bounds it. Both are those of the isolated collective under the alpha-beta model, whatever network answered.
+
+Exposed time of a collective is that in which it runs and no kernel does; of collectives that run at the same time each
+has it, so it may add up to more than the exposed communication of a step. All times are means over ranks.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum
+
+import numpy as np
+
+from scaleout.analysis.breakdown import Running, breakdown, by_axis, exposed_by_family
+from scaleout.cluster.topology.peers import peer_of
+from scaleout.cluster.topology.placement import place, place_isolated
+from scaleout.cluster.topology.topology import Topology
+from scaleout.cluster.topology.what_if import names_of
+from scaleout.network.alpha_beta.cost import CollectiveCost, collective_cost
+from scaleout.program.graph import COLLECTIVES, NONE, Floats, NodeKind
+from scaleout.program.program import Program
+from scaleout.simulation.folded_program import RECORDED, transfer_of
+from scaleout.simulation.result import Result, Timeline
+
+LATENCY = "latency"
+"""What bounds a collective whose messages are short."""
+
+
+def bound_of_step(result: Result) -> tuple[str, float]:
+    """Return what takes the largest part of a step, and its seconds: ``compute``, an axis's communication, waiting.
+
+    What waits for a pipeline's messages is ``bubble``, as in a search; without a pipeline it is ``idle``.
+    """
+    compute_s = breakdown(result).compute_s
+    exposed = exposed_by_family(result)
+    exposed_s = by_axis({each: seconds for each, seconds in exposed.items() if not each or each.name != "pipeline"})
+    waits = "bubble" if any(family.name == "pipeline" for family in result.program.groups) else "idle"
+    parts = {"compute": compute_s, waits: result.makespan_s - compute_s - fsum(exposed_s.values())}
+    parts |= {f"{axis} communication" if axis else "messages": seconds for axis, seconds in exposed_s.items()}
+    largest = max(parts, key=lambda name: parts[name])
+    return largest, parts[largest]
+
+
+def busy_shares(cost: CollectiveCost, topology: Topology, ranks: Sequence[int]) -> dict[str, float]:
+    """Return the share of a collective's time that latency takes, and that the busiest link of a dimension is busy."""
+    if not cost.time_s:
+        return {}
+    called = dimension_names(topology)
+    differ = np.flatnonzero(np.ptp(topology.coordinates(ranks), axis=0)).tolist()
+    busy = {called[number]: share * cost.serialization_s for number, share in zip(differ, cost.shares, strict=True)}
+    return {name: seconds / cost.time_s for name, seconds in {**busy, LATENCY: cost.latency_s}.items() if seconds}
+
+
+_ALIKE = 0.9
+"""Share of the largest from which another dimension bounds a collective as well: both must change."""
+
+
+def bound_of(shares: Mapping[str, float]) -> str:
+    """Return what bounds a collective: what takes most of its time, and which other dimensions nearly as much.
+
+    >>> bound_of({"nvlink4": 0.88, "ndr": 0.89, "latency": 0.11}), bound_of({"ndr": 0.1, "latency": 0.9})
+    ('ndr and nvlink4', 'latency')
+    """
+    ordered = sorted(shares, key=lambda name: -shares[name])
+    return " and ".join(name for name in ordered if shares[name] >= _ALIKE * shares[ordered[0]])
+
+
+def dimension_names(topology: Topology) -> list[str]:
+    """Return what no other dimension is called: the link type, link or kind of each, or ``dimension`` and its number.
+
+    ``--bandwidth`` takes these names and numbers.
+
+    >>> from scaleout.cluster.topology.topology import load_topology
+    >>> dimension_names(load_topology("dgx-h200-16")), dimension_names(load_topology("torus-8x16"))
+    (['nvlink4', 'ndr'], ['dimension 0', 'dimension 1'])
+    """
+    called = names_of(topology)
+    often = Counter(name for names in called for name in names)
+    return [next((name for name in names[1:] if often[name] == 1), f"dimension {names[0]}") for names in called]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Collectives of one kind, size and group set in a step, or messages, and what bounds each of them."""
+
+    operation: str
+    axis: str
+    bytes: int  # of the whole buffer of one
+    group_size: int
+    count: float
+    busy_s: float
+    exposed_communication_s: float
+    algorithm: str
+    bound_by: str  # `LATENCY` or a dimension, or those that are alike
+    busy_shares: Mapping[str, float]
+
+
+def bounds(result: Result, topology: Topology) -> list[Bound]:
+    """Say of the collectives and messages of a step how long they are exposed, and what bounds each, by exposed time.
+
+    `topology` is the one that the result was simulated on.
+    """
+    found: dict[_Call, Floats] = {}  # count, busy and exposed seconds
+    seen: dict[_Call, tuple[Timeline, int]] = {}
+    for line in result.timelines:
+        graph = line.graph
+        nodes = np.flatnonzero(line.is_communication & (graph.kind != NodeKind.RECV))
+        calls = np.stack([graph.kind, graph.collective, graph.group, graph.bytes * graph.slices])[:, nodes]
+        calls, first, which = np.unique(calls, axis=1, return_index=True, return_inverse=True)
+        start_s, end_s = line.start_s[nodes], line.end_s[nodes]
+        alone_s = (end_s - start_s) - Running.of(line, line.is_kernel).between(start_s, end_s)
+        alone_s[alone_s < _ROUNDING * (end_s - start_s)] = 0.0
+        each = np.stack([1 / graph.slices[nodes], line.duration_s[nodes], alone_s])
+        sums = np.stack([np.bincount(which.reshape(-1), row, minlength=calls.shape[1]) for row in each])
+        for number, call in enumerate(map(tuple, calls.T.tolist())):
+            share = len(line.ranks) / result.program.num_ranks
+            found[call] = found.get(call, np.zeros(len(sums))) + share * sums[:, number]
+            seen.setdefault(call, (line, int(nodes[first[number]])))
+    rows = [_bound(result.program, topology, seen[call], total) for call, total in found.items()]
+    return sorted(rows, key=lambda row: (-row.exposed_communication_s, -row.busy_s))
+
+
+_ROUNDING = 1e-9
+"""Share of a collective below which what is left of it is rounding."""
+
+_Call = tuple[int, ...]
+"""Kind of node, kind of collective, group and bytes: what nodes have in common that are one row."""
+
+
+def _bound(program: Program, topology: Topology, seen: tuple[Timeline, int], total: Floats) -> Bound:
+    """Return the row of nodes that are alike, of which one was `seen`."""
+    line, node = seen
+    graph, rank, group = line.graph, line.ranks[0], int(line.graph.group[node])
+    size_bytes = int(graph.bytes[node] * graph.slices[node])
+    algorithm = line.algorithm[node].rpartition(": ")[2]
+    sends = graph.kind[node] == NodeKind.SEND
+    ranks = sorted({rank, peer_of(program, rank, graph, node)}) if sends else list(program.groups[group].of(rank))
+    if algorithm == RECORDED:  # which says how long it took, not why
+        cost = CollectiveCost(0.0, 0.0)
+    elif sends:
+        algorithm, cost = "", collective_cost("send", size_bytes, place_isolated(topology, ranks))
+    else:
+        kind = transfer_of(COLLECTIVES[graph.collective[node]], size_bytes)
+        cost = collective_cost(*kind, place(topology, ranks), algorithm or "auto")
+    shares = busy_shares(cost, topology, ranks)
+    count, busy_s, exposed_s = total.tolist()
+    axis = "" if group == NONE else program.groups[group].axis
+    return Bound(
+        graph.operation(node),
+        axis,
+        size_bytes,
+        len(ranks),
+        count,
+        busy_s,
+        exposed_s,
+        algorithm,
+        bound_of(shares),
+        shares,
+    )

@@ -1,0 +1,133 @@
+"""What bounds a step and its collectives: shares by hand, by a faster network, and against the step's breakdown."""
+
+from dataclasses import replace
+from math import fsum
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import scaleout
+from scaleout.analysis.bounds import bound_of, bound_of_step, bounds, busy_shares, dimension_names
+from scaleout.analysis.breakdown import Running
+from scaleout.cluster.topology.dimension import Dimension
+from scaleout.cluster.topology.placement import place
+from scaleout.cluster.topology.topology import Topology, load_topology
+from scaleout.network.alpha_beta.cost import collective_cost
+
+dimensions = st.lists(
+    st.builds(
+        Dimension,
+        st.sampled_from(["ring", "switch"]),
+        st.integers(2, 6),
+        st.floats(1e9, 1e12),
+        st.floats(1e-9, 1e-4),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+def test_shares_of_an_all_gather_by_hand():
+    """A ring over 2 x 2 switches, 2 GB: 3 rounds of 0.5 GB, at 10 GB/s inside; outside half of it a port of 1 GB/s."""
+    switches = Topology("t", (Dimension("switch", 2, 10e9, 0.0), Dimension("switch", 2, 1e9, 1e-3)))
+    cost = collective_cost("all_gather", 2e9, place(switches, range(4)), "ring")
+    shares = busy_shares(cost, switches, range(4))
+    assert cost.serialization_s == pytest.approx(3 * 0.25)
+    assert shares == pytest.approx(
+        {
+            "dimension 0": 3 * 0.05 / cost.time_s,
+            "dimension 1": 3 * 0.25 / cost.time_s,
+            "latency": cost.latency_s / cost.time_s,
+        }
+    )
+    assert bound_of(shares) == "dimension 1"
+
+
+@given(dimensions, st.floats(1.0, 1e10), st.sampled_from(["all_gather", "all_reduce", "all_to_all"]))
+def test_a_faster_dimension_saves_no_more_than_its_share(found, size_bytes, kind):
+    """Twice the bandwidth of a dimension saves at most half of the time that it is busy, and nothing else falls."""
+    topology = Topology("t", tuple(found))
+    ranks = range(topology.num_ranks)
+    algorithm = "direct" if kind == "all_to_all" else "ring"
+    cost = collective_cost(kind, size_bytes, place(topology, ranks), algorithm)
+    shares = busy_shares(cost, topology, ranks)
+    assert max(shares.values()) <= 1 + 1e-9
+    for number, name in enumerate(dimension_names(topology)):
+        faster = list(found)
+        faster[number] = replace(faster[number], bytes_per_s=2 * faster[number].bytes_per_s)
+        after = collective_cost(kind, size_bytes, place(replace(topology, dimensions=tuple(faster)), ranks), algorithm)
+        assert after.time_s >= cost.time_s * (1 - shares.get(name, 0.0) / 2) * (1 - 1e-9)
+
+
+def test_the_cards_of_eight_ndr_ports_are_as_busy_as_nvlink():
+    """Why twice the InfiniBand brings next to nothing: 8 ports of 47 GB/s carry an eighth of what 376 GB/s do."""
+    h100 = load_topology("dgx-h100-8")
+    cost = collective_cost("all_gather", 1.7e9, place(h100, range(64)), "hierarchical")
+    shares = busy_shares(cost, h100, range(64))
+    assert shares["nvlink4"] == pytest.approx(shares["ndr"], rel=0.01)
+    assert set(bound_of(shares).split(" and ")) == {"nvlink4", "ndr"}
+    row = scaleout.collective("all_gather", 10**3, topology="dgx-h100-8").to_dict()["results"][0]
+    assert row["bound_by"] == "latency"
+
+
+@pytest.mark.parametrize("network", ["alpha_beta", "link"])
+def test_exposed_times_of_collectives_add_up_where_nothing_overlaps(network):
+    answer = scaleout.run(
+        "llama-small",
+        topology="dgx-h200-2",
+        changes={"tensor_parallel": 8, "data_parallel": 2, "layers": 2},
+        schedules=["baseline"],
+        network=network,
+    )
+    (outcome,) = answer.outcomes
+    rows = bounds(outcome.result, outcome.topology)
+    assert fsum(row.exposed_communication_s for row in rows) == pytest.approx(
+        outcome.breakdown.exposed_communication_s, rel=1e-9
+    )
+    assert rows == sorted(rows, key=lambda row: (-row.exposed_communication_s, -row.busy_s))
+    assert {row.axis for row in rows} == {"tensor", "data"}
+    assert all(row.bound_by in ("nvlink4", "ndr", "latency") for row in rows)
+    name, seconds = bound_of_step(outcome.result)
+    parts = {"compute": outcome.breakdown.compute_s, "idle": outcome.breakdown.idle_s}
+    parts |= {f"{axis} communication": each for axis, each in outcome.efficiency.exposed_s.items()}
+    assert (name, seconds) == max(parts.items(), key=lambda part: part[1])
+
+
+def test_what_kernels_hide_is_not_exposed():
+    """Each moment of exposed communication is one of some row, and a row is exposed no longer than it is busy."""
+    answer = scaleout.run(
+        "llama-small", topology="dgx-h200-2", changes={"data_parallel": 16, "layers": 4}, schedules=["overlap"]
+    )
+    (outcome,) = answer.outcomes
+    rows = outcome.bounds
+    exposed_s = outcome.breakdown.exposed_communication_s
+    assert all(0 <= row.exposed_communication_s <= row.busy_s * (1 + 1e-9) for row in rows)
+    assert exposed_s * (1 - 1e-9) <= fsum(row.exposed_communication_s for row in rows)
+    assert fsum(row.exposed_communication_s for row in rows) < 0.9 * fsum(row.busy_s for row in rows)
+    line = outcome.result.timelines[0]
+    running = Running.of(line, line.is_kernel)
+    assert running.between(np.zeros(1), np.array([np.inf])) == pytest.approx(outcome.breakdown.compute_s, rel=1e-9)
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), max_size=8), st.integers(0, 20), st.integers(0, 20))
+def test_seconds_in_which_anything_runs(spans, first, length):
+    """Counted second by second."""
+    start_s, lasts_s = np.array(spans, float).reshape(-1, 2).T
+    line = SimpleNamespace(start_s=start_s, end_s=start_s + lasts_s)
+    found = Running.of(line, np.ones(len(spans), bool)).between(np.array([first]), np.array([first + length]))
+    busy = {second for start, lasts in spans for second in range(start, start + lasts)}
+    assert found == pytest.approx([len(busy & set(range(first, first + length)))])
+
+
+def test_dimensions_that_are_nearly_as_busy_bound_as_well():
+    assert bound_of({"nvlink4": 0.88, "ndr": 0.8, "latency": 0.1}) == "nvlink4 and ndr"
+    assert bound_of({"nvlink4": 0.88, "ndr": 0.7, "latency": 0.1}) == "nvlink4"
+
+
+def test_a_pipeline_that_mostly_waits_is_bound_by_its_bubble():
+    changes = {"tensor_parallel": 1, "pipeline_parallel": 8, "data_parallel": 1, "batch_per_replica": 1, "layers": 8}
+    answer = scaleout.run("llama-small", topology="dgx-h200-1", changes=changes, schedules=["baseline"], ideal=True)
+    assert answer.to_dict()["results"][0]["bound_by"] == "bubble"

@@ -1,0 +1,62 @@
+"""Jobs that a command line sizes or changes: `--gpus` is replicas and nodes, and a changed network is not alone."""
+
+import json
+import re
+
+import pytest
+
+from scaleout.config.units import SECONDS, parse
+
+JOB = ("run", "llama-3-8b", "--topology", "dgx-h200-2", "--set", "layers=2", "--schedule", "overlap")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "same"),
+    [
+        (("--gpus", "32"), ("--set", "data_parallel=32", "--nodes", "4")),
+        (("--gpus", "16"), ("--set", "data_parallel=16")),
+        (("--gpus", "32", "--set", "tensor_parallel=4"), ("--set", "tensor_parallel=4", "--nodes", "4")),
+    ],
+)
+def test_gpus_are_replicas_and_nodes(scaleout, gpus, same):
+    found, expected = (json.loads(scaleout(*JOB, *options, "--json")[1]) for options in (gpus, same))
+    assert found["ranks"] == expected["ranks"] == int(gpus[1])
+    assert found["results"] == expected["results"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("llama-3-70b", "--gpus", "60"), "a replica of this job takes 8 ranks; give a multiple, or other degrees"),
+        (("llama-3-8b", "--gpus", "16"), "topology 'dgx-h200-1' has 8 ranks and no nodes that there could be more of"),
+        (("llama-3-8b", "--gpus", "12", "--topology", "dgx-h200-2"), "a node of topology 'dgx-h200-2' has 8"),
+        (("dlrm-128", "--gpus", "64"), "--gpus 64 is for models of layers, which have replicas"),
+        (("llama-3-8b", "--gpus", "64", "--nodes", "8"), "--gpus 64 and --nodes both say how many ranks there are"),
+        (("llama-3-8b", "--gpus", "64", "--set", "data_parallel=8"), "--set data_parallel both say how many ranks"),
+    ],
+)
+def test_gpus_that_cannot_be(scaleout, options, message):
+    code, out, err = scaleout("run", *options)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_other_ranks_than_the_topology_has_are_told_what_would_do(scaleout):
+    _, _, err = scaleout("run", "llama-3-70b", "--topology", "dgx-h100-8", "--device", "h100")
+    assert "take a topology of 32 ranks (--nodes 4), or run the job on 64 ranks (--set data_parallel=8)" in err
+
+
+def test_the_unchanged_network_stands_beside_the_changed_one(scaleout):
+    job = (*JOB, "--set", "tensor_parallel=8", "--set", "data_parallel=4", "--nodes", "4")
+    _, plain, _ = scaleout(*job)
+    _, changed, _ = scaleout(*job, "--bandwidth", "nvlink=0.5x", "--slow", "3=1.2")
+    assert "unchanged" not in plain
+    (words, longer) = re.findall(r"unchanged +([\d.]+ ms); ([\d.]+)% longer with the changes", changed)[0]
+    before, after = (json.loads(scaleout(*job, *more, "--json")[1])["results"][0]["makespan_s"] for more in (
+        (), ("--bandwidth", "nvlink=0.5x", "--slow", "3=1.2"),
+    ))  # fmt: skip
+    assert parse(words, SECONDS) == pytest.approx(before, rel=5e-3)
+    assert float(longer) == pytest.approx(100 * (after / before - 1), abs=0.06)
+    _, out, _ = scaleout("collective", "all_gather", "--bytes", "1GB", "--topology", "dgx-h200-2",
+                         "--bandwidth", "infiniband=2x")  # fmt: skip
+    assert re.search(r"unchanged +[\d.]+ ms by hierarchical; [\d.]+% shorter with the changes", out)

@@ -1,0 +1,117 @@
+"""What recording cost the host is told by operators that only make views, and is left out of what is edited."""
+
+import numpy as np
+import pytest
+from kineto_builder import Rank
+
+from scaleout.cluster.device.spec import load_device
+from scaleout.interop.pytorch.load import load_recording
+from scaleout.program.graph import NodeRole
+from scaleout.program.recorded import HOST, RECORDER
+from scaleout.simulation.options import SimulationOptions
+from scaleout.study.edits import edited
+from scaleout.study.edits.recorder import with_recorder, without_recorder
+from scaleout.study.job import Job, run
+from scaleout.study.recording import described, replayed
+
+CALLS = 50
+
+
+def job(folder, *, kernel_us=38.0, every_us=60.0, cost_us=10.0, operators=True):
+    """Write a rank that launches a kernel each `every_us`; entering and leaving an operator takes `cost_us`.
+
+    Between two launches are three operators. A kernel begins 2 us after its launch or the one before.
+    """
+    rank = Rank()
+    rank.step(1, 0, every_us * CALLS + 10)
+    free_us = 0.0
+    for number in range(CALLS):
+        begin = number * every_us
+        if operators:
+            rank.operator("aten::t", begin + 1, cost_us + 2)
+            rank.operator("aten::transpose", begin + 2, 2)
+            rank.operator("aten::mm", begin + cost_us + 5, every_us - cost_us - 8)
+        launch = begin + every_us - 5
+        free_us = max(free_us, launch) + 2
+        rank.kernel(free_us, kernel_us, launch=launch)
+        free_us += kernel_us
+    rank.write(folder)
+    return load_recording((folder,))
+
+
+def makespan_us(program):
+    topology, options = replayed(program, SimulationOptions())
+    return run(Job(program, "h200", topology, "recorded", options, traced=True)).makespan_s * 1e6
+
+
+def host_us(program, name):
+    (graph,) = program.graphs
+    those = np.array([each == name for each in graph.names]) & graph.has_role(NodeRole.HOST)
+    return graph.duration_s[those].sum() * 1e6
+
+
+def longer_kernels(program, times):
+    return program.map_graphs(
+        lambda graph: graph.with_columns(
+            duration_s=graph.duration_s * np.where(graph.has_role(NodeRole.HOST), 1, times)
+        )
+    )
+
+
+def test_three_operators_of_ten_microseconds_between_launches(tmp_path):
+    """Of 60 us between launches 30 are the recorder's; kernels of 40 us then wait for each other alone."""
+    program, facts, _ = job(tmp_path)
+    assert host_us(program, RECORDER) == pytest.approx(30 * CALLS, abs=30)
+    assert makespan_us(program) == pytest.approx(float(facts["recorded_s"]) * 1e6, abs=0.1)
+    quiet, slowed = without_recorder(program)
+    assert host_us(quiet, RECORDER) == 0
+    assert makespan_us(quiet) == pytest.approx(40 * CALLS, abs=60)
+    assert slowed == pytest.approx(60 / 40, rel=0.03)
+
+
+@pytest.mark.parametrize(("times", "ratio"), [(0.25, 30 / 40), (0.5, 30 / 40), (1, 1), (2, 2), (4, 4)])
+def test_what_binds_is_the_host_or_the_kernels(tmp_path, times, ratio):
+    """By itself the host takes 30 us a kernel of 40 us; what is edited is as much longer as what was recorded."""
+    program, _, _ = job(tmp_path)
+    quiet, slowed = without_recorder(program)
+    changed = with_recorder(longer_kernels(quiet, times), slowed)
+    assert makespan_us(changed) / makespan_us(program) == pytest.approx(ratio, rel=0.03)
+    assert host_us(changed, RECORDER) == pytest.approx((slowed - 1) / slowed * makespan_us(changed))
+
+
+def test_little_more_waiting_for_the_host_changes_little(tmp_path):
+    """The share of the time in which the GPU waits passes 10% without a step in what halved kernels would take."""
+    ratios = []
+    for number, kernel_us in enumerate(np.linspace(50, 57, 8)):
+        program, facts, _ = job(tmp_path / str(number), kernel_us=float(kernel_us))
+        recording = described(program, facts, "h200")
+        quiet, slowed = without_recorder(recording.program)
+        ratios.append((recording.host_bound, makespan_us(with_recorder(longer_kernels(quiet, 0.5), slowed))))
+    bounds, spans = np.array(ratios).T / np.array([[1.0], [makespan_us(program)]])
+    assert bounds.min() < 0.1 < bounds.max()
+    assert np.abs(np.diff(spans)).max() < 0.05
+
+
+def test_without_operators_the_host_is_as_recorded(tmp_path):
+    program, facts, _ = job(tmp_path, operators=False)
+    assert without_recorder(program) == (program, 1.0)
+    changed = edited(described(program, facts, load_device("h200")), {}, device=load_device("h100"))
+    assert "kept as recorded" in changed.notes[0]
+    assert host_us(changed.program, HOST) == host_us(program, HOST)
+
+
+def test_a_recorder_that_holds_nothing_up_costs_nothing(tmp_path):
+    program, _, _ = job(tmp_path, kernel_us=80)
+    quiet, slowed = without_recorder(program)
+    assert slowed == pytest.approx(1, rel=0.02)
+    assert len(quiet.graphs[0]) < len(program.graphs[0])
+
+
+def test_an_edit_says_what_recording_cost(tmp_path, scaleout):
+    """Also behind a round trip by Chakra."""
+    job(tmp_path / "recording")
+    code, _, err = scaleout("import", "pytorch", tmp_path / "recording", "--output", tmp_path / "traces", "--json")
+    assert code == 0, err
+    code, out, err = scaleout("run", "--trace", tmp_path / "traces", "--device", "h100")
+    assert code == 0, err
+    assert "the recorded steps would take 0.669" in " ".join(out.split())
