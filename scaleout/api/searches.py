@@ -1,6 +1,5 @@
 """The fastest plans of parallelism of a training job: what `scaleout search` prints, as an answer."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -27,10 +26,11 @@ from scaleout.study.realism import IDEAL, as_stated
 from scaleout.study.search.best import Best, Choice, EvaluatedPlan
 from scaleout.study.search.checkpoint import Memory, PlanLog
 from scaleout.study.search.evaluate import unlike_blocks
-from scaleout.study.search.explanation import Explanation, explanation, why_none
+from scaleout.study.search.execution import execution_of
+from scaleout.study.search.explanation import Explanation, explanation, fastest_step, why_none
 from scaleout.study.search.request import SearchRequest, request_of
 from scaleout.study.search.search import Answer as Found
-from scaleout.study.search.search import search as find
+from scaleout.study.search.search import found_by
 from scaleout.study.sweep.cases import run_line
 from scaleout.workloads.config import LayeredModel, load_workload
 
@@ -72,13 +72,14 @@ class Export(NamedTuple):
 class SearchAnswer(Answer):
     """The fastest plans that fit the memory; a row of the table is a plan, with the command that runs it.
 
-    `plans` has all that is known, `explanation` what the fastest overlaps where schedules were asked for, and `exports`
-    the configurations of frameworks.
+    `plans` has all that is known, `explanation` what the fastest overlaps where schedules were asked for, and
+    `interval` its error bars; `export` writes the configuration of a framework.
     """
 
     request: SearchRequest
     plans: Found
     explanation: Explanation | None
+    interval: Interval | None
     asked: Mapping[str, Any]
     changes: Mapping[str, Any]
     command: str = "search"
@@ -109,13 +110,6 @@ class SearchAnswer(Answer):
             f"form does not know; those that are shown are simulated with it"
         )
         return replace(found, notes=(*found.notes, note))
-
-    @cached_property
-    def interval(self) -> Interval | None:
-        """Error bars of the fastest plan, which is simulated for them once."""
-        request, best = self.request, self.plans.fastest[0]
-        job = Job(request.workload(best.plan), request.device, request.topology, best.schedule, request.options)
-        return run(job).interval
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -308,17 +302,14 @@ def search(
     kept: AbstractContextManager[Memory] = nullcontext(Memory())
     if directory is not None:
         kept = PlanLog(Path(directory), request)
-    with kept as known:
-        plans = find(request, memory=known, workers=workers, tell=tell or (lambda *_told: None))
+    with kept as known, execution_of(workers, known, tell) as execution:
+        plans = found_by(request, execution)
         if not plans.fastest:
             raise ConfigError(why_none(request, plans))
-        why = (
-            explanation(request, plans, workers=workers or os.cpu_count() or 1, memory=known)
-            if request.schedules
-            else None
-        )
+        step = fastest_step(request, plans, execution)
+        why = explanation(request, plans, step.overlap, execution) if request.schedules else None
     chosen = {name: getattr(request.options, name) for name in IDEAL}
     named = {"workload": workload, "topology": name_of(network, request.topology), "device": named_device}
     asked = inputs_of(named, settings=changes, changes=given, schedules=("baseline", *request.schedules))
     asked |= {**chosen, "global_batch": request.batch, "memory_bytes": request.memory_bytes, "top": request.top}
-    return SearchAnswer(request, plans, why, asked, changes_as_inputs(given))
+    return SearchAnswer(request, plans, why, step.interval, asked, changes_as_inputs(given))

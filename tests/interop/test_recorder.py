@@ -1,5 +1,7 @@
 """What recording cost the host is told by operators that only make views, and is left out of what is edited."""
 
+import tarfile
+
 import numpy as np
 import pytest
 from kineto_builder import Rank
@@ -115,3 +117,24 @@ def test_an_edit_says_what_recording_cost(tmp_path, scaleout):
     code, out, err = scaleout("run", "--trace", tmp_path / "traces", "--device", "h100")
     assert code == 0, err
     assert "the recorded steps would take 0.669" in " ".join(out.split())
+
+
+def test_an_operator_whose_name_has_spaces_survives_as_chakra(tmp_path, scaleout):
+    """A public recording calls one `<forward op>`."""
+    rank = Rank()
+    rank.step(1, 0, 200)
+    rank.operator("<forward op>", 5, 20, dims=[[512, 256]])
+    rank.kernel(20, 100, launch=10)
+    rank.write(tmp_path / "recording")
+    code, _, err = scaleout("import", "pytorch", tmp_path / "recording", "--output", tmp_path / "traces", "--json")
+    assert code == 0, err
+    code, _, err = scaleout("run", "--trace", tmp_path / "traces", "--json")
+    assert code == 0, err
+
+
+def test_archives_in_a_folder_are_read(tmp_path):
+    job(tmp_path / "job")
+    with tarfile.open(tmp_path / "kineto.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "job", "job")
+    (tmp_path / "job" / "job.rank0.kineto.json").unlink()
+    assert load_recording((tmp_path,))[2].kernels_kept == CALLS

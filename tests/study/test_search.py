@@ -20,7 +20,7 @@ from scaleout.study.search.checkpoint import FILE, Memory, PlanLog
 from scaleout.study.search.evaluate import evaluate, peak_bytes_of
 from scaleout.study.search.execution import Execution, pools_of
 from scaleout.study.search.request import SearchRequest, request_of
-from scaleout.study.search.scheduled import simulated
+from scaleout.study.search.scheduled import simulated_plans
 from scaleout.study.search.search import search
 from scaleout.study.search.space import Plan, divisors, families, fits, workload_of
 from scaleout.workloads import memory
@@ -74,7 +74,7 @@ def test_a_search_finds_what_evaluating_every_plan_finds(request):
     plans, _ = everything(request)
     answer = search(request, workers=1)
     with pools_of(1) as pools:
-        found = simulated(request, plans, Execution(pools, Memory())).simulated
+        found = simulated_plans(request, plans, Execution(pools, Memory())).simulated
     assert list(answer.fastest) == found[: request.top]
     last_s = SLACK * found[0].estimate.step_s if found else 0.0
     least, front = float("inf"), []

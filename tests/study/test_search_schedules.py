@@ -256,7 +256,7 @@ def test_a_search_under_schedules_goes_on_where_it_was(tmp_path, monkeypatch):
         first = search(request_of_two_schedules(), workers=1, memory=log)
     with PlanLog(tmp_path, request_of_two_schedules()) as log:
         assert {choice[1] for choice in log.estimates} == {BASELINE, SIMULATED, "overlap", "centauri"}
-        monkeypatch.setattr("scaleout.study.search.scheduled.run", None)
+        monkeypatch.setattr("scaleout.study.search.scheduled.prepare", None)
         second = search(request_of_two_schedules(), workers=1, memory=log)
     assert first == second
 

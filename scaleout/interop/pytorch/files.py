@@ -82,7 +82,8 @@ Open = Callable[[], BinaryIO]
 
 def _places(path: Path) -> Iterator[tuple[Path, Open]]:
     if path.is_dir():
-        found = sorted(file for file in path.rglob("*") if file.is_file() and _NAMES.search(file.name))
+        files = (file for file in path.rglob("*") if _NAMES.search(file.name) or _ARCHIVES.search(file.name))
+        found = sorted(file for file in files if file.is_file())
     elif path.is_file():
         found = [path]
     else:

@@ -3,18 +3,19 @@
 A step that the memory of the search knows is not computed again.
 """
 
+import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import cycle, groupby, islice
+from itertools import groupby, islice
 from multiprocessing import Pipe, connection
 from typing import Any, TypeVar
 
 from scaleout.config.workers import end_with_parent, leave_signals
 from scaleout.errors import ScaleoutError
-from scaleout.study.search.best import Best, Choice, EvaluatedPlan
+from scaleout.study.search.best import Best, Choice
 from scaleout.study.search.checkpoint import Memory
 from scaleout.study.search.evaluate import Estimate
 from scaleout.study.search.request import SearchRequest
@@ -107,6 +108,13 @@ class Execution:
     tell: Callable[[int, int, int, Best], None] = lambda *_told: None
     _worker_of: dict[Hashable, int] = field(default_factory=dict)
 
+    def share(self, plans: Mapping[Hashable, int]) -> None:
+        """Give each worker about as many plans, by how many are `alike`: the most first, each to who has the fewest."""
+        loads = [0] * len(self.pools)
+        for alike, number in sorted(plans.items(), key=lambda item: -item[1]):
+            worker = self._worker_of[alike] = loads.index(min(loads))
+            loads[worker] += number
+
     def worker_of(self, alike: Hashable) -> int:
         """Return the worker of plans that are `alike`."""
         return self._worker_of.setdefault(alike, len(self._worker_of) % len(self.pools))
@@ -139,12 +147,35 @@ class Execution:
         self,
         function: Callable[[SearchRequest, Choice], Estimate],
         request: SearchRequest,
-        names: Mapping[Choice, Choice],
-    ) -> None:
-        """See that the memory has the estimates of some choices, each under its name there."""
-        new = [choice for choice, name in names.items() if name not in self.memory.estimates]
-        in_turn = zip(new, cycle(self.pools), strict=False)
-        futures = {pool.submit(function, request, choice): names[choice] for choice, pool in in_turn}
-        for future in as_completed(futures):
-            plan, schedule = futures[future]
-            self.memory.add(EvaluatedPlan(plan, future.result(), schedule))
+        choices: Iterable[Choice],
+        wanted: Callable[[Choice], bool] = lambda _choice: True,
+    ) -> Iterator[tuple[Choice, Estimate | None]]:
+        """Yield choices as they are simulated, with nothing if one is no longer `wanted` when it is its turn.
+
+        The first are first, but a worker prefers those whose layers it has written, and takes others when none is left.
+        """
+        todo = dict.fromkeys(choices)
+        idle, running = [*range(len(self.pools))], dict[Future[Estimate], tuple[Choice, int]]()
+        while todo or running:
+            while todo and idle:
+                own = (choice for choice in todo if self.worker_of(choice[0].alike) == idle[0])
+                choice = next(own, next(iter(todo)))
+                del todo[choice]
+                if not wanted(choice):
+                    yield choice, None
+                    continue
+                worker = idle.pop(0)
+                running[self.pools[worker].submit(function, request, choice)] = choice, worker
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                choice, worker = running.pop(future)
+                idle.append(worker)
+                yield choice, future.result()
+
+
+@contextmanager
+def execution_of(
+    workers: int | None = None, memory: Memory | None = None, tell: Callable[[int, int, int, Best], None] | None = None
+) -> Iterator[Execution]:
+    """Yield how a search runs, in as many processes as there are cores if not said, for as long as they run."""
+    with pools_of(workers or os.cpu_count() or 1) as pools:
+        yield Execution(pools, memory or Memory(), tell or (lambda *_told: None))

@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scaleout.analysis.breakdown import Running, covered
+from scaleout.analysis.uncertainty import Cause, Interval
 from scaleout.config.units import counted, format_bytes
 from scaleout.program.fastest import ranked
 from scaleout.program.graph import NONE, Floats, NodeRole
 from scaleout.simulation.result import Result, Timeline
 from scaleout.study.search.best import Choice, EvaluatedPlan
-from scaleout.study.search.checkpoint import Memory
 from scaleout.study.search.evaluate import BASELINE
-from scaleout.study.search.execution import Execution, pools_of
+from scaleout.study.search.execution import Execution
 from scaleout.study.search.request import SearchRequest
-from scaleout.study.search.scheduled import SIMULATED, estimate_under, run_plan
+from scaleout.study.search.scheduled import SIMULATED, remember, run_plan
 from scaleout.study.search.search import Answer
 from scaleout.study.search.space import families
 
@@ -175,7 +175,9 @@ def _rows(compared: Sequence[EvaluatedPlan]) -> list[dict[str, Any]]:
     ]
 
 
-def explanation(request: SearchRequest, answer: Answer, *, workers: int, memory: Memory) -> Explanation:
+def explanation(
+    request: SearchRequest, answer: Answer, overlap: Sequence[Overlap], execution: Execution
+) -> Explanation:
     """Explain the fastest plan of an answer that has one; what is simulated for it is remembered."""
     fastest, simple = answer.fastest[0], answer.best_under(BASELINE)
     assert simple is not None, "every search evaluates plans under baseline"
@@ -187,22 +189,38 @@ def explanation(request: SearchRequest, answer: Answer, *, workers: int, memory:
         for choice in choices
         if choice not in known
     }
-    with pools_of(workers) as pools:
-        execution = Execution(pools, memory)
-        overlap = execution.mapped("overlap", _overlap, request, [fastest.choice])
-        execution.simulate(estimate_under, request, names)
-    known |= {choice: memory.estimates[name] for choice, name in names.items()}
+    remember(request, names, execution)
+    known |= {choice: execution.memory.estimates[name] for choice, name in names.items()}
     found = [EvaluatedPlan(plan, known[plan, schedule], schedule) for plan, schedule in choices]
-    return Explanation(
-        fastest,
-        tuple(Overlap(*row) for row in overlap),
-        tuple(found[: len(schedules)]),
-        tuple(found[len(schedules) :]),
+    return Explanation(fastest, tuple(overlap), tuple(found[: len(schedules)]), tuple(found[len(schedules) :]))
+
+
+class FastestStep(NamedTuple):
+    """What a simulation of the fastest plan shows: its error bars, if the device says any, and what it overlaps."""
+
+    interval: Interval | None
+    overlap: tuple[Overlap, ...]
+
+
+def fastest_step(request: SearchRequest, answer: Answer, execution: Execution) -> FastestStep:
+    """Simulate the fastest plan of an answer that has one, where its layers are written already."""
+    choice = answer.fastest[0].choice
+    ((causes, overlap),) = execution.mapped("fastest", _shown, request, [choice], alike=lambda each: each[0].alike)
+    interval = (
+        None if causes is None else Interval(tuple(Cause(**{**each, "rows": tuple(each["rows"])}) for each in causes))
     )
+    return FastestStep(interval, tuple(Overlap(*row) for row in overlap))
 
 
-def _overlap(request: SearchRequest, choices: Sequence[Choice]) -> list[Any]:
-    return [astuple(each) for choice in choices for each in overlap_by_axis(run_plan(request, choice).result)]
+def _shown(request: SearchRequest, choices: Sequence[Choice]) -> list[Any]:
+    outcomes = [run_plan(request, choice) for choice in choices]
+    return [
+        (
+            None if outcome.interval is None else [asdict(cause) for cause in outcome.interval.causes],
+            [astuple(each) for each in overlap_by_axis(outcome.result)],
+        )
+        for outcome in outcomes
+    ]
 
 
 def why_none(request: SearchRequest, answer: Answer) -> str:

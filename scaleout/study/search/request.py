@@ -1,7 +1,7 @@
 """What a search is for: the names and texts of a user to a checked `SearchRequest`."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from math import fsum
@@ -19,7 +19,7 @@ from scaleout.schedule import passes_of
 from scaleout.simulation.contention import undisturbed
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.realism import options_for
-from scaleout.study.search.evaluate import BASELINE, ON_BLOCKS, peak_bytes_of, unlike_blocks
+from scaleout.study.search.evaluate import BASELINE, ON_BLOCKS, Estimate, peak_bytes_of, unlike_blocks
 from scaleout.study.search.lower_bound import lower_bounds_of
 from scaleout.study.search.space import Plan, workload_of
 from scaleout.workloads.config import LayeredModel, layered, load_workload
@@ -94,13 +94,15 @@ class SearchRequest:
 class Figures:
     """What several steps of a search ask of a plan, each counted once in a process.
 
-    `passes_s` is a lower bound under `baseline`, `peak_bytes` what the fullest rank holds.
+    `passes_s` is a lower bound under `baseline`, `peak_bytes` what the fullest rank holds; `simulated` has the
+    estimates of workloads that were simulated.
     """
 
     def __init__(
         self, base: LayeredModel, block_base: LayeredModel, topology: Topology, device: Device, batch: int
     ) -> None:
         self.lower_bounds = lower_bounds_of(topology, device)
+        self.simulated: dict[Hashable, Estimate] = {}
         self.passes_s = cache(lambda plan: self.lower_bounds.passes_s(workload_of(plan, block_base, batch)))
         self.peak_bytes = cache(lambda plan: fsum(peak_bytes_of(workload_of(plan, base, batch)).values()))
 

@@ -5,20 +5,19 @@ of gradients and parameters overlapped, only orders the candidates. Under `basel
 shows are simulated again, as `evaluate` leaves contention and clocks out.
 """
 
-from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import fsum
 from typing import NamedTuple
 
 from scaleout.analysis.breakdown import breakdown, by_axis, exposed_by_family
-from scaleout.program.fastest import ranked
+from scaleout.program.fastest import fastest, ranked
 from scaleout.schedule import in_order
-from scaleout.study.job import Job, Outcome, run
+from scaleout.study.job import Job, Outcome, annotated, prepare, run, simulated
 from scaleout.study.search.best import ROUNDING, Best, Choice, EvaluatedPlan, fastest_first
 from scaleout.study.search.evaluate import Estimate
-from scaleout.study.search.execution import Execution, done
+from scaleout.study.search.execution import Execution
 from scaleout.study.search.request import SearchRequest
 from scaleout.study.search.space import Family, Plan
 
@@ -36,21 +35,44 @@ def estimate_of(outcome: Outcome) -> Estimate:
 
 
 def estimate_under(request: SearchRequest, choice: Choice) -> Estimate:
-    """Simulate a plan under a schedule, and say what a step takes."""
-    return estimate_of(run_plan(request, choice))
+    """Simulate a plan under a schedule, and say what a step takes.
+
+    Plans of which the schedule makes the same workload, as it shards what they do not, are simulated once.
+    """
+    known, found = request.figures.simulated, list[Estimate]()
+    job = _job(request, choice)
+    for prepared in prepare(job):
+        key = (prepared.work, job.schedule, request.memory_bytes, repr(job.options))
+        if key not in known:
+            known[key] = estimate_of(simulated(prepared, annotated(prepared)))
+        found.append(known[key])
+    return fastest(found, key=lambda estimate: estimate.step_s)
 
 
 def run_plan(request: SearchRequest, choice: Choice) -> Outcome:
     """Simulate a plan under a schedule, which may fill as much memory as a rank of the request may hold."""
+    return run(_job(request, choice))
+
+
+def _job(request: SearchRequest, choice: Choice) -> Job:
     plan, schedule = choice
     device = request.device
     if device.memory_bytes != request.memory_bytes:
         device = replace(device, memory_bytes=request.memory_bytes)
-    return run(Job(request.workload(plan), device, request.topology, schedule, request.options))
+    return Job(request.workload(plan), device, request.topology, schedule, request.options)
 
 
 SIMULATED = "baseline, simulated"
 """Name under which the memory of a search has plans that are simulated under `baseline`."""
+
+
+def remember(request: SearchRequest, names: Mapping[Choice, Choice], execution: Execution) -> None:
+    """See that the memory has the estimates of some choices, each under its name there."""
+    new = [choice for choice, name in names.items() if name not in execution.memory.estimates]
+    for choice, estimate in execution.simulate(estimate_under, request, new):
+        assert estimate is not None, "all are wanted"
+        plan, schedule = names[choice]
+        execution.memory.add(EvaluatedPlan(plan, estimate, schedule))
 
 
 class Evaluated(NamedTuple):
@@ -60,7 +82,7 @@ class Evaluated(NamedTuple):
     simulated: list[EvaluatedPlan]
 
 
-def simulated(request: SearchRequest, found: Sequence[EvaluatedPlan], execution: Execution) -> Evaluated:
+def simulated_plans(request: SearchRequest, found: Sequence[EvaluatedPlan], execution: Execution) -> Evaluated:
     """Simulate plans under `baseline` until the fastest are, and those of the front by their estimates.
 
     What they take is what `run` answers, to the bit.
@@ -74,7 +96,7 @@ def simulated(request: SearchRequest, found: Sequence[EvaluatedPlan], execution:
         new = wanted - before
         if not new:
             return Evaluated(fastest_first(plans.values()), fastest_first(plans[choice] for choice in wanted))
-        execution.simulate(estimate_under, request, {choice: (choice[0], SIMULATED) for choice in new})
+        remember(request, {choice: (choice[0], SIMULATED) for choice in new}, execution)
         plans |= {choice: EvaluatedPlan(choice[0], known[choice[0], SIMULATED]) for choice in new}
         before |= new
 
@@ -154,34 +176,26 @@ def simulate_best(
     wanted = _most_promising([each for each in candidates if best.may_have(each.bound_s)])
     wanted.sort(key=lambda each: each.plan != so_far)
     first, rest = wanted[: request.simulations], wanted[request.simulations :]
-    choices = [(candidate, schedule) for candidate in first for schedule in request.schedules]
-    running, todo = dict[Future[Estimate], tuple[Choice, Executor]](), iter(choices)
-    fitting = dict[Choice, EvaluatedPlan]()
-    known, num_done = execution.memory.estimates, 0
-    while True:
-        while len(running) < len(execution.pools) and (next_choice := next(todo, None)) is not None:
-            candidate, schedule = next_choice
-            if not best.may_have(candidate.bound_s):
-                num_done += 1
-                continue
-            choice = candidate.plan, schedule
-            before = known.get(choice)
-            free = next(pool for pool in execution.pools if all(pool is not busy for _, busy in running.values()))
-            running[done(before) if before else free.submit(estimate_under, request, choice)] = choice, free
-        if not running:
-            break
-        for future in wait(running, return_when=FIRST_COMPLETED).done:
-            choice, _ = running.pop(future)
-            each = EvaluatedPlan(choice[0], future.result(), choice[1])
-            execution.memory.add(each)
-            num_done += 1
-            if each.estimate.peak_bytes <= request.memory_bytes:
-                fitting[choice] = each
-                best.add([each])
-        execution.tell(num_done, len(choices), len(fitting), best)
+    bounds = {(each.plan, schedule): each.bound_s for each in first for schedule in request.schedules}
+    known, fitting, num_done = execution.memory.estimates, dict[Choice, EvaluatedPlan](), 0
+
+    def add(choice: Choice, estimate: Estimate) -> None:
+        each = EvaluatedPlan(choice[0], estimate, choice[1])
+        execution.memory.add(each)
+        if estimate.peak_bytes <= request.memory_bytes:
+            fitting[choice] = each
+            best.add([each])
+
+    for choice in [choice for choice in bounds if choice in known]:
+        add(choice, known[choice])
+    new = [choice for choice in bounds if choice not in known]
+    simulations = execution.simulate(estimate_under, request, new, wanted=lambda choice: best.may_have(bounds[choice]))
+    for num_done, (choice, estimate) in enumerate(simulations, start=len(bounds) - len(new) + 1):
+        if estimate is not None:
+            add(choice, estimate)
+        execution.tell(num_done, len(bounds), len(fitting), best)
     # What was simulated before a faster one was known depends on what is done when, and does not count.
-    counted = [(each.plan, schedule) for each, schedule in choices if best.may_have(each.bound_s)]
-    found = [fitting[choice] for choice in counted if choice in fitting]
+    found = [fitting[choice] for choice, bound_s in bounds.items() if best.may_have(bound_s) and choice in fitting]
     times = len(request.schedules)
     left = [each for each in rest if best.may_have(each.bound_s)]
     faster = [each.bound_s for each in left if each.bound_s < best.fastest[0].estimate.step_s * ROUNDING]

@@ -4,7 +4,7 @@ Families of plans are bounded, divided and evaluated by `branch_and_bound`. The 
 Pareto front of time and memory up to `SLACK` slower than the fastest: the same as if every plan were evaluated.
 """
 
-import os
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,10 +13,10 @@ from operator import attrgetter
 from scaleout.study.search.best import Best, Counts, EvaluatedPlan, fastest_first
 from scaleout.study.search.branch_and_bound import evaluated_plans
 from scaleout.study.search.checkpoint import Memory
-from scaleout.study.search.execution import Execution, pools_of
+from scaleout.study.search.execution import Execution, execution_of
 from scaleout.study.search.lower_bound import lower_bounds_of
 from scaleout.study.search.request import SearchRequest
-from scaleout.study.search.scheduled import Candidate, Simulated, candidates_of, simulate_best, simulated
+from scaleout.study.search.scheduled import Candidate, Simulated, candidates_of, simulate_best, simulated_plans
 from scaleout.study.search.space import Family, Plan, families
 from scaleout.study.search.stages import Ledger
 from scaleout.workloads.generate.profile import profile_key
@@ -72,7 +72,12 @@ def search(
     tell : function, optional
         Called now and then with steps done, all steps, how many plans have been evaluated, and the best so far.
     """
-    workers, memory = workers or os.cpu_count() or 1, memory or Memory()
+    with execution_of(workers, memory, tell) as execution:
+        return found_by(request, execution)
+
+
+def found_by(request: SearchRequest, execution: Execution) -> Answer:
+    """Find the best plans as `search` does, in processes that run already."""
     counts, todo = Counts(), list[Family]()
     for family in families(request.base, request.num_ranks, request.batch, fixed=request.fixed):
         counts.enumerated += family.num_plans
@@ -81,24 +86,26 @@ def search(
             todo.append(family)
     places: dict[Hashable, int] = {}
     todo.sort(key=lambda family: places.setdefault(family.alike, len(places)))
+    num_alike = Counter[Hashable]()
+    for family in todo:
+        num_alike[family.alike] += len(family.plans)
+    execution.share(num_alike)
     scheduled = None
-    with pools_of(workers) as pools:
-        execution = Execution(pools, memory, tell)
-        bounds = execution.mapped("bounds", _weigh, request, todo, attrgetter("alike"))
-        evaluated, nearest = evaluated_plans(request, todo, [bound_s for bound_s, _ in bounds], execution)
-        counts.evaluated, counts.too_large = len(evaluated), len(nearest)
-        counts.bounded = counts.enumerated - counts.indivisible - counts.evaluated - counts.too_large
-        evaluated, shown = simulated(request, evaluated, execution)
-        best = Best(request.top)
-        best.add(shown)
-        if request.schedules:
-            may_be = [family for family, (_, bound_s) in zip(todo, bounds, strict=True) if best.may_have(bound_s)]
-            of_some = partial(candidates_of, last_s=best.last_s)
-            found = execution.mapped("candidates", of_some, request, may_be, attrgetter("alike"))
-            candidates = [Candidate(promise_s, bound_s, Plan(*plan)) for promise_s, bound_s, plan in found]
-            num_plans = counts.enumerated - counts.indivisible
-            scheduled = simulate_best(request, candidates, num_plans, best, execution)
-            evaluated += scheduled.found
+    bounds = execution.mapped("bounds", _weigh, request, todo, attrgetter("alike"))
+    evaluated, nearest = evaluated_plans(request, todo, [bound_s for bound_s, _ in bounds], execution)
+    counts.evaluated, counts.too_large = len(evaluated), len(nearest)
+    counts.bounded = counts.enumerated - counts.indivisible - counts.evaluated - counts.too_large
+    evaluated, shown = simulated_plans(request, evaluated, execution)
+    best = Best(request.top)
+    best.add(shown)
+    if request.schedules:
+        may_be = [family for family, (_, bound_s) in zip(todo, bounds, strict=True) if best.may_have(bound_s)]
+        of_some = partial(candidates_of, last_s=best.last_s)
+        found = execution.mapped("candidates", of_some, request, may_be, attrgetter("alike"))
+        candidates = [Candidate(promise_s, bound_s, Plan(*plan)) for promise_s, bound_s, plan in found]
+        num_plans = counts.enumerated - counts.indivisible
+        scheduled = simulate_best(request, candidates, num_plans, best, execution)
+        evaluated += scheduled.found
     return Answer(
         tuple(best.fastest), tuple(best.near), tuple(evaluated), counts, min(nearest, default=None), scheduled
     )

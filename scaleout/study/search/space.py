@@ -39,6 +39,12 @@ class Plan(NamedTuple):
         """Sequences of a micro-batch, as a workload names them."""
         return self.microbatch
 
+    @property
+    def alike(self) -> tuple[int | bool, ...]:
+        """Equal for plans whose layers do the same, but for what is recomputed and sharded."""
+        layer = self.tensor_parallel, self.context_parallel, self.expert_parallel
+        return (*layer, self.microbatch, self.sequence_parallel)
+
     def __str__(self) -> str:
         """Write the plan in a line, leaving out what it does not use."""
         words = [f"tp {self.tensor_parallel}", f"pp {self.pipeline_parallel}", f"dp {self.data_parallel}"]
@@ -75,11 +81,8 @@ class Family(NamedTuple):
 
     @property
     def alike(self) -> tuple[int | bool, ...]:
-        """Equal for families whose layers do the same, but for what is recomputed and sharded."""
-        plan = self.plans[0]
-        return (
-            plan.tensor_parallel, plan.context_parallel, plan.expert_parallel, plan.microbatch, plan.sequence_parallel
-        )  # fmt: skip
+        """As of its plans."""
+        return self.plans[0].alike
 
     def lighter(self, plan: Plan) -> tuple[Plan, Plan]:
         """Return two plans that do no more than one of the family: of all on its timeline the least, and more closely.

@@ -78,12 +78,22 @@ def kernel_times(
         If the device has no peak rate for a dtype that needs one, none of its models knows a kernel, or a file of
         measurements is not valid.
     """
-    return _times(device, tuple(kernels), full_clock)
+    known = _known(device, full_clock)
+    new = [kernel for kernel in dict.fromkeys(kernels) if kernel not in known]
+    if new:
+        known.update(zip(new, zip(*_times(device, new, full_clock=full_clock), strict=True), strict=True))
+    rows = [known[kernel] for kernel in kernels]
+    return np.array([seconds for seconds, _ in rows]), np.array([source for _, source in rows], np.int8)
 
 
-@functools.lru_cache(maxsize=1024)
-def _times(device: Device, kernels: tuple[Kernel, ...], full_clock: bool) -> tuple[Array, npt.NDArray[np.int8]]:
-    """Return what `kernel_times` does, read-only: jobs that share kernels ask for the same ones, in the same order."""
+@functools.lru_cache(maxsize=64)
+def _known(_device: Device, _full_clock: bool) -> dict[Kernel, tuple[float, int]]:
+    """Return the times and sources of all kernels that this process has timed on a device, to be added to."""
+    return {}
+
+
+def _times(device: Device, kernels: Sequence[Kernel], *, full_clock: bool) -> tuple[list[float], list[int]]:
+    """Return what `kernel_times` does, of kernels of which no two are the same."""
     models, numbers = models_of(device), {name: number for number, name in source_names().items()}
     series: dict[Key, list[int]] = {}
     for index, kernel in enumerate(kernels):
@@ -103,11 +113,10 @@ def _times(device: Device, kernels: tuple[Kernel, ...], full_clock: bool) -> tup
                 f"device {device.name!r}: none of its kernel_models ({', '.join(device.kernel_models)}) knows the time "
                 f"of {op!r} in {dtype}; add analytical, which knows every operation"
             )
+    times_s = seconds.tolist()
     if full_clock:
-        pairs = zip(kernels, seconds.tolist(), strict=True)
-        seconds = np.array([_full_clock_s(device, kernel, isolated_s) for kernel, isolated_s in pairs])
-    seconds.flags.writeable = sources.flags.writeable = False
-    return seconds, sources
+        times_s = [_full_clock_s(device, *each) for each in zip(kernels, times_s, strict=True)]
+    return times_s, sources.tolist()
 
 
 def time_without_itself(device: Device, kernel: Kernel) -> KernelTime | None:
