@@ -54,7 +54,7 @@ def model(
         changes["device"] = _name(device)
     found = import_model(path, ranks=ranks, changes=changes)
     if output is not None:
-        _write(output, found.text)
+        _write(output, found)
     if as_json:
         from scaleout.report.documents import document
 
@@ -77,13 +77,14 @@ def _name(name_or_file: str) -> str:
     return str(Path(name_or_file).absolute()) if is_path(name_or_file) else name_or_file
 
 
-def _write(output: Path, text: str) -> None:
-    from scaleout.config.writing import write_text
+def _write(output: Path, found: "Imported") -> None:
+    from scaleout.config.writing import replace_own
     from scaleout.errors import ConfigError
 
     if output.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"--output {output}: workloads are YAML files; give a name such as {output.stem}.yaml")
-    write_text(output, text)
+    (description,) = (line for line in found.text.splitlines() if line.startswith("description: "))
+    replace_own(output, found.text, mark=description)
 
 
 def _summary(found: "Imported") -> dict[str, Any]:

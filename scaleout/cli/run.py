@@ -161,10 +161,10 @@ def _give(
 def _write_next(answer: "RunAnswer", file: Path) -> None:
     """Write rows to measure, what narrows the error bars of the fastest schedule most first."""
     from scaleout.config.documents import to_json
-    from scaleout.config.writing import write_text
+    from scaleout.config.writing import replace_own
 
     best = min(answer.outcomes, key=lambda outcome: outcome.makespan_s)
     rows = best.interval.rows if best.interval is not None else []
     if not rows:
         raise ConfigError(f"--measure-next {file}: nothing of this step is left to measure that `scaleout measure` can")
-    write_text(file, "".join(f"{to_json(row, indent=None)}\n" for row in rows))
+    replace_own(file, "".join(f"{to_json(row, indent=None)}\n" for row in rows), mark='{"experiment": ')

@@ -15,6 +15,8 @@ from itertools import chain, islice
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from scaleout.config.documents import decode_json
+
 ADDRESS = "127.0.0.1"
 _MOST_BODY_BYTES = 1 << 20
 _POLICY = (
@@ -80,8 +82,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._give(400, "text/plain", b"no such question\n")
             return
         try:
-            body = json.loads(self.rfile.read(int(length)))
-        except ValueError:  # no JSON
+            body = decode_json(self.rfile.read(int(length)).decode())
+        except ValueError:  # no JSON, or beyond a limit
             body = None
         try:
             lines = iter(ask(body if isinstance(body, dict) else {}))

@@ -132,9 +132,9 @@ def locked(folder: Path, name: str) -> Iterator[None]:
         if _is_same(path, descriptor):
             break
         os.close(descriptor)  # whoever held it has removed it meanwhile
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"{os.getpid()}\n".encode())
     try:
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
         yield
     finally:
         path.unlink(missing_ok=True)

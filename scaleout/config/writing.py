@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from scaleout.config.checkpoint import locked
-from scaleout.config.documents import read_json, to_json
+from scaleout.config.documents import check_regular, is_file, read_json, read_text, to_json
 from scaleout.errors import ConfigError
 
 RECORD = ".scaleout-output"
@@ -35,11 +35,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     Raises
     ------
     OSError
-        If it cannot be written, with the path that was asked for.
+        If it cannot be written, with the path that was asked for; a pipe or a device is left alone.
     """
     target = Path(os.path.realpath(path))  # as `open` does, write through a link rather than replace it
     unfinished = target.parent / f".{os.urandom(8).hex()}.unfinished"
     try:
+        with contextlib.suppress(FileNotFoundError):
+            check_regular(target)
         with unfinished.open("xb", buffering=1 << 20) as file:
             yield file
             file.flush()
@@ -63,6 +65,19 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a file of text in UTF-8 whole; see `replacing`."""
     write_bytes(path, text.encode("utf-8", errors="surrogateescape"))
+
+
+def replace_own(path: Path, text: str, *, mark: str) -> None:
+    """Write a file of text whole, in the place of none or of one of ours, which holds the text `mark`.
+
+    Raises
+    ------
+    ConfigError
+        If another file is there, which stays.
+    """
+    if is_file(path) and mark not in read_text(path):
+        raise ConfigError(f"{path}: there is another file, which this would replace; move it, or give another name")
+    write_text(path, text)
 
 
 def write_json(path: Path, value: object, *, indent: int | None = 2) -> None:

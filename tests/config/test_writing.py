@@ -13,7 +13,7 @@ from contextlib import suppress
 import pytest
 
 from scaleout.config import writing
-from scaleout.config.writing import RECORD, check_writable, into, replacing, write_bytes, write_json
+from scaleout.config.writing import RECORD, check_writable, into, replace_own, replacing, write_bytes, write_json
 from scaleout.errors import ConfigError
 
 SMALL = 1 << 16
@@ -287,3 +287,22 @@ def test_a_disk_of_little_room(scaleout, tmp_path, verb):
             check_writable(disk / "new")
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("content", ["of the user", ""])
+def test_only_a_file_of_ours_is_replaced(tmp_path, content):
+    file = tmp_path / "next.jsonl"
+    replace_own(file, "ours: 1\n", mark="ours: ")
+    replace_own(file, "ours: 2\n", mark="ours: ")
+    assert file.read_text() == "ours: 2\n"
+    file.write_text(content)
+    with pytest.raises(ConfigError, match="there is another file, which this would replace"):
+        replace_own(file, "ours: 3\n", mark="ours: ")
+    assert file.read_text() == content
+
+
+def test_a_pipe_is_left_alone(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="pipe or a device"):
+        write_bytes(tmp_path / "pipe", b"x")
+    assert (tmp_path / "pipe").is_fifo()

@@ -362,11 +362,15 @@ def test_the_page_names_the_limits():
     from pathlib import Path
 
     from scaleout import errors
+    from scaleout.api import views
     from scaleout.cli import collective
     from scaleout.config import documents, library, units, yaml_files
     from scaleout.interop.chakra import framing
     from scaleout.interop.pytorch import communication, files, kineto
+    from scaleout.network.collectives import disjoint_rings
+    from scaleout.network.routes import routing
     from scaleout.study.edits import recorded, repeats
+    from scaleout.study.sweep import shards
     from scaleout.workloads.families import training
 
     page = Path(__file__).parents[2].joinpath("docs/threat-model.md").read_text()
@@ -385,7 +389,9 @@ def test_the_page_names_the_limits():
         f"call one another | {kineto._MOST_CALLERS} |", f"for each | {communication.MOST_NAMED:,} |",
         f"divides by | {recorded._MOST_TIMES:,} |", f"after an edit | {repeats.MOST_NODES:,} |",
         f"`like` | {library._LONGEST_CHAIN} |", f"to {framing._MOST_TIMES} times its size",
-        f"collective` | {collective._MOST_SIZES:,} |",
+        f"collective` | {collective._MOST_SIZES:,} |", f"along a dimension | {routing._MOST_CROSSED:,} |",
+        f"hops multiplied | {routing._MOST_COMPARED:,} |", f"are searched | {disjoint_rings._MOST_MEMBERS:,} |",
+        f"a shard of it | {views._MOST_VALUES:,}, and {shards._MOST_VALUES:,} |",
         f"a message | {errors._MOST_LINES} lines of {errors._LONGEST_LINE:,} characters",
     ):  # fmt: skip
         assert limit in table, limit

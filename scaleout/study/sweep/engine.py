@@ -24,11 +24,13 @@ from scaleout.study.sweep.columns import BEFORE
 from scaleout.study.sweep.execution import Pool
 from scaleout.study.sweep.expressions import Expression
 from scaleout.study.sweep.grid import Inputs
-from scaleout.study.sweep.shards import known_keys, read_shards, write_shard
+from scaleout.study.sweep.shards import FOLDER, known_keys, read_shards, write_shard
 from scaleout.study.sweep.study import ASKS_FROM, Study, load_study, study_of
 from scaleout.study.sweep.table import table_of_cases
 from scaleout.study.sweep.worker import Chunk, Row
 
+_FILES = ("cases.parquet", "cases.csv", "report.html")
+"""Of a study's results, those of which another tool may have some."""
 _OWNER = ".study"
 """Of an output folder, the name of its study."""
 CHUNK_S = 5.0
@@ -199,7 +201,7 @@ def _lock(stack: ExitStack, directory: Path, how: Execution) -> None:
 
 
 def _own(directory: Path, study: Study) -> None:
-    """Refuse the folder of another study, whose table this one would replace."""
+    """Refuse the folder of another study, whose table this one would replace, and foreign files of its names."""
     path = directory / _OWNER
     name = path.read_text(encoding="utf-8", errors="surrogateescape").strip() if path.exists() else ""
     if name and name != study.name:
@@ -207,6 +209,9 @@ def _own(directory: Path, study: Study) -> None:
             f"{directory} has the results of study {shown(name)}; give another --output, or delete {path} to put those "
             f"of {shown(study.name)} in their place"
         )
+    there = [] if name or (directory / FOLDER).is_dir() else [each for each in _FILES if (directory / each).exists()]
+    if there:
+        raise ConfigError(f"{directory / there[0]}: is no file of a study; move it, or give another --output")
     if not name:
         write_text(path, f"{study.name}\n")
 
