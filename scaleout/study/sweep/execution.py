@@ -155,10 +155,10 @@ class OnDask:
                 done = first_of(list(self._running), timeout=_LOOK_S, return_when=FIRST_COMPLETED).done
             for future in done:
                 chunk, number = self._running.pop(future)
-                with _told():
-                    was_killed = isinstance(future.exception(), KilledWorker)
-                    found += [] if was_killed else [future.result()]
-                if was_killed:
+                try:
+                    with _told():
+                        found.append(future.result())
+                except KilledWorker:  # or what kept the rows of a chunk that was done, and all that ran it again
                     self._try(chunk, number + 1)
         self.workers = self._count()
         return found
