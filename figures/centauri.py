@@ -113,7 +113,7 @@ def figure_12(axes: Axes) -> None:
             f"{speedup:.2f} times as fast as Centauri's own parts one after another; the bound of that is {bound:.2f}",
             loc="left", fontsize=8,
         )  # fmt: skip
-    panel.set_xlabel("time (ms)")
+    panel.set_xlabel("time [ms]")
     handles = [Patch(color=COMPUTE, label="forward"), Patch(color=SERIES[4], label="backward")]
     handles += [Patch(color=SERIES[1], label="gathers"), Patch(color=SERIES[3], label="reductions")]
     handles += [Patch(color=IDLE, label="optimizer")]

@@ -81,7 +81,7 @@ def figure_4(axes: Axes) -> None:
     }
     bars(axes, labels, shares)
     published(axes, {"largest, training": 34, "largest, prompt": 43, "largest of large models": 46})
-    axes.set_ylabel("time in reduce-scatter\nand all-gather (%)")
+    axes.set_ylabel("time in reduce-scatter\nand all-gather [%]")
 
 
 def figure_6(axes: Axes) -> None:
@@ -135,7 +135,7 @@ def figure_15(axes: Axes) -> None:
         bottom += shares
     axes.set_xticks(range(len(rows)), names_of(rows), fontsize=6)
     axes.legend(frameon=False, fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.12))
-    axes.set_ylabel("share of the sub-layer's time (%)")
+    axes.set_ylabel("share of the sub-layer's time [%]")
 
 
 def figure_16(axes: Axes) -> None:

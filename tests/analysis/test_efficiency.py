@@ -228,7 +228,7 @@ def test_run_prints_and_draws_a_transformers_step(scaleout, tmp_path):
     assert f"{tmp_path / 'pipeline.png'}  which micro-batch each rank works on" in out
     results = json.loads((tmp_path / "summary.json").read_text())
     assert results["memory"]["fits"]
-    assert {"tokens_per_s", "mfu", "hfu", "bubble", "exposed_s"} <= results["results"][0].keys()
+    assert {"tokens_per_s", "mfu", "hfu", "bubble", "exposed_by_axis_s"} <= results["results"][0].keys()
 
 
 @given(st.lists(st.floats(1, 1e12), min_size=1, max_size=70))

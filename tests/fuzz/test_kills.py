@@ -143,7 +143,7 @@ def left_of(process):
 
 def foreign(folder):
     """Put files of somebody else into a folder, with names much like ours; return what they hold."""
-    names = ("notes.txt", "plans.jsonl.bak", ".scaleout-outputs", "kernels.json", "cases.csv", "unfinished")
+    names = ("notes.txt", "plans.jsonl.bak", ".scaleout-outputs", "kernels.json", "cases.csv.bak", "unfinished")
     held = {folder / name: os.urandom(64) for name in names}
     for path, content in held.items():
         path.write_bytes(content)
