@@ -167,7 +167,7 @@ def report(case: Case, *, folded: bool) -> str:
 def load_compiled() -> None:
     """Run a small case message by message, so that what numba has compiled is loaded, or compiled."""
     traffic = SharedTraffic(links_of(load_topology("ring-128")), BY_MESSAGE)
-    traffic.start(0, Transfer(demand_of_message(traffic.links, 0, 1), SIZE_BYTES), 0.0, 0.0)
+    traffic.start(0, Transfer(demand_of_message(traffic.links, 0, 1), SIZE_BYTES), 0.0)
     traffic.advance()
 
 

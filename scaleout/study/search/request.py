@@ -1,6 +1,5 @@
 """What a search is for: the names and texts of a user to a checked `SearchRequest`."""
 
-import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
@@ -121,7 +120,7 @@ def request_of(
         Keys of the workload to change. Those that a plan chooses are held fixed.
     **wanted
         `batch`, `memory_bytes`, `top`, `schedules`, `simulations` and `options` of `SearchRequest`, where None stands
-        for the default: as many sequences a rank as in the workload, the device's memory. With `stated`,
+        for the default: the workload's batch over all replicas, the device's memory. With `stated`,
         keywords of `options_for`, the options are what that makes of them. Blocks know no other network,
         placement or algorithm than the default. And `num_ranks`, which must be the topology's: a part of a topology is
         another topology.
@@ -146,7 +145,7 @@ def request_of(
             f"{counted(topology.num_ranks, 'rank')}; give a topology of "
             f"{counted(num_ranks, 'rank')}, as the links of a part of one are not known"
         )
-    chosen.setdefault("batch", math.ceil(base.batch_per_replica * base.data_parallel * num_ranks / base.num_ranks))
+    chosen.setdefault("batch", base.batch_per_replica * base.data_parallel)
     if chosen["batch"] * base.sequence > MOST_TOKENS:
         raise ConfigError(
             f"a global batch of {chosen['batch']:,} sequences of {base.sequence:,} tokens is more than the "
