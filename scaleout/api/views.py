@@ -161,6 +161,10 @@ def _study(folder: Path) -> Output:
     columns = list(cases.columns)
     inputs = columns[columns.index("timeline") + 1 : columns.index("ranks")]
     ran = cases[cases["status"] == "ok"].sort_values("makespan_s", kind="stable").head(_MOST_JOBS)
+    if len(ran) and ran["makespan_s"].dtype.kind not in "fi":
+        raise ConfigError(
+            f"{folder / 'cases.parquet'}: its column 'makespan_s' holds what is no number; run the study again"
+        )
     varied = [name for name in inputs if cases[name].nunique() > 1]
     shown = [name for name in ("case", *varied, *COLUMNS, "status", "message", "run") if name in columns]
     known = cases[shown].astype(object).where(cases[shown].notna(), None)
