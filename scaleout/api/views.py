@@ -161,10 +161,6 @@ def _study(folder: Path) -> Output:
     columns = list(cases.columns)
     inputs = columns[columns.index("timeline") + 1 : columns.index("ranks")]
     ran = cases[cases["status"] == "ok"].sort_values("makespan_s", kind="stable").head(_MOST_JOBS)
-    if len(ran) and ran["makespan_s"].dtype.kind not in "fi":
-        raise ConfigError(
-            f"{folder / 'cases.parquet'}: its column 'makespan_s' holds what is no number; run the study again"
-        )
     varied = [name for name in inputs if cases[name].nunique() > 1]
     shown = [name for name in ("case", *varied, *COLUMNS, "status", "message", "run") if name in columns]
     known = cases[shown].astype(object).where(cases[shown].notna(), None)
@@ -206,6 +202,9 @@ def _cases(file: Path) -> "pd.DataFrame":
     known = {"case", "status", "makespan_s", "timeline", "ranks"} <= {*names} and len({*names}) == len(names)
     if not known or names.index("timeline") > names.index("ranks"):
         raise ConfigError(damaged % "it has other columns")
+    times_s = found.loc[found["status"] == "ok", "makespan_s"]
+    if len(times_s) and times_s.dtype.kind not in "fi":
+        raise ConfigError(damaged % "a makespan_s in it is no number")
     return found
 
 

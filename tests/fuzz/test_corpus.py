@@ -8,6 +8,7 @@ checkpoint logs are in `study/test_search.py` and `validation/test_measure.py`.
 """
 
 import gzip
+import io
 import json
 import tracemalloc
 
@@ -258,6 +259,13 @@ def rows(**changes):
     return {"rows.jsonl": as_json(tree(seed | changes)).encode(), **H200}
 
 
+def parquet_of(**row):
+    """Return the bytes of a table of one row."""
+    held = io.BytesIO()
+    pq.write_table(pa.table({name: [value] for name, value in row.items()}), held)
+    return held.getvalue()
+
+
 FILES = {
     "a trace of zeros, zipped": ("trace", {"w.0.et": gzip.compress(bytes(2**28), mtime=0)}, "100 times its size"),
     "a trace of empty nodes": ("trace", {"w.0.et": bytes(2**20)}, "empty"),
@@ -293,6 +301,8 @@ FILES = {
     "a list of numbers as a schedule": ("output", {
         "summary.json": b'{"command": "run", "inputs": {"workload": "dlrm-128", "schedule": 5}}'}, "inputs say 5"),
     "no table": ("output", {"cases.parquet": b"PAR1"}, "is no table of a study"),
+    "a text as a step of a study": ("output", {"cases.parquet": parquet_of(
+        case=1, status="ok", makespan_s="1 s", timeline="", ranks=8)}, "a makespan_s in it is no number"),
 }  # fmt: skip
 """Kind of input, files, and what is said."""
 
