@@ -123,6 +123,9 @@ class ExecutionGraph:
     def __len__(self) -> int:
         return len(self.names)
 
+    def __repr__(self) -> str:
+        return f"<graph of {len(self):,} nodes>"
+
     def dependencies_of(self, node: int) -> Ints:
         """Return the nodes that a node waits for."""
         return self.dependencies[self.dependency_offsets[node] : self.dependency_offsets[node + 1]]

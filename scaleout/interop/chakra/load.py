@@ -379,7 +379,7 @@ def _graph(
     columns["group"] = np.array([*family_of_group, NONE])[group_of]
     columns["peer"] = np.where(further == NONE, file.peer_of, further)[order]
     reader = file.reader
-    columns["kernel"], kernels = _kernels(columns, reader.kinds)
+    columns["kernel"], kernels = _kernels(columns, reader.kinds, share)
     columns["phase"], phases = _by_first_use(columns["phase"])
     return ExecutionGraph(
         names=share.names(file.names[order], reader.names),
@@ -391,7 +391,7 @@ def _graph(
     )
 
 
-def _kernels(columns: Mapping[str, Any], kinds: Sequence[Kernel]) -> tuple[Ints, KernelColumns]:
+def _kernels(columns: Mapping[str, Any], kinds: Sequence[Kernel], share: _Columns) -> tuple[Ints, KernelColumns]:
     """Number the kernels of nodes, (N,), by first use, given the kind of each; return them too.
 
     Nodes tell the counts of a kernel; recorded kernels have theirs, and communication that was recorded has none.
@@ -412,9 +412,9 @@ def _kernels(columns: Mapping[str, Any], kinds: Sequence[Kernel]) -> tuple[Ints,
     by_use = np.argsort(firsts)
     numbers = np.full(len(columns["kernel"]), NONE)
     numbers[nodes[order]] = np.argsort(by_use)[np.cumsum(begins) - 1]
-    kind, *counts = rows[:, firsts[by_use]]
+    kind, *counts = (row[firsts[by_use]] for row in rows)
     kind, used = _by_first_use(kind)
-    return numbers, KernelColumns([kinds[number] for number in used], kind, *counts)
+    return numbers, KernelColumns([kinds[number] for number in used], share(kind), *map(share, counts))
 
 
 def _in_order(file: _File) -> tuple[Any, Ints, Ints]:
