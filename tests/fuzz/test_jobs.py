@@ -130,8 +130,10 @@ def test_laws_over_random_jobs():
         for words in told if JOBS else ():
             print(words, job, under, more, sep="\n", flush=True)  # noqa: T201 - pytest -s
 
-    check()
-    print(f"{len(held):,} jobs, of which {held.count(False)} break a law")  # noqa: T201 - pytest -s
+    try:
+        check()
+    finally:
+        print(f"{len(held):,} jobs, of which {held.count(False)} break a law")  # noqa: T201 - pytest -s
     assert not found, "\n\n".join(found)
 
 
