@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from answer_inputs import answers, read_answer
 from command_lines import command_case, option_case, read_option
 from judge import Case
 from log_inputs import (
@@ -99,6 +100,7 @@ KINDS = {
     "output": Kind(outputs, read_output, 3),
     "question": Kind(questions, read_question, 1),
     "call": Kind(calls, read_call, 2),
+    "answer": Kind(answers, read_answer, 1),
     "measured rows": Kind(lambda random: Case("measured rows", measured_files(random)), read_measured, 3),
     "search log": Kind(lambda random: Case("search log", {FILE: search_log(random)}), read_search_log, 4),
     "measure log": Kind(measure_log, read_measure_log, 2),

@@ -1,7 +1,6 @@
 """Requests to `scaleout view` of an output, changed: headers, token, body; and the output itself."""
 
 import io
-import json
 import threading
 from functools import cache
 from pathlib import Path
@@ -21,7 +20,8 @@ from scaleout.report.pages.view import parts_of
 _BODIES = {
     "simulate": [{"job": 0, "changes": {}}, {"job": 1, "changes": {"schedule": 2, "network model": 1}},
                  {"job": 0, "changes": {"bandwidth.0": 3, "latency.0": 1, "set.global_batch": 1}}],
-    "timeline": [{"of": 0, "window": [0.0, 1e-4], "processes": ["baseline"]}, {"of": 0, "window": None, "processes": []}],
+    "timeline": [{"of": 0, "window": [0.0, 1e-4], "processes": ["baseline"]},
+                 {"of": 0, "window": None, "processes": []}],
     "controls": [{"job": 0}, {"job": 1}],
 }  # fmt: skip
 """What the page's scripts ask."""
@@ -83,7 +83,10 @@ def _server():
 def read_question(case):
     """Have an output that is opened answer a request, as the server of `view` does."""
     asked, server, fell = _Questions(open_output(Path())), _server(), []
-    server.page, server.asks = lambda nonce: str(parts_of(asked._output.page)), asked.asks  # without the scripts of Vega
+    server.page, server.asks = (
+        lambda nonce: str(parts_of(asked._output.page)),
+        asked.asks,
+    )  # without the scripts of Vega
     request = case.files["request"].replace(_TOKEN, server.token.encode())
     connection = _Connection(request.replace(_PORT, str(server.server_port).encode()))
     before, threading.excepthook = threading.excepthook, fell.append

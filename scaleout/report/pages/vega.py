@@ -1,15 +1,17 @@
 """Scripts of Vega, from an engine of JavaScript that reserves 64 GiB of addresses, whatever memory it then takes.
 
-With fewer it ends the process, so that the limit is asked first.
+With fewer, or without files of its own, it ends the process, so that the limits are asked first.
 """
 
 from scaleout.errors import ConfigError
 
 _ADDRESSES_BYTES = 70 * 10**9
 """Of a process that has drawn a chart; seen are 67.4e9 with vl-convert 1.9 on Linux."""
+_FILES = 64
+"""Open at the same time; seen are 20."""
 
 
-def check_addresses(instead: str) -> None:
+def check_limits(instead: str) -> None:
     """Raise `ConfigError` where a process may not reserve what the engine takes; `instead` says how to do without."""
     try:
         import resource  # noqa: PLC0415 - Windows has none
@@ -20,6 +22,12 @@ def check_addresses(instead: str) -> None:
         raise ConfigError(
             f"a page for the browser is made by an engine that reserves {_ADDRESSES_BYTES / 1e9:.0f} GB of addresses, "
             f"not of memory, and this process may have {most / 1e9:.3g} GB; raise `ulimit -v`, or {instead}"
+        )
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files != resource.RLIM_INFINITY and files < _FILES:
+        raise ConfigError(
+            f"a page for the browser takes up to {_FILES} open files, and this process may have {files}; raise "
+            f"`ulimit -n`, or {instead}"
         )
 
 
