@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from scaleout.cluster.device.kernel_times import analytical, interpolated, measured, transferred
+from scaleout.cluster.device.kernel_times import analytical, grouped, interpolated, measured, transferred
 from scaleout.cluster.device.kernel_times.model import Array, Calls, KernelTimeModel, Key, calls_of, first_answers
 from scaleout.cluster.device.spec import Device
 from scaleout.config.validated import nearest
@@ -27,6 +27,7 @@ MODELS: Mapping[str, KernelTimeModel] = {
     "measured": measured,
     "interpolated": interpolated,
     "transferred": transferred,
+    "grouped": grouped,
     "analytical": analytical,
 }
 """Name of a model, as in the key `kernel_models` of a device file, to the model; in the order of asking."""
@@ -187,7 +188,8 @@ def _full_clock_s(device: Device, kernel: Kernel, isolated_s: float) -> float:
     slowdown = power.slowdown(power.joules(kernel, isolated_s), isolated_s) if power and isolated_s > 0 else 1.0
     if slowdown <= 1.0:
         return isolated_s
-    shortest_s, source = isolated_s / slowdown, _source_at_full_clock(device, kernel)
+    shortest_s, kernel = isolated_s / slowdown, grouped.single(device, kernel)
+    source = _source_at_full_clock(device, kernel)
     if source is None:
         return shortest_s
     (found_s,) = interpolated.interpolated_s(device, calls_of([kernel]), source=source) / device.calibrated(kernel.op)
