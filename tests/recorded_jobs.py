@@ -8,6 +8,7 @@ from scaleout import load_device, load_workload
 from scaleout.cluster.device.annotate import time_kernels
 from scaleout.program.graph import COLLECTIVES, NONE, NodeKind, NodeRole
 from scaleout.program.operations import TimeSource, recorded
+from scaleout.simulation.clocks import at_full_clock
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.edits import Recorded
 from scaleout.study.job import Job, run
@@ -18,9 +19,12 @@ BYTES_PER_S = 100e9
 
 
 def recording_of(name, **changes):
-    """Return a workload as if recorded: kernels by shapes or bytes, collectives at one rate of what leaves a rank."""
+    """Return a workload as if recorded: kernels by shapes or bytes, collectives at one rate of what leaves a rank.
+
+    Kernels have their times at full clock, at which edits compare them.
+    """
     device = load_device("h200")
-    program = time_kernels(generate(load_workload(name, changes)), device)
+    program = at_full_clock(time_kernels(generate(load_workload(name, changes)), device), device)
 
     def as_recorded(graph):
         calls = {}

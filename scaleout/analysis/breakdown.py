@@ -240,7 +240,8 @@ def busy_times(result: Result) -> list[Busy]:
 def _operations(graph: ExecutionGraph) -> Ints:
     """Return numbers, (N,), that are equal only for nodes of the same operation."""
     is_host = (graph.kernel == NONE) & graph.has_role(NodeRole.HOST)
-    kernels = np.where(is_host, len(graph.kernels) + 1, graph.kernel - NONE)
+    kinds = graph.kind_of_kernel
+    kernels = np.where(is_host, len(graph.kernels) + 1, kinds - NONE)
     calls = graph.collective * len(NodeKind) + graph.kind + (len(NodeKind) + len(graph.kernels) + 2)
     return np.asarray(np.where(graph.kind == NodeKind.COMPUTE, kernels, calls))
 

@@ -192,7 +192,7 @@ class CollectiveAnswer(Answer):
                 why = each.supports(self.kind, group)
                 if why is None:
                     assert group.library is not None, "it can, and no library chooses"
-                    weighed = ", ".join(group.library.algorithms_for(self.kind))
+                    weighed = ", ".join(group.library.algorithms_for(self.kind, group.links))
                     why = f"can be asked for by --algorithm; auto weighs, for {group.library.name}, {weighed}"
                 found.setdefault(why, []).append(each.name)
         return found

@@ -10,6 +10,7 @@ from scaleout.api.inputs import inputs_of
 from scaleout.api.networks import Network, changes_of, load_topology, name_of
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.what_if import NetworkChanges
+from scaleout.config.arguments import checked
 from scaleout.errors import ConfigError
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.comparison import Comparison, compare
@@ -74,6 +75,7 @@ class RunAnswer(Answer):
 
         return plot_bars(self.comparison, ax)
 
+    @checked
     def write(self, folder: str | Path) -> dict[str, str]:
         """Write tables, a timeline for Perfetto and figures, as ``--output`` does; return files and what each holds."""
         from scaleout.config.writing import check_writable, into  # noqa: PLC0415

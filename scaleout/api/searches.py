@@ -15,8 +15,10 @@ from scaleout.api.inputs import changes_as_inputs, inputs_of
 from scaleout.api.networks import Network, changes_of, load_topology, name_of
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.what_if import NetworkChanges
+from scaleout.config.arguments import checked
+from scaleout.config.reading import nearest
 from scaleout.config.units import BYTES, parse
-from scaleout.errors import ConfigError, ScaleoutError
+from scaleout.errors import ConfigError, ScaleoutError, shown
 from scaleout.interop.models import import_model
 from scaleout.interop.models.plans import FORMATS, Written, write_plan
 from scaleout.simulation.options import SimulationOptions
@@ -175,14 +177,17 @@ class SearchAnswer(Answer):
             "run": run_line(inputs),
         }
 
+    @checked
     def export(self, format: str) -> Export:  # noqa: A002 - the field's word
         """Return the fastest plan that a framework can run: ``torchtitan``, ``megatron`` or ``deepspeed``.
 
         Raises
         ------
         ConfigError
-            If it can run none of those that were found; the message says why.
+            If there is no such framework, or it can run none of those that were found; the message says why.
         """
+        if format not in FORMATS:
+            raise ConfigError(f"no plan is exported as {shown(format)}; {nearest(format, FORMATS)}")
         why = ""
         for number, each in enumerate(self.plans.fastest, start=1):
             try:

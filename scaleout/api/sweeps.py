@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from scaleout.api.answer import Shown
+from scaleout.config.reading import nearest
 from scaleout.config.units import counted
+from scaleout.errors import ConfigError, shown
 from scaleout.study.sweep.engine import Execution, execute
 from scaleout.study.sweep.study import Study, load_study, study_of
 
@@ -41,11 +44,18 @@ class SweepAnswer(Shown):
     def plot(self, ax: "Axes | None" = None, *, x: str = "", y: str = "makespan_s", colour: str = "") -> "Axes":
         """Draw a result over an input: a line where the input is numbers, else bars.
 
-        `x` and `colour` are columns that vary, by default the first two that do; `y` is a result.
+        `x` and `colour` are columns that vary, by default the first two that do; `y` is a result. `ConfigError` if one
+        is no column of the table, or `y` holds no numbers.
         """
         from scaleout.report.plots.studies import plot_cases  # noqa: PLC0415 - matplotlib takes half a second
 
         varied = [name for name, values in self.study.axes.items() if len(values) > 1] or ["case"]
+        columns = [*self.cases.columns]
+        for name, known in ((x, ["", *columns]), (y, columns), (colour, ["", *columns])):
+            if not (isinstance(name, str) and name in known):
+                raise ConfigError(f"plot() knows no column {shown(name)}; {nearest(str(name), columns)}")
+        if not is_numeric_dtype(self.cases[y]):
+            raise ConfigError(f"plot(y={y!r}): that column holds no numbers; give a result such as makespan_s")
         x = x or varied[0]
         colour = colour or next((name for name in varied if name != x), "")
         return plot_cases(self.cases, (x, y, colour), self.study.numbers(x), ax)

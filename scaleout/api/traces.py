@@ -15,6 +15,7 @@ from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.what_if import NetworkChanges, change_network
 from scaleout.config import library
+from scaleout.config.arguments import checked
 from scaleout.config.units import counted
 from scaleout.errors import ConfigError, TraceError, shown
 from scaleout.interop.chakra.load import load_program
@@ -70,6 +71,8 @@ class Trace(Shown):
             If the traces are no recording, or something is edited twice; `run` says what cannot be edited.
         """
         for key, value in edits.items():
+            if not isinstance(value, str):
+                raise ConfigError(f"edit({key}=...) must be a text such as '2x', not {shown(value)}")
             if not self.is_recording:
                 raise ConfigError(
                     f"--edit {key}={value}: {self.path} is no recording of `scaleout import`; change the job that it "
@@ -79,6 +82,7 @@ class Trace(Shown):
                 raise ConfigError(f"--edit {key}={value}: {key} is edited already; give it once")
         return replace(self, edits={**self.edits, **edits})
 
+    @checked
     def run(
         self,
         *,

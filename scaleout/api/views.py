@@ -19,7 +19,7 @@ from scaleout.api.runs import RunAnswer
 from scaleout.api.traces import read_trace
 from scaleout.config.documents import is_file, parse_json, read_json, read_text
 from scaleout.config.units import format_seconds
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, ScaleoutError
 from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.report.drawing import draw
 from scaleout.report.pages.document import Cell, Table, facts_of, table_of, tables_of
@@ -56,8 +56,11 @@ class Output:
     makespans: Mapping[str, float]  # of the schedules of the file, for comparison
 
     def controls(self, job: int) -> list[Control]:
-        """What can be changed of a job."""
-        return [offered.control for offered in offered_of(self.jobs[job].inputs)]
+        """What can be changed of a job; nothing of one whose inputs are damaged, which `again` tells."""
+        try:
+            return [offered.control for offered in offered_of(self.jobs[job].inputs)]
+        except ScaleoutError:
+            return []
 
     def again(self, job: int, changes: Mapping[str, int], tell: Tell | None = None) -> Answer:
         """Simulate a job with changes: control to the place of its value. `ScaleoutError` as `scaleout.run`."""

@@ -6,19 +6,20 @@ loopback address reaches it (DNS rebinding). Nothing is kept in the browser: no 
 """
 
 import hmac
-import json
+import re
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain, islice
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
-from scaleout.config.documents import decode_json
+from scaleout.config.documents import decode_json, to_json
 
 ADDRESS = "127.0.0.1"
 _MOST_BODY_BYTES = 1 << 20
+_LENGTH = re.compile("[0-9]{1,9}")
 _POLICY = (
     "default-src 'none'; script-src 'nonce-{nonce}' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -62,10 +63,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Give the page."""
-        parts = urlsplit(self.path)
-        if not self._may(parse_qs(parts.query).get("token", [""])[0]):
+        path, _, query = self.path.partition("?")
+        if not self._may(parse_qs(query).get("token", [""])[0]):
             return
-        if parts.path != "/":
+        if path != "/":
             self._give(404, "text/plain", b"no such page\n")
             return
         nonce = secrets.token_urlsafe(16)
@@ -75,10 +76,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer a question of the page's scripts, line by line as the answer is found."""
         if not self._may(self.headers.get("X-Token", "")):
             return
-        ask = self.server.asks.get(urlsplit(self.path).path.strip("/"))
+        ask = self.server.asks.get(self.path.partition("?")[0].strip("/"))
         length = self.headers.get("Content-Length", "")
         plain = self.headers.get_content_type() == "application/json"
-        if ask is None or not plain or not length.isdecimal() or int(length) > _MOST_BODY_BYTES:
+        if ask is None or not plain or not _LENGTH.fullmatch(length) or int(length) > _MOST_BODY_BYTES:
             self._give(400, "text/plain", b"no such question\n")
             return
         try:
@@ -96,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._line(line)
 
     def _line(self, line: Mapping[str, Any]) -> None:
-        self.wfile.write(json.dumps(line).encode() + b"\n")
+        self.wfile.write(to_json(line).encode() + b"\n")
         self.wfile.flush()
 
     def _may(self, token: str) -> bool:

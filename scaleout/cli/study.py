@@ -74,9 +74,12 @@ def study(
     local.
     """
     from scaleout.report.documents import document
+    from scaleout.report.pages.vega import check_limits
     from scaleout.study.sweep.engine import Execution
     from scaleout.study.sweep.study import load_study
 
+    if not no_report:
+        check_limits("give --no-report")
     if shard is not None and cluster:
         raise ConfigError("--shard is a part for one machine, and --cluster shares all parts out; give one of them")
     asked = load_study(file)

@@ -4,6 +4,7 @@ What a verb needs is imported when it runs, so that `scaleout --help` answers at
 """
 
 import atexit
+import errno
 import gc
 import io
 import os
@@ -41,6 +42,8 @@ VERBS = {
     "strategies": ("strategies:strategies", "Compare strategies of training frameworks on one WORKLOAD."),
 }
 """Verb to its file under `scaleout.cli` with the command in it, and the first line of that command's help."""
+_LIMITS = {errno.EMFILE: "`ulimit -n`", errno.ENFILE: "the system's limit", errno.EAGAIN: "`ulimit -u`"}
+"""What the system refuses to a process that has all that it may have, and where it is allowed more."""
 
 
 @click.group(cls=LazyGroup, table=VERBS, context_settings={"help_option_names": ["-h", "--help"]})
@@ -89,6 +92,8 @@ def run_verb() -> None:
         if wants_memory(error):
             raise
         what = f"{error.filename}: cannot be read or written" if error.filename else "cannot write the output"
+        if error.errno in _LIMITS:
+            what = f"this process may have no more files, pipes or processes; raise {_LIMITS[error.errno]}"
         say(f"error: {ScaleoutError(f'{what} ({error.strerror or error})')}", err=True)
         sys.exit(2)
 

@@ -35,7 +35,9 @@ def view(path: Path, topology: str | None, port: int, no_browser: bool) -> None:
     --no-browser --port 8000.
     """
     from scaleout.api.views import open_output
+    from scaleout.report.pages.vega import check_limits
 
+    check_limits("read the files without a browser")
     questions = _Questions(open_output(path, topology=topology))
     try:
         server = Server(port, questions.page, questions.asks)

@@ -3,8 +3,8 @@
 Python does not look at annotations: a text given for a list, or NaN for a factor, would fail far from where it was
 given, or not at all. `checked` has pydantic look at them, as it does at the keys of a file: numbers are finite, whole
 where they count, and no text or truth value; scalars and arrays of NumPy are taken as Python's numbers and lists.
-Functions that are called from within are not checked again: `scaleout` checks the names that it offers. What a value
-of the right type may be, such as a rank of a topology, is the functions' own to say.
+Functions that are called from within are not checked again: `scaleout` checks the names that it offers, and answers
+their methods. What a value of the right type may be, such as a rank of a topology, is the functions' own to say.
 """
 
 import functools
@@ -101,7 +101,8 @@ def _validated(owner: Callable[..., Any], given: Mapping[str, Any]) -> dict[str,
 def _model(owner: Callable[..., Any]) -> type[_Arguments]:
     """Return the model of a function's arguments, or of a dataclass's fields; keywords of any name are not in it."""
     hints = get_type_hints(owner, include_extras=True)
-    named = [each for each in inspect.signature(owner).parameters.values() if each.kind < each.VAR_KEYWORD]
+    parameters = inspect.signature(owner).parameters.values()
+    named = [each for each in parameters if each.kind < each.VAR_KEYWORD and each.name != "self"]
     taken: dict[str, Any] = {each.name: (_taken(hints[each.name])[0], None) for each in named}
     return create_model(owner.__name__, __base__=_Arguments, **taken)
 

@@ -160,5 +160,5 @@ def in_order(graph: ExecutionGraph, order: Ints) -> ExecutionGraph:
     )
 
 
-def _renumbered(values: tuple[Any, ...], numbers: dict[Any, int]) -> Ints:
+def _renumbered(values: Sequence[Any], numbers: dict[Any, int]) -> Ints:
     return np.array([*(numbers.setdefault(value, len(numbers)) for value in values), NONE], np.int64)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from scaleout.config.reading import nearest
 from scaleout.errors import GraphError
+from scaleout.program.calls import KernelColumns, columns_of
 from scaleout.program.operations import RECORDED, Kernel, TimeSource
 
 Ints = npt.NDArray[np.int64]
@@ -109,7 +110,7 @@ class ExecutionGraph:
     layer: Annotated[Ints, NONE]  # number of the model's layer that the node belongs to, `HEAD`, or `NONE`
     dependency_offsets: Ints  # (N + 1,)
     dependencies: Ints  # (E,), compressed sparse rows of indices of earlier nodes
-    kernels: tuple[Kernel, ...] = ()
+    kernels: tuple[Kernel, ...] | KernelColumns = ()
     phases: tuple[str, ...] = ("",)
 
     def __post_init__(self) -> None:
@@ -121,6 +122,9 @@ class ExecutionGraph:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def __repr__(self) -> str:
+        return f"<graph of {len(self):,} nodes>"
 
     def dependencies_of(self, node: int) -> Ints:
         """Return the nodes that a node waits for."""
@@ -138,6 +142,11 @@ class ExecutionGraph:
         users = waiting[np.argsort(self.dependencies, kind="stable")]
         ends = np.cumsum(np.bincount(self.dependencies, minlength=len(self)))
         return (0, *ends.tolist()), tuple(users.tolist())
+
+    @property
+    def kind_of_kernel(self) -> Ints:
+        """The kernel of each node but for its FLOPs and bytes, shape (N,): index into kinds, or `NONE`."""
+        return np.append(columns_of(self.kernels).kind, NONE)[self.kernel]
 
     def has_role(self, roles: int) -> Bools:
         """Return whether each node has any of some roles, combined by ``|``; shape (N,)."""

@@ -16,6 +16,7 @@ from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.sections import Power
 from scaleout.cluster.device.spec import Device
 from scaleout.network.collectives import BUS_FACTORS
+from scaleout.program.calls import columns_of
 from scaleout.program.graph import NONE, ExecutionGraph, Floats, NodeKind
 from scaleout.program.program import Program
 from scaleout.simulation.options import check_clocks
@@ -48,7 +49,7 @@ def at_full_clock(program: Program, device: Device) -> Program:
 def _cooled(graph: ExecutionGraph, device: Device) -> ExecutionGraph:
     kernels = (graph.kind == NodeKind.COMPUTE) & (graph.kernel != NONE)
     used = np.unique(graph.kernel[kernels])
-    calls = [graph.kernels[index] for index in used]
+    calls = columns_of(graph.kernels)[used]
     shares = np.ones(len(graph.kernels))
     shares[used] = kernel_times(device, calls, full_clock=True)[0] / kernel_times(device, calls)[0]
     duration_s = graph.duration_s.copy()
@@ -90,7 +91,9 @@ def _at_limit(program: Program, device: Device, *, mean_over_s: float, at_limit_
 
 def _joules(graph: ExecutionGraph, power: Power) -> Floats:
     """Energy of each node's kernel at full clock, shape (N,)."""
-    of_flops = np.array([power.flop_joules(kernel) for kernel in graph.kernels] + [None], np.float64)[graph.kernel]
+    calls = columns_of(graph.kernels)
+    of_kind = np.array([power.joules_per_flop(call) for call in calls.kinds], np.float64)
+    of_flops = np.append(of_kind[calls.kind] * calls.flops, np.nan)[graph.kernel]
     joules = np.where(np.isnan(of_flops), power.other_w * graph.duration_s, of_flops)  # `NONE` is the last entry
     return np.where((graph.kind == NodeKind.COMPUTE) & (graph.kernel != NONE), joules, 0.0)
 

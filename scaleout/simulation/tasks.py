@@ -13,6 +13,7 @@ import numpy as np
 from scaleout.cluster.topology.communication_library import ResourceUse
 from scaleout.errors import GraphError
 from scaleout.network.alpha_beta.cost import CollectiveCost
+from scaleout.program.calls import columns_of
 from scaleout.program.graph import NONE, Bools, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
 from scaleout.program.operations import Kernel
 from scaleout.simulation.columns import NOTHING_SHARED, Indices, Sharing, Tasks, narrow, offsets_of
@@ -196,8 +197,8 @@ def _share_devices(
     )
 
 
-_Kinds = dict[tuple[int, float], tuple[int, Kernel | None]]
-"""Kernels, by identity, and their isolated times, to the number of the two and the kernel."""
+_Kinds = dict[tuple[int, int, int, float], tuple[int, Kernel | None]]
+"""Kernels, by identity but for their counts, and their isolated times, to the number of the two and the kernel."""
 
 
 def _kinds_of(graph: ExecutionGraph, nodes: Ints, kinds: _Kinds) -> tuple[Ints, Ints]:
@@ -205,10 +206,13 @@ def _kinds_of(graph: ExecutionGraph, nodes: Ints, kinds: _Kinds) -> tuple[Ints, 
     calls, times_s = graph.kernel[nodes], graph.duration_s[nodes]
     is_new = np.ones(len(nodes), bool)
     is_new[1:] = (calls[1:] != calls[:-1]) | (times_s[1:] != times_s[:-1])
-    entries, numbers = (*graph.kernels, None), []  # `NONE` is the last entry
+    columns, numbers = columns_of(graph.kernels), []
+    keys = [(id(columns.kinds[kind]), *counts) for kind, *counts in zip(*columns.rows(), strict=True)] + [(0, 0, 0)]
     for call, duration_s in zip(calls[is_new].tolist(), times_s[is_new].tolist(), strict=True):
-        kernel = entries[call]
-        numbers.append(kinds.setdefault((id(kernel), duration_s), (len(kinds), kernel))[0])
+        key = (*keys[call], duration_s)  # `NONE` is the last one
+        if key not in kinds:
+            kinds[key] = len(kinds), None if call == NONE else columns[call]
+        numbers.append(kinds[key][0])
     kind_of = np.full(len(graph), NONE)
     kind_of[nodes] = np.array(numbers, np.int64)[np.cumsum(is_new) - 1]
     found = np.flatnonzero(kind_of != NONE)
@@ -239,7 +243,7 @@ def _share_kernels(laid: _Laid, first: int) -> tuple[list[tuple[Kernel | None, f
     laid.instance_of[tasks] = instance
     laid.duration_s[tasks] = laid.occupancy_s[tasks] = np.nan
     issue_s = laid.folded.column("issue_s")[tasks]
-    named = [(kernel, duration_s) for (_, duration_s), (_, kernel) in kinds.items()]
+    named = [(kernel, duration_s) for (*_, duration_s), (_, kernel) in kinds.items()]
     return named, instance, np.repeat(np.arange(len(sizes)), sizes), np.concatenate(kinds_of), issue_s
 
 

@@ -100,8 +100,8 @@ def errors(job, chosen, path):
 
 def check(found):
     told = {" ".join(key): f"{error:+.1%}" for key, error in found.items()}
-    assert fmean(map(abs, found.values())) <= 0.05, told
-    assert max(map(abs, found.values())) <= 0.12, told
+    assert fmean(map(abs, found.values())) <= 0.025, told
+    assert max(map(abs, found.values())) <= 0.05, told
 
 
 @pytest.mark.parametrize("name", ["dlrm-base", "tp-base"])

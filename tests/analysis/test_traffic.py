@@ -37,7 +37,8 @@ def test_the_closed_form_and_links_agree(workload, topology, h200):
 
 def test_an_all_reduce_on_a_ring_by_hand(h200):
     """A ring of p ranks carries 2 (p - 1) / p of the bytes over every link; DDP of 128 ranks does nothing else."""
-    work, network = load_workload("llama-3-8b", {"data_parallel": 128, "layers": 2}), load_topology("ring-128")
+    work = load_workload("llama-3-8b", {"data_parallel": 128, "layers": 2, "zero": 0})
+    network = load_topology("ring-128")
     options = SimulationOptions(algorithms={"all_reduce": "ring"})
     result = run(Job(work, h200, network, "baseline", options)).result
     (line,) = result.timelines

@@ -1,6 +1,7 @@
 """Answers in Python: the document is what the command line prints, the table its rows, and the picture is drawn."""
 
 import json
+import re
 
 import matplotlib.pyplot as plt
 import networkx as nx
@@ -111,6 +112,24 @@ def test_an_answer_shows_itself(kind, answers):
     own = answer.plot()
     assert own is not axes
     plt.close("all")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda found: found["run"].plot(5), "draws on axes of matplotlib, not on 5"),
+        (lambda found: found["sweep"].plot(x="x"), "knows no column 'x'"),
+        (lambda found: found["sweep"].plot(y=""), "knows no column ''"),
+        (lambda found: found["sweep"].plot(y="schedule"), "holds no numbers"),
+        (lambda found: found["sweep"].plot(colour=["schedule"]), "knows no column"),
+        (lambda found: found["run"].write(None), "must be a text, or a path, not None"),
+        (lambda found: found["search"].export("x"), "no plan is exported as 'x'"),
+        (lambda found: found["search"].export({}), "must be a text, not {}"),
+    ],
+)
+def test_nonsense_is_told(answers, call, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        call(answers)
 
 
 def test_columns_are_the_names_of_the_document(answers):

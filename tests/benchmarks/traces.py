@@ -4,14 +4,15 @@
 
 GPT-3 on 128 GPUs (tensor 8, pipeline 16), written to Chakra in a temporary folder: 1.0 million nodes in 337 MB; beside
 the generated job. Then sets of as many files and nodes as issues of others name, of several roles whose kernels all
-take other times; sets as other tools write them, without our attributes, of nodes that differ on every rank; and a host
-execution trace of 30,000 nodes.
+take other times; sets as other tools write them, without our attributes, of nodes whose times differ on every rank, and
+of nodes whose FLOPs and bytes differ too; and a host execution trace of 30,000 nodes.
 """
 
 import os
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -74,11 +75,12 @@ def write_set(ranks: int, nodes: int, roles: int, folder: str) -> None:
     save_program(Program("job", tuple(graphs), role_of_rank, (world,)), folder, name="job", facts={})
 
 
-def write_plain_set(ranks: int, nodes: int, folder: str) -> None:
-    """Write traces as other tools do: kernels that take other times on every rank, and all-reduces."""
+def write_plain_set(ranks: int, nodes: int, folder: str, *, counts: bool) -> None:
+    """Write traces as other tools do: all-reduces, and kernels that all differ in time, and, if so, in counts."""
     cpu, kind = schema.attribute("is_cpu_op", "bool_val", False), schema.attribute("comm_type", "int64_val", 0)
     for rank in range(ranks):
         numbers = np.random.default_rng(rank).integers(5, 500_000, nodes).tolist()
+        work = np.random.default_rng((rank, 1)).integers(10**6, 10**12, (nodes, 2)).tolist() if counts else []
         written = []
         for node, number in enumerate(numbers):
             message = schema.Node(id=node, name=f"node_{node // 40}", data_deps=range(node)[-1:], attr=[cpu])
@@ -87,6 +89,8 @@ def write_plain_set(ranks: int, nodes: int, folder: str) -> None:
                 message.attr.extend([kind, schema.attribute("comm_size", "int64_val", 4096 * node)])
             else:
                 message.type, message.duration_micros = NodeType.COMP_NODE, number
+                for name, count in zip(("num_ops", "tensor_size"), work[node], strict=True) if counts else ():
+                    message.attr.append(schema.attribute(name, "int64_val", count))
             written.append(message)
         write(f"{folder}/job.{rank}.et", schema.GlobalMetadata(version="0.0.4"), written)
 
@@ -99,20 +103,19 @@ def main() -> None:
             show(label, (min(seconds), max(megabytes)))
     load = "import sys; from scaleout.interop.chakra.load import load_program; load_program(sys.argv[1])"
     for ranks, nodes, roles, topology in _SETS:
-        with tempfile.TemporaryDirectory() as folder:
-            writer = get_context("spawn").Process(target=write_set, args=(ranks, nodes, roles, folder))
-            writer.start()  # a process started by this one would count the memory that writing took
-            writer.join()
-            show(f"{ranks} x {nodes:,} nodes of {roles} roles, loaded", process("-c", load, folder))
-            run = scaleout("run", "--trace", folder, "--topology", topology, "--schedule", "baseline", "--json")
-            show(f"{ranks} x {nodes:,} nodes of {roles} roles, run", run)
-        with tempfile.TemporaryDirectory() as folder:
-            writer = get_context("spawn").Process(target=write_plain_set, args=(ranks, nodes, folder))
-            writer.start()
-            writer.join()
-            show(f"{ranks} x {nodes:,} plain nodes that all differ, loaded", process("-c", load, folder))
-            run = scaleout("run", "--trace", folder, "--topology", topology, "--schedule", "baseline", "--json")
-            show(f"{ranks} x {nodes:,} plain nodes that all differ, run", run)
+        kinds = {
+            f"of {roles} roles": partial(write_set, ranks, nodes, roles),
+            "plain nodes whose times differ": partial(write_plain_set, ranks, nodes, counts=False),
+            "plain nodes whose times, FLOPs and bytes differ": partial(write_plain_set, ranks, nodes, counts=True),
+        }
+        for kind, write_files in kinds.items():
+            with tempfile.TemporaryDirectory() as folder:
+                writer = get_context("spawn").Process(target=write_files, args=(folder,))
+                writer.start()  # a process started by this one would count the memory that writing took
+                writer.join()
+                show(f"{ranks} x {nodes:,}, {kind}, loaded", process("-c", load, folder))
+                run = scaleout("run", "--trace", folder, "--topology", topology, "--schedule", "baseline", "--json")
+                show(f"{ranks} x {nodes:,}, {kind}, run", run)
     with tempfile.TemporaryDirectory() as folder:
         host = Host()
         for node in range(30_000):

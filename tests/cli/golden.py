@@ -17,7 +17,7 @@ COMMANDS = {
     "run-dlrm": "run dlrm-128 --schedule baseline --schedule fused -v",
     "run-transformer": "run llama-3-8b --set layers=2 --set tensor_parallel=8 --set data_parallel=16 "
     "--topology dgx-h200-16 --schedule baseline --schedule overlap",
-    "run-too-large": "run llama-3-8b --set data_parallel=2 --topology ring(2,nvlink4) --schedule baseline",
+    "run-too-large": "run llama-3-8b --set zero=0 --set data_parallel=2 --topology ring(2,nvlink4) --schedule baseline",
     "search": "search llama-3-8b --set layers=4 --global-batch 16 --topology dgx-h200-1 --set zero=1 "
     "--set recompute=none --top 3 --workers 1",
     "collective": "collective all-reduce --bytes 1KiB:1MiB --topology dgx-h200-16",

@@ -155,8 +155,8 @@ def test_algorithms_that_are_named_are_compared(scaleout, summary):
 def test_algorithms_say_what_nccl_calls_them(summary):
     found = {each["name"]: each for each in summary("list", "algorithms")}
     assert set(found) == set(ALGORITHMS)
-    assert {name for name, each in found.items() if each["NCCL"]} == {"ring", "hierarchical_tree", "in_network"}
-    assert found["hierarchical_tree"]["NCCL"] == "Tree"
+    nccl = {name: each["NCCL"] for name, each in found.items() if each["NCCL"]}
+    assert nccl == {"ring": "Ring", "hierarchical_tree": "Tree", "nvls_tree": "NVLSTree", "in_network": "NVLS"}
 
 
 def test_collective_prints_all_algorithms_the_chosen_first(summary):

@@ -45,6 +45,24 @@ def test_streams(command, shell, code, said):
     assert (found, err) == (code, said)
 
 
+@pytest.mark.parametrize(
+    ("limit", "more", "said"),
+    [
+        ("-v 8000000", "", "reserves 70 GB of addresses, not of memory, and this process may have 8.19 GB"),
+        ("-n 32", "", "takes up to 64 open files, and this process may have 32; raise `ulimit -n`"),
+        ("-n 12", "--no-report", "may have no more files, pipes or processes; raise `ulimit -n`"),
+    ],
+)
+def test_limits_of_a_process(command, tmp_path, limit, more, said):
+    """A study's page is made by an engine that ends the process where it lacks room; its workers take pipes."""
+    (tmp_path / "mine.yaml").write_text("title: t\nworkload: dlrm-128\nset: {global_batch: [512, 1024]}\n")
+    words = ("study", "mine.yaml", "--output", "out", "--workers", "2", more)
+    code, out, err = command(*words, shell=f"ulimit {limit}; {{}}")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("error: ")
+    assert said in err
+
+
 @pytest.mark.parametrize("home", ["/proc/nonexistent", ""])
 def test_no_home(command, tmp_path, home):
     code, out, err = command(*RUN, HOME=home, XDG_CACHE_HOME=home, NUMBA_CACHE_DIR=home)

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -154,6 +155,39 @@ def test_nothing_but_what_is_offered_can_be_asked(served, folder, body):
     server = served(folder)
     headers = {"X-Token": server.token, "Content-Type": "application/json"}
     assert status(server, "POST", "/simulate", body, headers) == 400
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "length", "code"),
+    [
+        ("POST", "/simulate", "9" * 5000, 400),
+        ("POST", "/simulate", "-5", 400),
+        ("POST", "http://[", "2", 400),
+        ("GET", "http://[", "0", 403),
+    ],
+)
+def test_a_request_that_no_browser_sends_is_refused(served, folder, capfd, *, method, path, length, code):
+    """A length that no number holds and an address that cannot be parsed once were a traceback."""
+    server = served(folder)
+    host, kind = f"Host: 127.0.0.1:{server.server_port}", "Content-Type: application/json"
+    lines = (f"{method} {path} HTTP/1.1", host, f"X-Token: {server.token}", kind, f"Content-Length: {length}", "", "")
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=30) as connection:
+        connection.sendall("\r\n".join(lines).encode())
+        assert connection.recv(100).split()[1] == str(code).encode()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_plan_whose_inputs_are_damaged_offers_nothing_and_says_why(tmp_path, served):
+    """Of a search's plans those behind the first are looked at when they are asked for."""
+    plan = {"inputs": {"workload": "llama-3-8b", "schedule": [5]}}
+    good = {"inputs": {"workload": "llama-3-8b", "topology": "dgx-h200-1", "schedule": "baseline"}}
+    content = {"command": "search", "inputs": {}, "fastest": [good, plan]}
+    (tmp_path / "summary.json").write_text(json.dumps(content))
+    output = open_output(tmp_path)
+    assert output.controls(0)
+    assert output.controls(1) == []
+    (line,) = _Questions(output).simulate({"job": 1, "changes": {}})
+    assert "not a name or a list of names" in line["error"]
 
 
 def test_progress_is_told_by_schedule(folder):

@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from scaleout import simulate
 from scaleout.analysis.breakdown import breakdown
@@ -22,7 +24,7 @@ from scaleout.program.program import Program
 
 DEVICES = {name: load_device(name) for name in ("h200", "a100-80g", "v100", "mi210")}
 H200, A100 = DEVICES["h200"], DEVICES["a100-80g"]
-SHIPPED = ("measured", "interpolated", "transferred", "analytical")
+SHIPPED = ("measured", "interpolated", "transferred", "grouped", "analytical")
 """The models whose answers are known here; a model that is added to the table is held to the contract alone."""
 GEMM = kernel("gemm", dtype="fp16", M=8192, N=4096, K=1000)
 FAR = kernel("gemm", dtype="fp16", M=8192, N=2000000, K=8192)
@@ -133,3 +135,41 @@ def test_a_device_names_the_models_that_it_uses():
     wrong = dataclasses.replace(H200, kernel_models=("measure",))
     with pytest.raises(ConfigError, match="kernel_models: unknown model of kernel times 'measure'; did you mean 'mea"):
         kernel_time(wrong, GEMM)
+
+
+def grouped_gemm(groups, rows, outputs, inputs):
+    return kernel("grouped_gemm", dtype="bf16", groups=groups, M=rows, N=outputs, K=inputs)
+
+
+def gemm(rows, outputs, inputs):
+    return kernel("gemm", dtype="bf16", M=rows, N=outputs, K=inputs)
+
+
+@given(st.sampled_from((64, 256, 1024, 4096)), st.sampled_from((1024, 4096, 14336)), st.sampled_from((1024, 8192)))
+@settings(max_examples=20, deadline=None)
+def test_a_grouped_gemm_takes_as_long_however_its_rows_are_cut(rows, outputs, inputs):
+    """Where only single GEMMs were measured: that of all rows, or longer, as each group has a matrix of its own."""
+    for full_clock in (False, True):
+        (whole_s,), _ = kernel_times(H200, [gemm(16 * rows, outputs, inputs)], full_clock=full_clock)
+        cut = [grouped_gemm(count, 16 * rows // count, outputs, inputs) for count in (1, 2, 4, 8, 16)]
+        seconds, sources = kernel_times(H200, cut, full_clock=full_clock)
+        assert np.all(np.diff(seconds) >= 0)
+        assert seconds[0] == pytest.approx(whole_s)
+        assert set(sources) == {TimeSource.ROOFLINE}
+        read_s = np.array([each.bytes / H200.memory_bytes_per_s for each in cut])
+        assert np.all((seconds == seconds[0]) | (seconds <= read_s / 0.8))
+
+
+def test_grouped_gemms_as_others_measured_them():
+    """Those of an H100 by its single ones, and cuBLAS's batched ones of a recorded mixture of experts on H200."""
+    h100 = load_device("h100")
+    measured = table_of(h100).series(("grouped_gemm", "bf16"))
+    shapes = measured.calls.shapes()
+    single_s, _ = kernel_times(h100, [gemm(groups * rows, *rest) for groups, rows, *rest in shapes])
+    read_s = np.array([grouped_gemm(*shape).bytes for shape in shapes]) / h100.memory_bytes_per_s
+    ratio = np.maximum(single_s, read_s / 0.88) / measured.seconds
+    assert len(ratio) == 55
+    assert abs(np.log(ratio)).mean() < 0.13
+    assert 0.7 < ratio.min() < ratio.max() < 1.1
+    batched_s, _ = kernel_times(H200, [grouped_gemm(4, 4096, 8192, 4096)], full_clock=True)
+    assert batched_s[0] == pytest.approx(1.470e-3, rel=0.03)

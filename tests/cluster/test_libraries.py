@@ -1,16 +1,19 @@
 """Who owns the cost of a call: a topology states what its links do, its library what a call costs."""
 
+import functools
+import math
 from dataclasses import replace
 
 import pytest
 
 from scaleout.cluster.topology.backends import with_policy
-from scaleout.cluster.topology.communication_library import load_library
+from scaleout.cluster.topology.communication_library import Library, Protocol, Terms, load_library
 from scaleout.cluster.topology.placement import place
-from scaleout.cluster.topology.topology import load_topology
+from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.config import library
 from scaleout.config.yaml_files import read_yaml
 from scaleout.errors import ConfigError
+from scaleout.network import collectives
 from scaleout.network.alpha_beta.cost import collective_cost
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.provenance import provenance
@@ -147,3 +150,50 @@ def test_nccl_gathers_between_thousands_of_nodes_by_pat():
     assert cost.protocol == "PAT"
     assert cost.time_s == pytest.approx(16383 * 2.8e-6 + 13e-6 + 2**30 / 50e9 / 0.705, rel=0.01)
     assert collective_cost("all_gather", 2**30, place(topology, range(8))).protocol != "PAT"
+
+
+def test_small_all_reduces_over_nodes_go_by_nccls_tree():
+    """By hand: 5 and 5.3 us to start, 14 rounds of a ring in a node of 0.7 us, and 2 log2 q hops of 5 us."""
+    for nodes in (2, 4, 16, 64):
+        cost = collective_cost("all_reduce", 4, place(load_topology(f"dgx-h200-{nodes}"), range(8 * nodes)))
+        assert (cost.algorithm, cost.protocol) == ("hierarchical_tree", "LL")
+        assert cost.time_s == pytest.approx(10.3e-6 + 14 * 0.7e-6 + 2 * math.log2(nodes) * 5e-6, rel=0.01)
+
+
+def test_nccls_tree_between_nodes_takes_what_was_published():
+    """63 us on 32 nodes of A100 (NVIDIA/nccl issue 652), and 46.5 us by NVLSTree on 2 of H20 (issue 1244)."""
+    small = functools.partial(collective_cost, "all_reduce", 4)
+    assert small(place(load_topology("dgx-h100-32"), range(256))).time_s == pytest.approx(63e-6, rel=0.15)
+    cost = small(place(load_topology("dgx-h100-2"), range(16)), "nvls_tree")
+    assert (cost.protocol, cost.time_s) == ("Simple", pytest.approx(46.5e-6, rel=0.15))
+
+
+def test_large_all_reduces_leave_the_tree_for_nvlstree():
+    """On 64 nodes of H200 NCCL's log has Tree by LL128 at 16 MiB (NVIDIA/nccl issue 1752)."""
+    group = place(load_topology("dgx-h200-64"), range(512))
+    chosen = [collective_cost("all_reduce", size, group) for size in (2**24, 2**27)]
+    assert [(cost.algorithm, cost.protocol) for cost in chosen] == [
+        ("hierarchical_tree", "LL128"),
+        ("nvls_tree", "Simple"),
+    ]
+
+
+def test_a_tree_of_ranks_is_weighed_over_nodes_alone():
+    """Within a node NCCL's tree is a chain, which its ring beats."""
+    topology = load_topology("dgx-h200-16")
+    within, over = place(topology, range(8)), place(topology, range(0, 128, 8))
+    assert "double_binary_tree" not in {each.name for each in collectives.candidates("all_reduce", within)}
+    assert collective_cost("all_reduce", 1024, over).algorithm == "double_binary_tree"
+    assert topology.library.algorithms_for("all_reduce", within.links) == (
+        "ring", "hierarchical_tree", "nvls_tree", "in_network",
+    )  # fmt: skip
+
+
+def test_chunks_in_flight_hide_their_latency():
+    """Two nodes of one rank: halves of n to and fro, so two rounds of one hop; c chunks take 2 a + (c - 1) 2 a / d."""
+    link, latency_s = 1e9, 1e-3
+    library = Library("toy", (Protocol("P", ("all_reduce",), Terms(in_flight=4)),))
+    topology = Topology("pair", (Dimension("switch", 2, link, latency_s),), library=library)
+    for chunks in (1, 5, 40):
+        cost = collective_cost("all_reduce", 1e6, place(topology, range(2)), "double_binary_tree", num_chunks=chunks)
+        assert cost.latency_s == pytest.approx(2 * latency_s + (chunks - 1) * 2 * latency_s / 4, rel=1e-9)

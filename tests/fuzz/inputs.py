@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from answer_inputs import answers, read_answer
 from command_lines import command_case, option_case, read_option
 from judge import Case
 from log_inputs import (
@@ -24,6 +25,7 @@ from log_inputs import (
 from mutations import as_json, file_of
 from output_inputs import outputs, read_output
 from python_inputs import calls, read_call
+from question_inputs import questions, read_question
 from recording_inputs import read_recording, recordings
 from seeds import (
     devices,
@@ -96,7 +98,9 @@ KINDS = {
         model_arguments, lambda case: import_model(only_file(case), ranks=16, changes={"topology": "ring-1024"}), 4
     ),
     "output": Kind(outputs, read_output, 3),
+    "question": Kind(questions, read_question, 1),
     "call": Kind(calls, read_call, 2),
+    "answer": Kind(answers, read_answer, 1),
     "measured rows": Kind(lambda random: Case("measured rows", measured_files(random)), read_measured, 3),
     "search log": Kind(lambda random: Case("search log", {FILE: search_log(random)}), read_search_log, 4),
     "measure log": Kind(measure_log, read_measure_log, 2),

@@ -66,6 +66,8 @@ def _yaml_scalar(value):
 
 _MOST_SLOTS = 20_000
 """Of a tree that is changed further."""
+_MOST_LETTERS = 10_000_000
+"""Of what is repeated: more takes all memory."""
 
 
 def as_json(value):
@@ -121,7 +123,7 @@ class Grammar:
             same = [one for key, one in self.sections if key == slot[0]]
             slot[1] = copy.deepcopy(random.choice(same or [None]))
         elif not keyed and what < 0.30:
-            container[at:at] = [copy.deepcopy(slot) for _ in range(random.choice((1, 2, 10, 100, 1000)))]
+            container[at:at] = _repeated(slot, random.choice((1, 2, 10, 100, 1000)))
         elif keyed:
             slot[1] = self._other_value(random, slot[1])
         else:
@@ -144,9 +146,16 @@ class Grammar:
         if what < 0.75:
             return copy.deepcopy(random.choice(self.sections)[1])
         if what < 0.80:
-            return [value] * random.choice((0, 1, 2, 3, 17, 1000))
+            return _repeated(value, random.choice((0, 1, 2, 3, 17, 1000)))
         changed = (str(value), True, False, None, [], Pairs(), [[value]], 0, 1, -1, 1.0, f"{value} GB/s", "")
         return random.choice((*changed, Pairs([[random.choice(self.keys), value]])))
+
+
+def _repeated(value, times):
+    """Return copies of a value, of which none is another: a change of one would be a change of all."""
+    if len(as_json(value)) * times > _MOST_LETTERS:
+        times = 1
+    return [copy.deepcopy(value) for _ in range(times)]
 
 
 def _slots(value):

@@ -93,6 +93,14 @@ def planned(random):
     return file_of(random, Grammar([_seeds().documents.seeds[searched]]), as_json)
 
 
+def answered():
+    """Documents of jobs as a grammar, and a timeline."""
+    seeds = _seeds()
+    jobs = [seed for seed, command in zip(seeds.documents.seeds, _COMMANDS, strict=True)
+            if command.startswith(("run", "search", "collective", "goodput"))]  # fmt: skip
+    return Grammar(jobs), as_json(seeds.timelines.seeds[0]).encode()
+
+
 _OTHERS = ("plan.json", "side.json", "timeline.json", "both", "cases.parquet", "rows.parquet")
 
 

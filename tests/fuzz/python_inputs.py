@@ -54,19 +54,20 @@ def _other(random, good):
     what = random.random()
     if isinstance(good, range | list) and len(good) and what < 0.6:
         changed = list(good)
-        changed[random.randrange(len(changed))] = _nonsense(random)
+        changed[random.randrange(len(changed))] = nonsense(random)
         return changed
     if isinstance(good, dict) and what < 0.8:
         key = random.choice(list(good))
         return {**good, key: _other(random, good[key])} if what < 0.7 else {_nonsense_key(random): good[key]}
-    return good if what > 0.9 else _nonsense(random)
+    return good if what > 0.9 else nonsense(random)
 
 
 def _nonsense_key(random):
     return random.choice((*_TEXTS, None, -1, 0, 1.0, 10**400, ("a",), True))
 
 
-def _nonsense(random):
+def nonsense(random):
+    """Return something that few arguments may be."""
     what = random.random()
     if what < 0.6:
         return random.choice(OBJECTS)
@@ -74,5 +75,5 @@ def _nonsense(random):
         return random.choice(FOREIGN)
     if what < 0.85:
         return random.choice(_TEXTS)
-    inner = _nonsense(random)
+    inner = nonsense(random)
     return random.choice(([inner], (inner, inner), {"0-1": inner}, {0: inner}, {"layers": inner}, {"all": inner}))

@@ -103,15 +103,32 @@ EDITS = ("batch=2x", "sequence=4->1", "layers=2x", "accumulate=2x", "bucket=1MB"
          "batch=1->999999999999999999", "accumulate=1000000x")  # fmt: skip
 
 
-def archived(members, *, mode="w:gz"):
-    """An archive of files by name."""
+def archived(members, *, mode="w:gz", links=()):
+    """An archive of files by name, before them links and devices: name, kind and where a link leads."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode=mode) as archive:
+        for name, kind, target in links:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, target
+            archive.addfile(member)
         for name, data in members.items():
             member = tarfile.TarInfo(name)
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
     return content.getvalue()
+
+
+def chained(count):
+    """An archive that begins with as many headers of a long name, each of the next, where there is one of a file."""
+    longer = tarfile.TarInfo("x")
+    longer.type, longer.size = tarfile.GNUTYPE_LONGNAME, 7
+    return (longer.tobuf(tarfile.GNU_FORMAT) + b"a.json\0".ljust(512, b"\0")) * count
+
+
+_LINKS = [("rank0.json", tarfile.SYMTYPE, "/etc/passwd"), ("job.rank1.json", tarfile.LNKTYPE, "../../x"),
+          ("fifo.json", tarfile.FIFOTYPE, ""), ("zero.json", tarfile.CHRTYPE, ""),
+          ("..", tarfile.DIRTYPE, "")]  # fmt: skip
+_FOLDERS = ("", "", "", "/", "/etc/", "../", "../../x/", "./", "a/b/", "\x1b[31m/", "C:\\")
 
 
 def recordings(random):
@@ -129,7 +146,9 @@ def recordings(random):
         host = file_of(random, _host_grammar(), as_json)
         files = {"job.rank0.host.json": host} | (files if random.random() < 0.5 else {})
     if random.random() < 0.1:
-        files = {"job.tar.gz": archived(files)}
+        members = {random.choice(_FOLDERS) + name: content for name, content in files.items()}
+        links = random.sample(_LINKS, random.choice((0, 0, 1, 2)))
+        files = {"job.tar.gz": archived(members, links=links, mode=random.choice(("w:gz", "w:gz", "w:", "w:xz")))}
         if random.random() < 0.5:
             files["job.tar.gz"] = other_bytes(random, files["job.tar.gz"])
     edits = random.choice(EDITS) if random.random() < 0.4 else ""

@@ -1,6 +1,7 @@
 """Fuzz at length: `python tests/fuzz/run.py --minutes 60 --workers 2` prints a table, and keeps every failure.
 
 Input number N of a seed is the same one every time. A failure is kept as a file; `--again FILE` runs it again.
+Ctrl-C ends it after the inputs at hand, with the table of what was judged.
 """
 
 import argparse
@@ -8,6 +9,7 @@ import base64
 import json
 import multiprocessing
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -62,7 +64,7 @@ def _work(numbers, counts, at, *, seed, kind, until, save):
     with tempfile.TemporaryDirectory() as folder:
         try:
             for number in numbers:
-                if time.monotonic() >= until:
+                if time.monotonic() >= until.value:
                     break
                 at.value = number
                 name = kind or kind_of(number)
@@ -96,14 +98,20 @@ def fuzz(numbers, *, seed=0, kind=None, minutes=float("inf"), workers=1, save=Pa
     """Judge inputs in worker processes; return how often each kind had each outcome, CPU time, and where it failed."""
     context = multiprocessing.get_context("fork")
     counts = context.SimpleQueue()
-    until = time.monotonic() + 60 * minutes
+    until = context.Value("d", time.monotonic() + 60 * minutes, lock=False)
+
+    def stop(*_):
+        until.value = 0.0
+
+    for number in (signal.SIGINT, signal.SIGTERM):  # which a terminal sends to the workers as well, that inherit this
+        signal.signal(number, stop)
     total, took_s, places = Counter(), Counter(), Counter()
     chosen = {"seed": seed, "kind": kind, "until": until, "save": save}
     left = [numbers[worker::workers] for worker in range(workers)]
     running = {}
-    while running or (any(left) and time.monotonic() < until):
+    while running or (any(left) and time.monotonic() < until.value):
         for worker in range(workers):
-            if worker not in running and left[worker] and time.monotonic() < until:
+            if worker not in running and left[worker] and time.monotonic() < until.value:
                 given, left[worker] = left[worker][:_PER_PROCESS], left[worker][_PER_PROCESS:]
                 at = context.Value("q", -1)
                 process = context.Process(target=_work, args=(given, counts, at), kwargs=chosen)

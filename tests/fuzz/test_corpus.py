@@ -21,7 +21,7 @@ from log_inputs import search_rows, signed
 from mutations import Literal, Pairs, as_json, as_yaml, tree
 from nonsense import HUGE
 from pyarrow import parquet as pq
-from recording_inputs import archived
+from recording_inputs import archived, chained
 from seeds import SMALL
 from trace_inputs import MEMORY, NETWORK, SYSTEM
 
@@ -161,6 +161,7 @@ RECORDINGS = {
     "an archive of others": ({"job.tar.xz": archived({"x.bin": BLANKS}, mode="w:xz")}, "more than 40 times its size"),
     "an archive of zipped blanks": (
         {"job.tar": archived({"rank0.json.gz": gzip.compress(BLANKS, mtime=0)}, mode="w:")}, "more than 40 times"),
+    "an archive of headers": ({"job.tar": chained(3000)}, "is a damaged archive (maximum recursion depth exceeded"),
     "deep": ({"job.rank0.json": b'{"traceEvents": ' + b"[" * 900 + b"]" * 900 + b"}"}, "more than 64 levels"),
     "a key twice": ({"job.rank0.json": b'{"traceEvents": [], "traceEvents": []}'}, "'traceEvents' stands twice"),
     "a huge number": ({"job.rank0.json": f'{{"traceEvents": [{HUGE}]}}'.encode()}, "takes more than 64 bits"),

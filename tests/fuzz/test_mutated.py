@@ -42,6 +42,11 @@ def test_an_input_is_the_same_every_time():
         assert any(case_of(3, number, kind) != first for number in range(8, 12))
 
 
+def test_an_input_takes_little_memory_however_often_it_is_repeated():
+    """One repeated lists of lists until nothing could write it."""
+    assert sum(map(len, case_of(26113, 45060, "topology").files.values())) < 20_000_000
+
+
 def broken(case):
     """Readers with the faults that must be found."""
     content = case.files["x"]

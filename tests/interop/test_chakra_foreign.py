@@ -1,6 +1,7 @@
 """Chakra traces of other tools to programs: groups, times and order; and every kind of bad set of traces."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import chakra_messages as chakra
@@ -8,13 +9,15 @@ import numpy as np
 import pytest
 
 from scaleout.cluster.device.annotate import time_kernels
+from scaleout.cluster.device.kernel_times import kernel_time
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.errors import GraphError, TraceError
 from scaleout.interop.chakra import nodes as node_reading
+from scaleout.interop.chakra import vocabulary
 from scaleout.interop.chakra.rows import read_row
 from scaleout.program.graph import NONE, NodeKind, TimeSource
-from scaleout.program.operations import custom
+from scaleout.program.operations import custom, kernel
 from scaleout.schedule import apply_schedule
 from scaleout.simulation.run import simulate
 
@@ -134,6 +137,37 @@ def test_where_a_foreign_kernel_gets_its_time(tmp_path):
     assert graph.dependencies_of(7).tolist() == [2]
     sources = time_kernels(loaded.program, load_device("h200")).graphs[0].time_source
     assert not set(sources[[0, 2, 7]].tolist()) & {TimeSource.UNKNOWN, TimeSource.GIVEN}
+
+
+def test_kernels_that_differ_in_counts_alone_are_numbered_as_they_are_used(tmp_path):
+    """Each is a kernel of its own, whatever its kind and in which file; time and FLOPs are those of its own node."""
+    own = {vocabulary.DURATION: 1e-6, vocabulary.TIME_SOURCE: "given"}
+    texts = ["gemm bf16 M=8 N=8 K=8", "custom fp32"]
+    counts = [(8, 4), (8, 6), (5, 4), (8, 4), (8, 4), (9, 4), (9, 4), (8, 6)]
+    kinds = [None, None, None, texts[0], texts[1], texts[0], texts[1], None]
+
+    def node(at):
+        stated = own | {vocabulary.KERNEL: kinds[at]} if kinds[at] else {}
+        flops, size_bytes = counts[at]
+        return comp(at, num_ops=flops, tensor_size=size_bytes, micros=0 if kinds[at] is None else 1, **stated)
+
+    nodes = [node(at) for at in range(len(counts))]
+    program = chakra.load_program(write_ranks(tmp_path, [nodes, nodes[::-1]])).program
+    for graph, order in zip(program.graphs, (1, -1), strict=True):
+        expected = [
+            replace(kernel("gemm", dtype="bf16", M=8, N=8, K=8), flops=flops, bytes=size_bytes)
+            if kind == texts[0]
+            else custom(dtype="fp32" if kind else "bf16", flops=flops, bytes=size_bytes)
+            for kind, (flops, size_bytes) in list(zip(kinds, counts, strict=True))[::order]
+        ]
+        assert [graph.kernels[index] for index in graph.kernel] == expected
+        assert graph.kernels == tuple(dict.fromkeys(expected))
+        assert hash(graph.kernels) == hash(tuple(dict.fromkeys(expected)))
+    timed = time_kernels(program, load_device("mi300x"))
+    for graph in timed.graphs:
+        for index, call in enumerate(graph.kernel.tolist()):
+            if graph.time_source[index] != TimeSource.GIVEN:
+                assert graph.duration_s[index] == kernel_time(load_device("mi300x"), graph.kernels[call]).seconds
 
 
 def test_nodes_are_sorted_and_messages_read(tmp_path):

@@ -2,6 +2,7 @@
 
 import gzip
 import math
+from dataclasses import replace
 
 import chakra_messages as chakra
 import numpy as np
@@ -18,7 +19,8 @@ from scaleout.interop.chakra.nodes import NodeReader
 from scaleout.interop.chakra.rows import LABELS, READ, Row, read_row
 from scaleout.interop.chakra.trace_set import declared_groups
 from scaleout.interop.chakra.wire import FAULTS, Node
-from scaleout.program.graph import NONE
+from scaleout.program.graph import NONE, NodeKind
+from scaleout.program.operations import RECORDED
 
 
 def new_reader():
@@ -47,6 +49,11 @@ def read_plainly(path):
     return plain
 
 
+def counted(kind, *, flops=0, **counts):
+    """A kernel of a kind: recorded ones have counts of their own."""
+    return kind if kind.op.startswith(RECORDED) else replace(kind, flops=flops, bytes=counts.get("bytes", 0))
+
+
 def assert_reads(reader, path):
     """A file read at once, and one by one."""
     metadata, found = reader.read(read_content(path))
@@ -64,7 +71,8 @@ def assert_reads(reader, path):
         expected = row._asdict() | labels
         mine = {name: column[at].item() for name, column in found.columns.items()}
         kernel, group, phase = mine["kernel"], mine["group"], mine["phase"]
-        mine["kernel"] = None if kernel == NONE else reader.kernels[kernel]
+        counts = {"flops": mine["flops"], "bytes": mine["bytes"]} if row.kind == NodeKind.COMPUTE else {}
+        mine["kernel"] = None if kernel == NONE else counted(reader.kinds[kernel], **counts)
         mine["group"], family = ("", NONE) if group == NONE else reader.groups[group]
         assert family == mine["family"]
         mine["phase"] = reader.phases[phase]

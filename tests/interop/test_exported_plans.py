@@ -36,7 +36,7 @@ each_plan = pytest.mark.parametrize("plan", PLANS, ids=str)
 
 
 def workload_of(name="llama-3-8b", **keys):
-    return load_workload(name, {"batch_per_replica": 8, "microbatch": 1, "topology": "ring-1024", **keys})
+    return load_workload(name, {"zero": 0, "batch_per_replica": 8, "microbatch": 1, "topology": "ring-1024", **keys})
 
 
 def read_back(name, text, tmp_path, **changes):

@@ -23,6 +23,29 @@ each_model = pytest.mark.parametrize("model", MODELS, ids=[each["model"] for eac
 LLAMA = CONFIGS["meta-llama/Llama-3.1-8B"]
 
 
+LLAMA4 = {
+    "attention_bias": False, "attention_chunk_size": 8192, "head_dim": 128, "hidden_act": "silu", "hidden_size": 5120,
+    "interleave_moe_layer_step": 1, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
+    "model_type": "llama4_text", "no_rope_layers": [], "num_attention_heads": 40, "num_experts_per_tok": 1,
+    "num_hidden_layers": 48, "num_key_value_heads": 8, "num_local_experts": 16, "use_qk_norm": True,
+    "vocab_size": 202048,
+}  # fmt: skip
+GEMMA3 = {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34}
+VICUNA = {"model_type": "llama", "vocab_size": 32064, "max_position_embeddings": 4096, "torch_dtype": "float16"}
+QWEN2_VL = {
+    "hidden_act": "silu", "hidden_size": 3584, "intermediate_size": 18944, "max_window_layers": 28,
+    "num_attention_heads": 28, "num_hidden_layers": 28, "num_key_value_heads": 4, "sliding_window": 32768,
+    "tie_word_embeddings": False, "use_sliding_window": False, "vocab_size": 152064, "image_token_id": 151655,
+}  # fmt: skip
+MISTRAL_SMALL = {
+    "head_dim": 128, "hidden_act": "silu", "hidden_size": 5120, "intermediate_size": 32768, "model_type": "mistral",
+    "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 8, "sliding_window": None,
+    "vocab_size": 131072,
+}  # fmt: skip
+SIGLIP = 416_866_032
+"""Parameters of the encoder of Gemma 3, by its config: 27 layers of 1,152, 4,096 patches of 14 x 14."""
+
+
 @pytest.fixture
 def imported(tmp_path):
     def read(config, *, ranks=None, **changes):
@@ -33,14 +56,54 @@ def imported(tmp_path):
     return read
 
 
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [  # the Hub's counts of the whole models, less the encoder of pictures and what projects to the hidden size
+        ({"model_type": "gemma3", "text_config": GEMMA3}, 4_300_079_472 - SIGLIP - 1152 * (2560 + 1)),
+        (  # gemma-3-12b-it
+            {"model_type": "gemma3", "text_config": GEMMA3 | {"hidden_size": 3840, "intermediate_size": 15360,
+             "num_attention_heads": 16, "num_key_value_heads": 8, "num_hidden_layers": 48}},
+            12_187_325_040 - SIGLIP - 1152 * (3840 + 1),
+        ),
+        (  # gemma-3-27b-it
+            {"model_type": "gemma3", "text_config": GEMMA3 | {"hidden_size": 5376, "intermediate_size": 21504,
+             "num_attention_heads": 32, "num_key_value_heads": 16, "num_hidden_layers": 62, "head_dim": 128}},
+            27_432_406_640 - SIGLIP - 1152 * (5376 + 1),
+        ),
+        (QWEN2_VL | {"model_type": "qwen2_vl"}, 8_291_375_616 - 675_759_104),
+        ({"model_type": "qwen2_5_vl", "text_config": QWEN2_VL | {"model_type": "qwen2_5_vl_text"}},
+         8_292_166_656 - 676_550_144),
+        # the text model has a count of its own: Mistral-Small-24B-Base-2501; Vicuna 7B and 64 more words; Qwen3 8B
+        ({"model_type": "mistral3", "text_config": MISTRAL_SMALL}, 23_572_403_200),
+        ({"model_type": "llava", "text_config": VICUNA}, 6_738_415_616 + 64 * 2 * 4096),
+        ({"model_type": "qwen3_vl", "text_config": CONFIGS["Qwen/Qwen3-8B"] | {"model_type": "qwen3_vl_text"}},
+         8_190_735_360),
+        ({"model_type": "llama4", "text_config": LLAMA4}, 107_769_861_120),  # the model card: 109B with the encoder
+    ],
+)  # fmt: skip
+def test_of_models_that_read_pictures_the_language_model_is_read(imported, config, parameters):
+    found = imported(config | {"vision_config": {"model_type": "eye"}, "image_token_index": 7})
+    assert found.workload.num_parameters == parameters
+    told = f"left out: vision_config (eye): the workload is the language model of {config['model_type']} alone"
+    assert any(note.startswith(told) for note in found.notes)
+    assert not [note for note in found.notes if note.startswith("unknown") and "text_config" in config]
+
+
+def test_sizes_that_a_part_leaves_to_its_class_are_told(imported):
+    found = imported({"model_type": "gemma3", "text_config": GEMMA3})
+    assert any("not in text_config, so those of the class gemma3_text: num_attention_heads 8" in n for n in found.notes)
+    with pytest.raises(ConfigError, match="num_attention_heads is missing"):
+        imported(GEMMA3)
+
+
 @each_model
 def test_parameters_are_those_that_are_published(imported, model):
     assert imported(model["config"]).workload.num_parameters == model["parameters"]
 
 
 def test_the_counts_are_of_every_architecture_that_is_read_but_gemma_1():
-    """Gemma 1 is Gemma 2 without norms behind and without windows."""
-    assert {config["model_type"] for config in CONFIGS.values()} | {"gemma"} == set(ARCHITECTURES)
+    """Gemma 1 is Gemma 2 without norms behind and without windows; Llama 4 is always part of another model."""
+    assert {config["model_type"] for config in CONFIGS.values()} | {"gemma", "llama4_text"} == set(ARCHITECTURES)
     assert len(MODELS) >= 15
 
 
@@ -178,7 +241,17 @@ def test_what_is_ignored_is_told(imported, config, told):
     [
         (None, {"model_type": "falcon"}, r"config.json: model_type 'falcon' is no architecture that is read"),
         (None, {"architectures": ["X"]}, "model_type None is no architecture that is read"),
-        (None, {"model_type": "llava", "text_config": {}}, "its key text_config is a config of text alone"),
+        (None, {"model_type": "llava", "text_config": {}}, "text_config: model_type None is no architecture"),
+        (
+            None,
+            {"model_type": "mllama", "text_config": {"model_type": "mllama_text_model"}},
+            "text_config: model_type 'mllama_text_model' is no architecture that is read; known are deepseek_v2",
+        ),
+        (
+            None,
+            {"model_type": "llama4", "text_config": LLAMA4 | {"interleave_moe_layer_step": 2}},
+            "text_config: interleave_moe_layer_step 2: layers without experts come first or nowhere, not between",
+        ),
         (None, [1], r"holds \[1\], not an object; give a model's config.json"),
         ("meta-llama/Llama-3.1-8B", {"hidden_size": None}, "hidden_size is None; give a whole number above zero"),
         ("meta-llama/Llama-3.1-8B", {"hidden_size": "big"}, "hidden_size is 'big'; give a whole number"),

@@ -50,8 +50,10 @@ def test_a_data_parallel_job_becomes_that_of_other_ranks(zero):
     assert makespan_s(found) == pytest.approx(makespan_s(other.program), rel=0.02)
 
 
-def test_experts_are_shared_out_among_more_ranks():
-    job = MIXTRAL | {"tensor_parallel": 1}
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_experts_are_shared_out_among_more_ranks(zero):
+    """And with them, where parameters are sharded over the same ranks, the shards of all others."""
+    job = MIXTRAL | {"tensor_parallel": 1, "zero": zero}
     base, other = (recording_of("mixtral-8x7b", data_parallel=ranks, expert_parallel=ranks, **job) for ranks in (2, 8))
     found = edited(base, {"expert": "2->8"}).program
     assert shapes(found) == shapes(other.program)

@@ -63,11 +63,21 @@ def test_given_keys_win(name):
             assert getattr(llama(framework=name, **changes), key) is not value
 
 
-def test_given_keys_win_from_a_file_and_from_a_file_that_it_is_like(tmp_path):
-    (tmp_path / "base.yaml").write_text(yaml.safe_dump({"like": "llama-3-8b", "clip_gradients": False}))
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"like": "./base.yaml", "framework": "megatron"}))
+def test_a_framework_wins_over_the_file_below_and_keys_beside_or_above_it_win(tmp_path):
+    base = {"like": "llama-3-8b", "clip_gradients": False, "optimizer_kernels": "unfused", "loss": "in_place"}
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(base))
+    mine = {"like": "./base.yaml", "framework": "megatron", "optimizer_kernels": "unfused"}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(mine))
     found = load_workload(str(tmp_path / "mine.yaml"), {"loss": "fused"})
-    assert (found.clip_gradients, found.loss, found.gradient_dtype) == (False, "fused", "fp32")
+    assert (found.clip_gradients, found.optimizer_kernels, found.loss) == (True, "unfused", "fused")
+    again = load_workload(str(tmp_path / "mine.yaml"), {"framework": "megatron", "clip_gradients": False})
+    assert (again.clip_gradients, again.optimizer_kernels) == (False, "unfused")  # it is the file's own
+
+
+@pytest.mark.parametrize(("name", "zero"), [("fsdp2", 3), ("maxtext", 3), ("megatron", 1), ("deepspeed", 1)])
+def test_a_framework_that_shards_parameters_does_so_whatever_the_file_shards(name, zero):
+    assert load_workload("llama-3-8b").zero == 1
+    assert load_workload("llama-3-8b", {"framework": name}).zero == zero
 
 
 def test_old_names_of_keys_win_as_well():

@@ -25,7 +25,7 @@ SMALL = {
 
 
 def small(**keys):
-    return load_workload("llama-3-8b", {**SMALL, **keys})
+    return load_workload("llama-3-8b", {"zero": 0, **SMALL, **keys})
 
 
 def only_graph(workload):

@@ -6,8 +6,8 @@ from scaleout.cluster.device.host import issue
 from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.spec import Device
 from scaleout.errors import GraphError
+from scaleout.program.calls import columns_of
 from scaleout.program.graph import NONE, Bools, ExecutionGraph, NodeKind
-from scaleout.program.operations import CUSTOM
 from scaleout.program.program import Program
 
 
@@ -38,15 +38,15 @@ def time_kernels(program: Program, device: Device, *, recompute: bool = False) -
         If a kernel has neither a time nor FLOPs or bytes; the message names it.
     """
     untimed = {id(graph): _untimed(graph, recompute=recompute) for graph in program.graphs}
-    kernels = dict.fromkeys(call for graph in program.graphs if untimed[id(graph)].any() for call in graph.kernels)
-    seconds, sources = kernel_times(device, list(kernels))
-    number = {call: at for at, call in enumerate(kernels)}
+    asked = [columns_of(graph.kernels) for graph in program.graphs if untimed[id(graph)].any()]
+    kernel_times(device, list(dict.fromkeys(call for calls in asked for call in calls.of_operations())))  # at once
 
     def timed(graph: ExecutionGraph) -> ExecutionGraph:
         nodes = untimed[id(graph)]
         if not nodes.any():
             return graph
-        calls = np.array([number[call] for call in graph.kernels], np.int64)[graph.kernel[nodes]]
+        seconds, sources = kernel_times(device, graph.kernels)
+        calls = graph.kernel[nodes]
         duration_s, time_source = graph.duration_s.copy(), graph.time_source.copy()
         duration_s[nodes], time_source[nodes] = seconds[calls], sources[calls]
         return graph.with_columns(duration_s=duration_s, time_source=time_source)
@@ -58,8 +58,8 @@ def _untimed(graph: ExecutionGraph, *, recompute: bool) -> Bools:
     """Return which nodes are to be timed, (N,)."""
     untimed = (graph.kind == NodeKind.COMPUTE) & np.isnan(graph.duration_s)
     if recompute:
-        known = np.array([kernel.op != CUSTOM for kernel in graph.kernels] + [False])
-        untimed |= known[graph.kernel]  # `NONE` is the last entry
+        of_operations = ~columns_of(graph.kernels).is_custom
+        untimed |= np.append(of_operations, False)[graph.kernel]  # `NONE` is the last entry
     unknown = np.flatnonzero(untimed & (graph.kernel == NONE))
     if unknown.size:
         node = int(unknown[0])

@@ -14,6 +14,7 @@ import numpy as np
 from scaleout.cluster.device.spec import Device
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError
+from scaleout.program.calls import columns_of
 from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind, NodeRole
 from scaleout.program.program import Program
 from scaleout.program.reorder import gathers_parameters
@@ -69,8 +70,8 @@ def unknown_costs(device: Device) -> list[str]:
 
 
 def _issued(graph: ExecutionGraph, device: Device, *, blocking: bool) -> ExecutionGraph:
-    calls, numbers = calls_of(graph)
-    costs_s = np.array([call_s(call, device) for call in calls] + [0.0])[numbers]  # `NONE` is the last entry
+    issued, numbers = calls_of(graph)
+    costs_s = np.array([call_s(call, device) for call in issued] + [0.0])[numbers]  # `NONE` is the last entry
     trains = _trains(graph)
     changes = (graph.microbatch[1:] != graph.microbatch[:-1]) | (graph.stage[1:] != graph.stage[:-1])
     gathers = gathers_parameters(graph)
@@ -81,8 +82,10 @@ def _issued(graph: ExecutionGraph, device: Device, *, blocking: bool) -> Executi
         costs_s[starts] += device.host_launch_s.get(start, 0.0)
         costs_s[gathers & runs] += device.host_launch_s.get(f"gathered_{name}", 0.0)
     kernels = (graph.kind == NodeKind.COMPUTE) & (graph.kernel != NONE)
-    loops_s = np.array([kernel.sizes.get("tensors", 0) for kernel in graph.kernels] or [0], dtype=np.float64)
-    loops_s = np.where(kernels, loops_s[graph.kernel], 0.0) * _CALLS_A_TENSOR * device.host_launch_s["pointwise_loop"]
+    calls = columns_of(graph.kernels)
+    tensors = np.array([call.sizes.get("tensors", 0) for call in calls.kinds], np.float64)[calls.kind]
+    loops = np.where(kernels, np.append(tensors, 0.0)[graph.kernel], 0.0) * _CALLS_A_TENSOR
+    loops_s = loops * device.host_launch_s["pointwise_loop"]
     busy_s = np.maximum(graph.duration_s + device.launch_gap_s, loops_s)
     if blocking:  # a collective's call, which has no duration here, comes with the next kernel
         number = np.minimum(np.searchsorted(np.flatnonzero(kernels), np.arange(len(graph))), max(kernels.sum() - 1, 0))
@@ -111,7 +114,7 @@ def calls_of(graph: ExecutionGraph) -> tuple[tuple[Call, ...], Ints]:
     backward = graph.has_role(NodeRole.BACKWARD | NodeRole.DEFERRED | NodeRole.REDUCTION)
     directions = np.where(graph.has_role(NodeRole.LOOP), 0, np.where(backward, 1, 2))
     nodes = np.flatnonzero((graph.kind != NodeKind.COMPUTE) | (graph.kernel != NONE))
-    columns = [(column - NONE)[nodes] for column in (graph.kernel, graph.collective, graph.kind, directions)]
+    columns = [(column - NONE)[nodes] for column in (graph.kind_of_kernel, graph.collective, graph.kind, directions)]
     alike = np.ravel_multi_index(columns, [int(column.max(initial=0)) + 1 for column in columns])
     _, firsts, members = np.unique(alike, return_index=True, return_inverse=True)
     found = [(graph.operation(node), names[directions[node]]) for node in nodes[firsts].tolist()]

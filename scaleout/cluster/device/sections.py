@@ -76,14 +76,14 @@ class Power(Config):
 
     def joules(self, kernel: Kernel, seconds: float) -> float:
         """Return the energy at full clock, beyond idle, of one call that takes so long isolated."""
-        of_flops = self.flop_joules(kernel)
-        return self.other_w * seconds if of_flops is None else of_flops
+        per_flop = self.joules_per_flop(kernel)
+        return self.other_w * seconds if per_flop is None else per_flop * kernel.flops
 
-    def flop_joules(self, kernel: Kernel) -> float | None:
-        """Return the energy of the FLOPs of one call; None where they have none, and `other_w` is drawn."""
+    def joules_per_flop(self, kernel: Kernel) -> float | None:
+        """Return the energy of a FLOP of one call; None where they have none, and `other_w` is drawn."""
         operation = OPERATIONS.get(kernel.op)
         kind = _FLOPS_OF.get(operation.family) if operation and kernel.dtype in _DTYPES else None
-        return float(getattr(self.energy, kind)) * kernel.flops if kind else None
+        return float(getattr(self.energy, kind)) if kind else None
 
     def slowdown(self, joules: float, seconds: float) -> float:
         """How many times as slow the clock makes work of an energy at full clock that takes so long at the limit.

@@ -10,7 +10,7 @@ Source: NCCL, src/graph/tuning.cc and src/enqueue.cc; Hu et al., Demystifying NC
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -146,6 +146,7 @@ class Terms:
     staging_bytes_per_s: float = math.inf
     # at which what has arrived is added to what is there, where that takes time of its own
     adding_bytes_per_s: float = math.inf
+    in_flight: int = 1  # chunks that a link has under way at once: a further chunk waits for 1 / in_flight of a latency
 
     def over(self, links: Sequence[tuple[str, int]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return latency and efficiency on each of some links, by their kinds and how many ends are along them."""
@@ -157,6 +158,9 @@ class Terms:
             tuple(hop.efficiency / by for (hop, _), by in zip(found, slower, strict=True)),
         )
 
+
+OVER = " over "
+"""What stands between an algorithm and the kind of link of the groups that it is for."""
 
 BARE_LINKS = Terms()
 """Nothing beyond the links: where a topology names no library."""
@@ -228,7 +232,8 @@ class Library:
 
     name: str
     protocols: tuple[Protocol, ...]
-    # kind of collective to the algorithms that `auto` chooses from; from all if it is not there
+    # kind of collective to the algorithms that `auto` chooses from, those for groups over one kind of link alone with
+    # `OVER` and the link; from all if it is not there
     algorithms: tuple[tuple[str, tuple[str, ...]], ...] = ()
     source: str = ""  # where the numbers come from
     # time to start any call, before what its protocol adds: its launch, and the arrival of its ranks
@@ -261,9 +266,10 @@ class Library:
         """Kinds of links that its protocols know."""
         return tuple(dict.fromkeys(hop.link for protocol in self.protocols for hop in protocol.actual.hops))
 
-    def algorithms_for(self, kind: str) -> tuple[str, ...]:
-        """Return the names of the algorithms for a kind of collective; none if any will do."""
-        return dict(self.algorithms).get(kind, ())
+    def algorithms_for(self, kind: str, links: Set[str] = frozenset()) -> tuple[str, ...]:
+        """Return the names of the algorithms for a kind of collective, and for a group's links; none if any will do."""
+        named = [text.partition(OVER) for text in dict(self.algorithms).get(kind, ())]
+        return tuple(name for name, _, link in named if not links or not link or links == {link})
 
 
 Kind = Literal[
@@ -324,6 +330,12 @@ class _ProtocolFile(validated.Config):
     )
     largest_message: Size = Field(default=math.inf, description="largest message that it sends; any if unset")
     algorithms: tuple[str, ...] = Field(default=(), description="algorithms that run over it; all if unset")
+    in_flight: Count = Field(
+        default=1,
+        ge=1,
+        description="chunks of a pipelined algorithm that a link has under way at once; each after the first waits for "
+        "that part of the latency",
+    )
     source: str = Field(description="where the numbers are from")
 
 
@@ -345,7 +357,9 @@ class LibraryFile(validated.Config):
         description="whether a call returns to the host when it is done, so that nothing is concurrent with it",
     )
     algorithms: dict[Kind, tuple[str, ...]] = Field(
-        default_factory=dict, description="kind of collective to the algorithms that `auto` chooses from; all if unset"
+        default_factory=dict,
+        description="kind of collective to the algorithms that `auto` chooses from; `ALGORITHM over LINK` is for "
+        "groups over that kind of link alone; all if unset",
     )
     spread: dict[str, LinkSpread] = Field(
         default_factory=dict, description="kind of link to how far off times over it are, for error bars"
@@ -400,9 +414,10 @@ def _keys(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def _protocol(entry: _ProtocolFile, concurrent: bool) -> Protocol:
-    expected = None if entry.expected is None else Terms(entry.expected.startup, _hops(entry.expected.links))
+    model = entry.expected
+    expected = None if model is None else Terms(model.startup, _hops(model.links), in_flight=entry.in_flight)
     rates = (entry.local_bandwidth, entry.staging_bandwidth, entry.adding_bandwidth)
-    actual = Terms(entry.startup, _hops(entry.links), *rates)
+    actual = Terms(entry.startup, _hops(entry.links), *rates, entry.in_flight)
     shared = (entry.name, entry.collectives, actual, expected, entry.largest_message, entry.algorithms)
     return Protocol(*shared, concurrent=concurrent)
 

@@ -78,6 +78,11 @@ class Placement:
         return not self.members
 
     @property
+    def links(self) -> frozenset[str]:
+        """Kinds of link that the group extends along."""
+        return frozenset(extent.dimension.link for extent in self.extents)
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Members along each extent, innermost first."""
         return tuple(extent.size for extent in self.extents)

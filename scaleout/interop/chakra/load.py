@@ -32,6 +32,7 @@ from scaleout.interop.chakra.trace_set import (
 )
 from scaleout.interop.chakra.vocabulary import StatedFamily
 from scaleout.interop.chakra.wire import Metadata
+from scaleout.program.calls import KernelColumns
 from scaleout.program.graph import (
     COLLECTIVES,
     NEUTRAL,
@@ -44,6 +45,7 @@ from scaleout.program.graph import (
     compress_edges,
     topological_order,
 )
+from scaleout.program.operations import RECORDED, Kernel
 from scaleout.program.program import GroupFamily, Program
 
 _ALL_GATHER = COLLECTIVES.index("all_gather")
@@ -376,18 +378,43 @@ def _graph(
         columns["bytes"][gathered] *= ranks
     columns["group"] = np.array([*family_of_group, NONE])[group_of]
     columns["peer"] = np.where(further == NONE, file.peer_of, further)[order]
-    kernel, kernels = _by_first_use(columns["kernel"])
-    phase, phases = _by_first_use(columns["phase"])
-    columns |= {"kernel": kernel, "phase": phase}
     reader = file.reader
+    columns["kernel"], kernels = _kernels(columns, reader.kinds, share)
+    columns["phase"], phases = _by_first_use(columns["phase"])
     return ExecutionGraph(
         names=share.names(file.names[order], reader.names),
         dependency_offsets=share(offsets),
         dependencies=share(dependencies),
-        kernels=tuple(map(reader.kernels.__getitem__, kernels)),
+        kernels=kernels,
         phases=tuple(map(reader.phases.__getitem__, phases)) or ("",),
         **{name: share(column) for name, column in columns.items()},
     )
+
+
+def _kernels(columns: Mapping[str, Any], kinds: Sequence[Kernel], share: _Columns) -> tuple[Ints, KernelColumns]:
+    """Number the kernels of nodes, (N,), by first use, given the kind of each; return them too.
+
+    Nodes tell the counts of a kernel; recorded kernels have theirs, and communication that was recorded has none.
+    """
+    nodes = np.flatnonzero(columns["kernel"] != NONE)
+    kind, computes = columns["kernel"][nodes], columns["kind"][nodes] == NodeKind.COMPUTE
+    is_recorded = np.array([call.op.startswith(RECORDED) for call in kinds], bool)[kind]
+    counts = [
+        np.where(is_recorded, np.array([getattr(call, name) for call in kinds], np.int64)[kind],
+                 np.where(computes, columns[name][nodes], 0))
+        for name in ("flops", "bytes")
+    ]  # fmt: skip
+    rows = np.stack([kind, *counts])
+    order = np.lexsort(rows)
+    begins = np.ones(len(nodes), bool)
+    begins[1:] = (np.diff(rows[:, order]) != 0).any(axis=0)
+    firsts = order[begins]  # the first node of each kernel: sorting is stable
+    by_use = np.argsort(firsts)
+    numbers = np.full(len(columns["kernel"]), NONE)
+    numbers[nodes[order]] = np.argsort(by_use)[np.cumsum(begins) - 1]
+    kind, *counts = (row[firsts[by_use]] for row in rows)
+    kind, used = _by_first_use(kind)
+    return numbers, KernelColumns([kinds[number] for number in used], share(kind), *map(share, counts))
 
 
 def _in_order(file: _File) -> tuple[Any, Ints, Ints]:

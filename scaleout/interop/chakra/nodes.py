@@ -19,12 +19,12 @@ from scaleout.interop.chakra import vocabulary
 from scaleout.interop.chakra.fields import Bits, Fields, all_texts, attributes, packed, split
 from scaleout.interop.chakra.framing import Content, bounds
 from scaleout.interop.chakra.parts import Parts, Read
-from scaleout.interop.chakra.rows import NUMBERS, Row, kernel_of, kernel_text_of, read_row, states
+from scaleout.interop.chakra.rows import NUMBERS, Row, kernel_text_of, read_row, states
 from scaleout.interop.chakra.tables import NodeType
 from scaleout.interop.chakra.texts import Bytes, Texts, padded
 from scaleout.interop.chakra.trace_set import PROCESS_GROUPS_NODE, declared_groups
 from scaleout.interop.chakra.wire import FAULTS, LAST_TYPE, Metadata, Node, metadata_of, read
-from scaleout.program.graph import NONE, Bools, Ints, NodeKind
+from scaleout.program.graph import NONE, Bools, Ints
 from scaleout.program.operations import Kernel
 
 _ID, _NAME, _TYPE, _START, _DURATION, _ATTRIBUTE = 0x08, 0x12, 0x18, 0x30, 0x38, 0x52
@@ -53,7 +53,7 @@ class Nodes:
 
     ids: Bits  # (N,)
     names: Ints  # (N,) numbers of `NodeReader.names`
-    # of rows and of labels, (N,); and `kernel` and `group`, numbers of those of the reader, or `NONE`
+    # of rows and of labels, (N,); and `kernel` and `group`, numbers of the reader's `kinds` and `groups`, or `NONE`
     columns: Mapping[str, Any]
     users: Ints  # (E,) which node waits, in any order, for which identifier
     needs: Bits  # (E,)
@@ -65,7 +65,7 @@ class _Shape(NamedTuple):
 
     row: Row
     sources: Mapping[str, str]
-    kernel: int  # of `NodeReader._kernel_texts`, or `NONE`
+    kernel: int  # of `NodeReader.kinds`, or `NONE`
     group: int  # of `NodeReader._group_texts`
 
 
@@ -90,21 +90,19 @@ class _PlainNode(NamedTuple):
 
 
 class NodeReader:
-    """Reads files; names, kernels, groups and phases have numbers of their own, the same in all files."""
+    """Reads files; names, kinds of kernels, groups and phases have numbers of their own, the same in all files."""
 
     def __init__(self, *, dtype: str) -> None:
         self.names: list[str] = []
-        self.kernels: list[Kernel] = []
+        self.kinds: list[Kernel] = []  # kernels as our own attribute states them; nodes tell the counts of each
         self.groups: list[tuple[str, int]] = []  # key of a group, and the family that our own attribute states
         self._dtype = dtype
         self._parts = Parts()
-        self._names, self._shapes, self._kernels, self._groups = Texts(), Texts(), Texts(), Texts()
+        self._names, self._shapes, self._groups = Texts(), Texts(), Texts()
         self._last: tuple[list[bytes], Nodes | None] = [], None  # messages of the file before, and their nodes
         self._known_shapes: list[_Shape | None] = []  # None if no node of it can be taken over
         self._kernel_texts: dict[str, int] = {}
         self._group_texts = {"": 0}
-        self._kernel_numbers: dict[Kernel, int] = {}
-        self._number_of_kernel: list[int] = []
         self._repeating: list[int] = []  # shapes in which an attribute repeats
 
     @property
@@ -184,7 +182,7 @@ class NodeReader:
         return Nodes(
             ids,
             names,
-            columns | {"kernel": self._kernels_of(columns), "group": self._groups_of(columns)},
+            columns | {"group": self._groups_of(columns)},
             np.concatenate(more_users),
             np.concatenate(more_needs),
             self._declared(block, names, columns["is_metadata"]),
@@ -260,18 +258,21 @@ class NodeReader:
             sources["duration_s"] = vocabulary.DURATION
         elif "flops" in numbers and node.duration_micros and not states(node, vocabulary.DURATION):
             sources["duration_s"] = _MICROS
-        return _Shape(row, sources, self._kernel_text(node, row), self._group_text(row))
+        return _Shape(row, sources, self._kind_of(node, row), self._group_text(row))
 
-    def _kernel_text(self, node: Node, row: Row) -> int:
+    def _kind_of(self, node: Node, row: Row) -> int:
         if row.kernel is None:
             return NONE
-        return self._kernel_texts.setdefault(kernel_text_of(node), len(self._kernel_texts))
+        number = self._kernel_texts.setdefault(kernel_text_of(node), len(self.kinds))
+        if number == len(self.kinds):
+            self.kinds.append(row.kernel)
+        return number
 
     def _group_text(self, row: Row) -> int:
         return self._group_texts.setdefault(row.group, len(self._group_texts))
 
     def _columns(self, shapes: Ints, numbers: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the columns of rows, and what numbers of kernels and groups are made of; of odd nodes anything."""
+        """Return the columns of rows, and what numbers of groups are made of; of odd nodes anything."""
         present, of_node = np.unique(shapes, return_inverse=True)
         found = [(self._known_shapes[number] if number != NONE else None) or _ODD for number in present.tolist()]
         columns: dict[str, Any] = {}
@@ -294,27 +295,10 @@ class NodeReader:
         """Write an odd node into columns."""
         for column in _COLUMNS:
             columns[column][at] = getattr(plain.row, column)
-        columns["kernel"][at] = self._kernel_text(plain.node, plain.row)
+        columns["kernel"][at] = self._kind_of(plain.node, plain.row)
         columns["group"][at] = self._group_text(plain.row)
         for column, value in plain.labels.items():
             columns[column][at] = value
-
-    def _kernels_of(self, columns: Mapping[str, Any]) -> Ints:
-        """Return the number of the kernel of each node, which its text, FLOPs and bytes tell."""
-        those = np.flatnonzero(columns["kernel"] != NONE)
-        counted = columns["kind"][those] == NodeKind.COMPUTE  # communication that was recorded has no counts
-        counts = [np.where(counted, columns[name][those], 0) for name in ("flops", "bytes")]
-        found = self._kernels.of_rows(np.stack([columns["kernel"][those], *counts], axis=1))
-        texts = list(self._kernel_texts)
-        for key in self._kernels.known[len(self._number_of_kernel) :]:
-            text, flops, size_bytes = np.frombuffer(key, np.int64).tolist()
-            kernel = kernel_of(texts[text], dtype=self._dtype, flops=flops, size_bytes=size_bytes)
-            if self._kernel_numbers.setdefault(kernel, len(self.kernels)) == len(self.kernels):
-                self.kernels.append(kernel)
-            self._number_of_kernel.append(self._kernel_numbers[kernel])
-        numbers = np.full(len(columns["kernel"]), NONE)
-        numbers[those] = np.array(self._number_of_kernel)[found]
-        return numbers
 
     def _groups_of(self, columns: Mapping[str, Any]) -> Ints:
         """Return the number of the group of each node, which its key and our own attribute tell."""

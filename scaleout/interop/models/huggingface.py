@@ -27,7 +27,9 @@ NEUTRAL = frozenset(
     initial_context_length experts_per_token swiglu_limit swiglu_alpha max_window_layers use_mrope sliding_window_size
     summary_* n_ctx task_specific_params scale_attn_* reorder_and_upcast_attn classifier_dropout time_step_*
     residual_in_fp32 rescale_prenorm_residual norm_before_gate rms_norm qk_head_dim tokenizer_class model_name name
-    finetuning_task tie_encoder_decoder torchscript pruned_heads use_bfloat16
+    finetuning_task tie_encoder_decoder torchscript pruned_heads use_bfloat16 _attn_implementation_autoset
+    attn_scale attn_temperature_tuning floor_scale for_llm_compressor vision_start_token_id vision_end_token_id
+    vision_token_id image_token_id video_token_id
     """.split()  # noqa: SIM905 - a list of strings hides them
 )
 """Keys that change no size of a layer: names, tokens, constants of arithmetic, and those that repeat others."""
@@ -201,6 +203,24 @@ def _deepseek(c: Fields) -> Keys:
     return keys | ({"router_bias": True} if corrected else {})
 
 
+def _llama4(c: Fields) -> Keys:
+    """Read a decoder all of whose layers have experts of which each token takes some, and one that all tokens take."""
+    layers = c.count("num_hidden_layers", most=MOST_WRITTEN)
+    every = "layers without experts come first or nowhere, not between others; write the workload by hand"
+    c.must_be("interleave_moe_layer_step", (1,), every)
+    c.must_be("moe_layers", (None, [], list(range(layers))), every)
+    keys = _llama(c) | _biases("all" if c.flag("attention_bias", default=False) else "none")
+    keys |= _experts(c, ("num_local_experts",), width="intermediate_size")
+    for key in ("no_rope_layers", "layer_types"):
+        c.any(key, None)
+    c.note("left out: layers without rotary positions; rotary positions are counted in all")
+    if c.flag("use_qk_norm", default=True):
+        c.note("left out: use_qk_norm true: norms of queries and keys, which have no parameters")
+    if (chunk := c.optional("attention_chunk_size")) is not None:
+        c.note(f"left out: attention_chunk_size {chunk:,}: sequences longer than that attend to all of themselves here")
+    return keys | {"ffn": c.count("intermediate_size_mlp"), "shared_experts": 1}
+
+
 def _gpt_oss(c: Fields) -> Keys:
     keys = _llama(c) | _biases("all" if c.flag("attention_bias", default=True) else "none")
     keys |= _experts(c, ("num_local_experts", "num_experts"), width="intermediate_size")
@@ -301,11 +321,23 @@ class Architecture(NamedTuple):
 
     read: Reader
     longest: str = "max_position_embeddings"
+    # sizes of its class, which the config of a model's part leaves out; that of a whole model has all of its sizes
+    sizes: Mapping[str, int] = {}
+
+
+_SIZES = (
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size"
+)  # fmt: skip
+
+
+def _defaults(*sizes: int) -> dict[str, int]:
+    return dict(zip(_SIZES, sizes, strict=True))
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
-    "llama": Architecture(_llama_with_biases),
-    "mistral": Architecture(_mistral),
+    "llama": Architecture(_llama_with_biases, sizes=_defaults(4096, 11008, 32, 32, 32, 32000)),
+    "llama4_text": Architecture(_llama4),
+    "mistral": Architecture(_mistral, sizes=_defaults(4096, 14336, 32, 32, 8, 32000)),
     "mixtral": Architecture(_mixtral),
     "qwen2": Architecture(_qwen2),
     "qwen3": Architecture(_qwen3),
@@ -316,7 +348,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "gpt_oss": Architecture(_gpt_oss),
     "gemma": Architecture(_gemma),
     "gemma2": Architecture(_gemma2),
-    "gemma3_text": Architecture(_gemma3),
+    "gemma3_text": Architecture(_gemma3, sizes=_defaults(2304, 9216, 26, 8, 4, 262208) | {"head_dim": 256}),
     "phi": Architecture(_phi),
     "phi3": Architecture(_phi3),
     "gpt_neox": Architecture(_neox),
@@ -324,6 +356,56 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "mamba2": Architecture(_mamba2),
 }
 """`model_type` of a config to how it is read."""
+
+_SAME: Mapping[str, str] = {
+    **dict.fromkeys(("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), "qwen2"),
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+}
+"""Language models within others, to the architecture whose layers they have."""
+_LANGUAGE_MODELS = ("text_config", "llm_config", "language_config")
+"""Keys of the config of a language model within another."""
+_OF_THE_WHOLE = ("torch_dtype", "dtype", "tie_word_embeddings", "quantization_config")
+"""Keys that such a config leaves to the whole model's."""
+
+
+def _language_model_of(values: Mapping[str, Any], where: str) -> tuple[Fields, str]:
+    """Return the config of the language model within a model that reads pictures or sound, and its architecture.
+
+    Of other models that is all of it.
+    """
+    key = next((key for key in _LANGUAGE_MODELS if isinstance(values.get(key), Mapping)), None)
+    parts = [each for each in values if each.endswith("_config") and each not in (key, "quantization_config")]
+    parts = [each for each in parts if isinstance(values[each], Mapping)]
+    if key is None:
+        c = Fields({name: value for name, value in values.items() if name not in parts}, where)
+    else:
+        own = {name: values[name] for name in _OF_THE_WHOLE if name in values} | values[key]
+        c = Fields(own, f"{where}: {key}")
+    kind = c.any("model_type", None) if isinstance(values.get("model_type"), str) else None
+    named: str = _SAME.get(kind, kind) if isinstance(kind, str) else ""
+    if named not in ARCHITECTURES:
+        known = ", ".join(sorted({*ARCHITECTURES, *_SAME}))
+        raise ConfigError(
+            f"{c.where}: model_type {shown(kind)} is no architecture that is read; known are {known}. For another "
+            f"decoder write a workload file: `scaleout show llama-3-8b` prints the keys of one, to copy and change"
+        )
+    if parts or key is not None:
+        said = ", ".join(f"{each} ({values[each].get('model_type', 'of no model_type')})" for each in parts)
+        c.note(
+            f"left out: {said or 'all but the language model'}: the workload is the language model of "
+            f"{values['model_type']} alone, with neither the parameters nor the kernels of what feeds it"
+        )
+    if key is not None:
+        others = [name for name in values if name not in (key, *parts, *_OF_THE_WHOLE, "model_type", "architectures")]
+        if others:
+            c.note(f"not read, as they are not the language model's: {', '.join(others)}")
+        missing = {name: size for name, size in ARCHITECTURES[named].sizes.items() if name not in c}
+        if missing:
+            c.values |= missing
+            told = ", ".join(f"{name} {size}" for name, size in missing.items())
+            c.note(f"not in {key}, so those of the class {named}: {told}")
+    return c, named
 
 
 def read(values: Mapping[str, Any], where: str) -> tuple[Keys, list[str], int | None]:
@@ -334,21 +416,12 @@ def read(values: Mapping[str, Any], where: str) -> tuple[Keys, list[str], int | 
     ConfigError
         If the architecture is not known, or the model has something that no workload can have.
     """
-    c = Fields(values, where)
-    kind = c.any("model_type", None)
-    known = ", ".join(sorted(ARCHITECTURES))
-    if not isinstance(kind, str) or kind not in ARCHITECTURES:
-        parts = [key for key in ("text_config", "llm_config") if isinstance(values.get(key), Mapping)]
-        inner = f"; its key {parts[0]} is a config of text alone, which you can save as a file" if parts else ""
-        raise ConfigError(
-            f"{where}: model_type {shown(kind)} is no architecture that is read; known are {known}{inner}. For another "
-            f"decoder write a workload file: `scaleout show llama-3-8b` prints the keys of one, to copy and change"
-        )
+    c, kind = _language_model_of(values, where)
     architecture = ARCHITECTURES[kind]
     keys = architecture.read(c)
     longest = c.optional(architecture.longest)
     keys["dtype"] = _dtype(c)
-    _language_model(c)
+    _head(c)
     c.left_out(_LEFT_OUT)
     c.finish(NEUTRAL)
     return keys, c.notes, longest
@@ -363,8 +436,11 @@ def _dtype(c: Fields) -> str:
     return found
 
 
-def _language_model(c: Fields) -> None:
+_HEADS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+
+
+def _head(c: Fields) -> None:
     """Tell of a head that is not that of a language model."""
     named = c.any("architectures", None)
-    if isinstance(named, list) and named and not str(named[0]).endswith(("ForCausalLM", "LMHeadModel")):
+    if isinstance(named, list) and named and not str(named[0]).endswith(_HEADS):
         c.note(f"architectures {shown(named[0])}: the workload has the head of a language model instead")

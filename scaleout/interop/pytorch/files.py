@@ -167,8 +167,8 @@ def _members(path: Path) -> Iterator[tuple[Path, Open]]:
                         if member.name.lower().endswith(".gz"):
                             zipped = cast("BinaryIO", gzip.GzipFile(fileobj=content))
                             content = cast("BinaryIO", _Member(unpacked, zipped))
-                        yield path / member.name, lambda content=content: content  # type: ignore[misc]
-    except (*_DAMAGES, ValueError) as error:
+                        yield path / member.name.lstrip("/"), lambda content=content: content  # type: ignore[misc]
+    except (*_DAMAGES, ValueError, RecursionError) as error:  # headers of headers
         raise TraceError(f"{path}: is a damaged archive ({error}); copy it again") from None
 
 

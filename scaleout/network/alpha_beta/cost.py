@@ -1,10 +1,10 @@
 """Collectives and messages under the alpha-beta model: latency of the farthest, bytes on the busiest link.
 
 Rounds of a chain add up to ``A + B n``; a pipelined schedule of ``c`` chunks takes
-``A + B n / c + (c - 1) (a + b n / c)``. A communication library adds its protocols' terms and takes the algorithm and
-protocol that it expects to be fastest. See docs/models/collectives.md, docs/models/communication-libraries.md.
+``A + B n / c + (c - 1) (a / d + b n / c)``. A communication library adds its protocols' terms and takes the algorithm
+and protocol that it expects to be fastest. See docs/models/collectives.md, docs/models/communication-libraries.md.
 
-Symbols: p members; n bytes, as in `collectives.algorithm`; c chunks; A, a [s]; B, b [s/B].
+Symbols: p members; n bytes, as in `collectives.algorithm`; c chunks, d in flight; A, a [s]; B, b [s/B].
 """
 
 import functools
@@ -261,6 +261,7 @@ def _profile(kind: str, placement: Placement, algorithm: str, terms: Terms, *, b
     latency_s = max((fsum(repeat * load.latency_s for repeat, load in chain) for chain in chains), default=0.0)
     seconds_per_byte = max((fsum(r * load.busiest_s_per_byte for r, load in chain) for chain in chains), default=0.0)
     link_latency_s, by_extent = _most_used([each for chain in chains for each in chain])
+    link_latency_s /= terms.in_flight
     link_s_per_byte = max(by_extent.values(), default=0.0)
     if len(chains) > 1:  # chains share the links that they meet on
         seconds_per_byte = max(seconds_per_byte, link_s_per_byte)

@@ -48,6 +48,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         hierarchical.ALGORITHM,
         hierarchical.DIRECT,
         hierarchical.TREE,
+        hierarchical.NVLS_TREE,
         multiported_bucket.ALGORITHM,
         disjoint_rings.ALGORITHM,
         disjoint_rings.RELAYED,
@@ -98,9 +99,9 @@ def candidates(kind: str, placement: Placement) -> tuple[Algorithm, ...]:
         )
     if placement.library is None:
         return found
-    chosen = placement.library.algorithms_for(kind)
+    chosen = placement.library.algorithms_for(kind, placement.links)
     served = (name for protocol in placement.library.protocols for name in protocol.algorithms)
-    for name in (*chosen, *served):
+    for name in (*placement.library.algorithms_for(kind), *served):
         if name not in ALGORITHMS:
             raise ConfigError(
                 f"library {placement.library.name!r} names algorithm {name!r} for {kind}; "

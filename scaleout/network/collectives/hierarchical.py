@@ -1,7 +1,8 @@
 """Hierarchical algorithms: one dimension after another, each with what is left of the buffer, in chunks.
 
 Reduce-scatter goes from the innermost dimension outwards, so that an outer one carries only ``1 / m`` of what the one
-within it did; all-gather comes back. `hierarchical_tree` is NCCL's tree: a double binary tree over the outermost one.
+within it did; all-gather comes back. NCCL's trees, `hierarchical_tree` and `nvls_tree`, are double binary trees over
+the outermost dimension.
 
 Source: Cho et al., BlueConnect, IBM J. Res. Dev. 63(6), 2019; ASTRA-sim's multi-dimensional collectives; Jeaugey,
 Massively Scale Your Deep Learning Training with NCCL 2.4, developer.nvidia.com/blog, 2019.
@@ -49,18 +50,22 @@ def _schedules(within: Callable[[Dimension], Algorithm]) -> dict[str, Scheduler]
     }
 
 
-def _tree(placement: Placement) -> Schedule:
-    """All-reduce over rings and, along the outermost extent, a double binary tree."""
-    *inner, outer = range(len(placement.shape))
-    up = _phases(placement, inner, "reduce_scatter", lambda dimension: ring.ALGORITHM)
-    trees = _phases(placement, [outer], "all_reduce", lambda dimension: double_binary_tree.ALGORITHM)
-    down = _phases(placement, inner[::-1], "all_gather", lambda dimension: ring.ALGORITHM)
-    return Schedule(up + trees + down, pipelined=True)
+def _tree(within: Callable[[Dimension], Algorithm]) -> Scheduler:
+    """All-reduce by some algorithm along the inner extents and by a double binary tree along the outermost."""
+
+    def schedule(placement: Placement) -> Schedule:
+        *inner, outer = range(len(placement.shape))
+        up = _phases(placement, inner, "reduce_scatter", within)
+        trees = _phases(placement, [outer], "all_reduce", lambda dimension: double_binary_tree.ALGORITHM)
+        down = _phases(placement, inner[::-1], "all_gather", within)
+        return Schedule(up + trees + down, pipelined=True)
+
+    return schedule
 
 
 ALGORITHM = Algorithm(
     "hierarchical",
-    "dimension by dimension, in chunks, with the best algorithm in each; of NCCL's, NVLSTree is the nearest",
+    "dimension by dimension, in chunks, with the best algorithm in each",
     _schedules(_best),
     several_dimensions,
 )
@@ -73,7 +78,14 @@ DIRECT = Algorithm(
 TREE = Algorithm(
     "hierarchical_tree",
     "rings within the nodes and two trees over them, in chunks",
-    {"all_reduce": _tree},
+    {"all_reduce": _tree(lambda dimension: ring.ALGORITHM)},
     several_dimensions,
     nccl="Tree",
+)
+NVLS_TREE = Algorithm(
+    "nvls_tree",
+    "the switches within the nodes, directly where they do not reduce, and two trees over the nodes, in chunks",
+    {"all_reduce": _tree(_best)},
+    several_dimensions,
+    nccl="NVLSTree",
 )

@@ -22,6 +22,7 @@ import scaleout
 from scaleout.config.units import counted
 from scaleout.config.writing import write_bytes
 from scaleout.report.look import COLUMN_POINTS, NARROW_IN, PAGE_POINTS, look_now
+from scaleout.report.pages.vega import chart_script
 from scaleout.report.pages.views import IN_COLUMN, ON_PAGE, Cases, chart_of, views_of
 from scaleout.study.sweep.columns import column_of
 from scaleout.study.sweep.study import Study
@@ -85,7 +86,7 @@ def write_study_report(cases: pd.DataFrame, study: Study, directory: Path) -> di
         title=study.title or study.name, description=study.description, source=study.source.rstrip("."),
         version=scaleout.__version__, counts=_counts(cases),
         answers=[each for each in (_fastest(drawn), _cheapest(drawn)) if each is not None], views=views,
-        charts=as_script(charts), chart_script=Markup(_chart_script()),
+        charts=as_script(charts), chart_script=Markup(chart_script()),
         table_script=Markup(_table_script()), same=_same(drawn), table=Markup(_table(drawn)), failures=_failures(cases),
     )  # fmt: skip
     write_bytes(directory / "report.html", page.encode())
@@ -203,11 +204,6 @@ def _failures(cases: pd.DataFrame) -> list[dict[str, str]]:
             }
         )
     return rows
-
-
-def _chart_script() -> str:
-    """Return Vega, Vega-Lite and Vega-Embed as one script, which names `vegaEmbed`."""
-    return vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub lacks the default
 
 
 def _table_script() -> str:

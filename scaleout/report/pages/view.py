@@ -12,7 +12,6 @@ from typing import Any
 
 import altair as alt
 import jinja2
-import vl_convert
 from markupsafe import Markup
 
 import scaleout
@@ -21,6 +20,7 @@ from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE, SERIES, time_s
 from scaleout.report.pages.document import Table, tables_of
 from scaleout.report.pages.slices import MOST_TRACKS, Slices
 from scaleout.report.pages.study import as_script
+from scaleout.report.pages.vega import chart_script
 
 _HEIGHT = 20
 """Of a track."""
@@ -77,7 +77,7 @@ def page_of(page: Page, nonce: str) -> str:
     """Return a page; `nonce` is what its scripts are allowed by."""
     return _template("view.html.j2").render(
         page=page, nonce=nonce, version=scaleout.__version__, parts=parts_of(page),
-        chart_script=Markup(vl_convert.javascript_bundle()),  # type: ignore[call-arg]  # its stub lacks the default
+        chart_script=Markup(chart_script()),
         state=as_script(
             {
                 "controls": [vars(each) for each in page.controls],

@@ -18,6 +18,7 @@ from matplotlib.text import Text
 
 from scaleout.config.units import counted, format_seconds
 from scaleout.config.writing import write_bytes
+from scaleout.errors import ConfigError, shown
 from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE, time_scale
 from scaleout.report.look import COLUMN_POINTS, NARROW_IN, PAGE_POINTS, look_now
 
@@ -118,6 +119,8 @@ def save(figure: Figure, path: Path) -> None:
 @contextmanager
 def on_axes(axes: Axes | None, **options: Any) -> Iterator[Axes]:
     """Yield axes to draw on in the style of all pictures: those given, or new ones; `options` are of `plt.subplots`."""
+    if not isinstance(axes, Axes | None):
+        raise ConfigError(f"plot() draws on axes of matplotlib, not on {shown(axes)}; give those of `plt.subplots`")
     with mpl.rc_context(STYLE):
         yield axes if axes is not None else plt.subplots(layout="constrained", **options)[1]
 

@@ -32,7 +32,8 @@ class Axis:
     name: str
     where: str  # the edit, for messages
     family: int  # of the program's groups, that along the axis
-    carries: frozenset[str]  # the axes of all groups that extend along it
+    along: frozenset[int]  # of all groups that extend along it and communicate
+    carries: frozenset[str]  # their axes
     old: int
     new: int
 
@@ -65,14 +66,14 @@ def axis_of(program: Program, name: str, text: str) -> Axis:
         )
     if program.num_ranks // old * int(new) > MAX_RANKS:
         raise ConfigError(f"{where}: that is more than the {MAX_RANKS:,} ranks that are simulated; choose fewer")
-    along = {frozenset(pair) for group in family.members for pair in pairwise(group)}
-    served = {
-        each
-        for number, axes in carried.items()
-        for each in axes
-        if any(pair <= set(group) for group in program.groups[number].members for pair in along)
-    }
-    return Axis(name, where, fitting[0], frozenset(served), old, int(new))
+    pairs = {frozenset(pair) for group in family.members for pair in pairwise(group)}
+    along = frozenset(
+        number
+        for number in carried
+        if any(pair <= set(group) for group in program.groups[number].members for pair in pairs)
+    )
+    served = frozenset[str]().union(*(carried[number] for number in along))
+    return Axis(name, where, fitting[0], along, served, old, int(new))
 
 
 def with_axes(program: Program) -> Program:

@@ -5,7 +5,8 @@ bytes that leaves a rank grows as ``(p - 1) / p``, at the recorded rate. What a 
 
 - data: where parameters are sharded, the optimizer and copies into gathers and out of reductions scale as ``p / p'``.
 - tensor: what ranks share out of GEMMs, attention and all between scales as ``p / p'`` (`shards`).
-- expert: experts on a rank scale as ``p / p'``, and the tokens of each as ``p' / p``.
+- expert: experts on a rank scale as ``p / p'``, and the tokens of each as ``p' / p``; shards of other parameters, where
+  the same groups gather them, as under data.
 
 Symbols: p ranks of a group before, p' after. See docs/models/recordings.md.
 """
@@ -42,7 +43,7 @@ def data(recording: Recorded, text: str, notes: list[str]) -> Program:
             f"--edit expert={text} changes both"
         )
     _only(axis, "data")
-    sharded = any(_parameter_collectives(graph, axis, _GATHER).any() for graph in recording.program.graphs)
+    sharded = _sharded(recording.program, axis)
     ratio = Fraction(axis.old, axis.new) if sharded else Fraction(1)
     notes.append(
         f"data: {axis.told}, "
@@ -108,11 +109,16 @@ def expert(recording: Recorded, text: str, notes: list[str]) -> Program:
         for node in np.flatnonzero(products[id(graph)] & graph.has_role(NodeRole.FORWARD)).tolist()
     }
     share, told = parameters_ratio(recording.parameters, weights, axis.old, ratio)
+    sharded = "data" in axis.carries and _sharded(recording.program, axis)
+    if sharded:
+        share, told = ratio, f"shards of all other parameters are {float(ratio):.3g} times as large"
     both = ", which reduce gradients as well, so that there are as many more data-parallel ranks"
     notes.append(f"expert: {axis.told}{both if 'data' in axis.carries else ''}; {told}")
 
     def changes(graph: ExecutionGraph) -> dict[int, Kernel]:
-        return _changed(graph, products[id(graph)], lambda call: _shared_out(call, ratio))
+        shards = _beside_shards(graph, axis) if sharded else np.zeros(len(graph), bool)
+        copies = _changed(graph, shards, lambda call: resized_bytes(call, ratio))
+        return copies | _changed(graph, products[id(graph)], lambda call: _shared_out(call, ratio))
 
     return _with_ranks(recording, axis, changes, share, notes)
 
@@ -131,10 +137,15 @@ def _changed(graph: ExecutionGraph, mask: Bools, change: Callable[[Kernel], Kern
     return {node: change(graph.kernels[graph.kernel[node]]) for node in nodes}
 
 
+def _sharded(program: Program, axis: Axis) -> bool:
+    """Return whether groups along the axis gather parameters, of which each rank then holds or steps a shard."""
+    return any(_parameter_collectives(graph, axis, _GATHER).any() for graph in program.graphs)
+
+
 def _parameter_collectives(graph: ExecutionGraph, axis: Axis, *kinds: int, of_others: bool = False) -> Bools:
-    """(N,) which collectives of some kinds carry parameters or gradients, over the axis's groups or over all others."""
+    """(N,) which collectives of some kinds carry parameters or gradients, over groups along the axis or all others."""
     tokens = np.array([bool(call.sizes.get("token_bytes")) for call in graph.kernels] + [False])[graph.kernel]
-    mine = (graph.group == axis.family) != of_others
+    mine = np.isin(graph.group, [*axis.along]) != of_others
     carries = (graph.kind == NodeKind.COLLECTIVE) & np.isin(graph.collective, kinds) & mine & ~tokens
     return np.asarray(carries & ~activation_sums(graph))
 

@@ -54,7 +54,10 @@ def _whole(size: Fraction) -> int:
 
 
 def ratios_of(device: Device | None, old: Sequence[Kernel], new: Sequence[Kernel]) -> Floats:
-    """Return how many times as long each kernel takes: as modelled on the device, or as its FLOPs and bytes say."""
+    """Return how many times as long each kernel takes: as modelled on the device, or as its FLOPs and bytes say.
+
+    Both times are at full clock: what the power limit adds is the step's, so the same for a kernel of either size.
+    """
     ratios = np.ones(len(old))
     changed = [index for index, (one, other) in enumerate(zip(old, new, strict=True)) if one != other]
     modelled = [index for index in changed if not old[index].op.startswith(RECORDED)]
@@ -62,8 +65,8 @@ def ratios_of(device: Device | None, old: Sequence[Kernel], new: Sequence[Kernel
         one, other = old[index], new[index]
         ratios[index] = other.flops / one.flops if one.flops else other.bytes / max(one.bytes, 1)
     if device is not None and modelled:
-        before_s, _ = kernel_times(device, [old[index] for index in modelled])
-        after_s, _ = kernel_times(device, [new[index] for index in modelled])
+        before_s, _ = kernel_times(device, [old[index] for index in modelled], full_clock=True)
+        after_s, _ = kernel_times(device, [new[index] for index in modelled], full_clock=True)
         ratios[modelled] = after_s / before_s
     return ratios
 

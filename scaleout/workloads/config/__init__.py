@@ -16,6 +16,7 @@ from scaleout.workloads.families.convolutional import Convolutional
 from scaleout.workloads.families.diffusion import DiffusionTransformer
 from scaleout.workloads.families.dlrm import Dlrm
 from scaleout.workloads.families.family import ModelFamily
+from scaleout.workloads.families.frameworks import FRAMEWORKS
 from scaleout.workloads.families.layered import LayeredModel
 from scaleout.workloads.families.moe import Moe
 from scaleout.workloads.families.state_space import StateSpace
@@ -59,7 +60,7 @@ def load_workload(name_or_file: str | Path, changes: Mapping[str, Any] | None = 
         If there is no such workload, a key is unknown, or sizes do not divide.
     """
     path = find("workload", str(name_or_file))
-    values = {"name": path.stem} | _read(path) | _with_new_names("--set", changes or {})
+    values = {"name": path.stem} | _over(_read(path), _with_new_names("--set", changes or {}))
     workload = workload_of(values, path, where=f"workload {name_or_file}")
     return workload.model_copy(update={"topology": workload.topology.replace(RANKS, str(workload.num_ranks))})
 
@@ -91,7 +92,16 @@ def _read(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         return values
     if not isinstance(like, str):
         raise ConfigError(f"{path}: like is {like!r}; give the name or file of a workload")
-    return _read(find("workload", like, named_by=f"{path}: like"), seen=chain) | values
+    return _over(_read(find("workload", like, named_by=f"{path}: like"), seen=chain), values)
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay keys over others; a framework that they bring in decides anew what it sets, whatever stood below."""
+    name = above.get("framework")
+    if not isinstance(name, str) or name not in FRAMEWORKS or name == below.get("framework"):
+        return {**below, **above}
+    decides = {setting.key for setting in FRAMEWORKS[name].settings}
+    return {key: value for key, value in below.items() if key not in decides} | dict(above)
 
 
 def _with_new_names(where: str, values: Mapping[str, Any]) -> dict[str, Any]:

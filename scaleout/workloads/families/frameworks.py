@@ -1,8 +1,10 @@
 """Frameworks of training: which keys of a step follow from the framework that runs it.
 
-`framework: NAME` in a workload lays the values of that preset beneath the keys that are given, in the file or by
-`--set`; a given key wins. A preset says what a framework does with its usual options, not what a model is (biases,
-norms, attention), nor what a job chooses (degrees of parallelism, recompute, `zero` where a framework has all stages).
+`framework: NAME` in a workload lays the values of that preset beneath the keys that are given, in the same file, in
+one that is `like` it, or by `--set`; these win. Over the keys of a file below it wins itself: `--set framework=fsdp2`
+shards parameters, whatever `zero` the file has. A preset says what a framework does with its usual options, not what a
+model is (biases, norms, attention), nor what a job chooses (degrees of parallelism, recompute, `zero` where a framework
+has all stages).
 
 What these frameworks do and no key says, and so is left out: the host's hooks and Python (option `--host`); DeepSpeed's
 prefetch, counted in parameters, small parameters that stage 3 does not shard, and stage 0, which reduces behind all of
@@ -261,7 +263,7 @@ FRAMEWORKS: dict[str, Framework] = {
 class WithFramework(ModelFamily):
     """Keys of a job that a framework runs: those that it sets count as not given (`model_fields_set`)."""
 
-    framework: str | None = Field(default=None, description="a name in `scaleout list frameworks`; a given key wins")
+    framework: str | None = Field(default=None, description="a name in `scaleout list frameworks`; keys beside it win")
 
     @model_validator(mode="wrap")
     @classmethod

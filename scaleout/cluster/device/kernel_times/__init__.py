@@ -9,23 +9,25 @@ Symbols: K kernels.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from scaleout.cluster.device.kernel_times import analytical, interpolated, measured, transferred
-from scaleout.cluster.device.kernel_times.model import Array, KernelTimeModel, Key, calls_of, first_answers
+from scaleout.cluster.device.kernel_times import analytical, grouped, interpolated, measured, transferred
+from scaleout.cluster.device.kernel_times.model import Array, Calls, KernelTimeModel, Key, calls_of, first_answers
 from scaleout.cluster.device.spec import Device
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError, GraphError
-from scaleout.program.operations import Kernel, TimeSource
+from scaleout.program.calls import KernelColumns, columns_of
+from scaleout.program.operations import CUSTOM, Kernel, TimeSource
 
 MODELS: Mapping[str, KernelTimeModel] = {
     "measured": measured,
     "interpolated": interpolated,
     "transferred": transferred,
+    "grouped": grouped,
     "analytical": analytical,
 }
 """Name of a model, as in the key `kernel_models` of a device file, to the model; in the order of asking."""
@@ -78,12 +80,30 @@ def kernel_times(
         If the device has no peak rate for a dtype that needs one, none of its models knows a kernel, or a file of
         measurements is not valid.
     """
-    known = _known(device, full_clock)
-    new = [kernel for kernel in dict.fromkeys(kernels) if kernel not in known]
+    columns, known = columns_of(kernels), _known(device, full_clock)
+    calls = columns.of_operations()
+    new = [kernel for kernel in dict.fromkeys(calls) if kernel not in known]
     if new:
         known.update(zip(new, zip(*_times(device, new, full_clock=full_clock), strict=True), strict=True))
-    rows = [known[kernel] for kernel in kernels]
-    return np.array([seconds for seconds, _ in rows]), np.array([source for _, source in rows], np.int8)
+    seconds, sources = np.empty(len(columns)), np.empty(len(columns), np.int8)
+    of_operations = ~columns.is_custom
+    seconds[of_operations] = [known[call][0] for call in calls]
+    sources[of_operations] = [known[call][1] for call in calls]
+    for at in _alike(columns):
+        seconds[at], sources[at] = _times_of_custom(device, columns[at], full_clock=full_clock)
+    return seconds, sources
+
+
+_AT_ONCE = 4096
+"""Custom kernels that are compared with measured ones at a time."""
+
+
+def _alike(columns: KernelColumns) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield which custom kernels are of one dtype, with or without FLOPs, so many at a time."""
+    keys = 2 * columns.kind + (columns.flops > 0)
+    for key in np.unique(keys[columns.is_custom]).tolist():
+        at = np.flatnonzero(keys == key)
+        yield from (at[begin : begin + _AT_ONCE] for begin in range(0, len(at), _AT_ONCE))
 
 
 @functools.lru_cache(maxsize=64)
@@ -94,29 +114,43 @@ def _known(_device: Device, _full_clock: bool) -> dict[Kernel, tuple[float, int]
 
 def _times(device: Device, kernels: Sequence[Kernel], *, full_clock: bool) -> tuple[list[float], list[int]]:
     """Return what `kernel_times` does, of kernels of which no two are the same."""
-    models, numbers = models_of(device), {name: number for number, name in source_names().items()}
     series: dict[Key, list[int]] = {}
     for index, kernel in enumerate(kernels):
-        if kernel.flops <= 0 and kernel.bytes <= 0:
-            raise GraphError(
-                f"kernel {kernel.op!r} ({kernel.dtype}): a kernel with no time and no FLOPs or bytes; "
-                f"give its duration, or its FLOPs and bytes"
-            )
         series.setdefault((kernel.op, kernel.dtype), []).append(index)
     seconds, sources = np.zeros(len(kernels)), np.zeros(len(kernels), dtype=np.int8)
-    for (op, dtype), indices in series.items():
-        calls = calls_of([kernels[index] for index in indices])
-        seconds[indices], names = first_answers(models, device, calls)
-        sources[indices] = [numbers.get(name, TimeSource.UNKNOWN) for name in names]
-        if np.isnan(seconds[indices]).any():
-            raise ConfigError(
-                f"device {device.name!r}: none of its kernel_models ({', '.join(device.kernel_models)}) knows the time "
-                f"of {op!r} in {dtype}; add analytical, which knows every operation"
-            )
+    for indices in series.values():
+        seconds[indices], sources[indices] = _answers(device, calls_of([kernels[index] for index in indices]))
     times_s = seconds.tolist()
     if full_clock:
         times_s = [_full_clock_s(device, *each) for each in zip(kernels, times_s, strict=True)]
     return times_s, sources.tolist()
+
+
+def _times_of_custom(device: Device, kernels: KernelColumns, *, full_clock: bool) -> tuple[Array, npt.NDArray[np.int8]]:
+    """Return what `kernel_times` does, of custom kernels of one dtype."""
+    flops, size_bytes = kernels.flops.astype(np.float64), kernels.bytes.astype(np.float64)
+    cold = np.zeros(len(kernels), bool)
+    seconds, sources = _answers(device, Calls(CUSTOM, kernels[0].dtype, {}, flops, size_bytes, cold))
+    if full_clock:
+        seconds = np.array([_full_clock_s(device, *each) for each in zip(kernels, seconds.tolist(), strict=True)])
+    return seconds, sources
+
+
+def _answers(device: Device, calls: Calls) -> tuple[Array, npt.NDArray[np.int8]]:
+    """Return the times of calls and their sources by the models of a device."""
+    if ((calls.flops <= 0) & (calls.bytes <= 0)).any():
+        raise GraphError(
+            f"kernel {calls.op!r} ({calls.dtype}): a kernel with no time and no FLOPs or bytes; "
+            f"give its duration, or its FLOPs and bytes"
+        )
+    numbers = {name: number for number, name in source_names().items()}
+    seconds, names = first_answers(models_of(device), device, calls)
+    if np.isnan(seconds).any():
+        raise ConfigError(
+            f"device {device.name!r}: none of its kernel_models ({', '.join(device.kernel_models)}) knows the time "
+            f"of {calls.op!r} in {calls.dtype}; add analytical, which knows every operation"
+        )
+    return seconds, np.array([numbers.get(name, TimeSource.UNKNOWN) for name in names], np.int8)
 
 
 def time_without_itself(device: Device, kernel: Kernel) -> KernelTime | None:
@@ -154,7 +188,8 @@ def _full_clock_s(device: Device, kernel: Kernel, isolated_s: float) -> float:
     slowdown = power.slowdown(power.joules(kernel, isolated_s), isolated_s) if power and isolated_s > 0 else 1.0
     if slowdown <= 1.0:
         return isolated_s
-    shortest_s, source = isolated_s / slowdown, _source_at_full_clock(device, kernel)
+    shortest_s, kernel = isolated_s / slowdown, grouped.single(device, kernel)
+    source = _source_at_full_clock(device, kernel)
     if source is None:
         return shortest_s
     (found_s,) = interpolated.interpolated_s(device, calls_of([kernel]), source=source) / device.calibrated(kernel.op)

@@ -71,8 +71,8 @@ def _addition_s(device: Device, call: Kernel) -> float:
     """Return how long it takes to add a weight's gradient to what is there, where its GEMM does not."""
     if call.op == ACCUMULATING:
         return 0.0
-    sizes = dict(call.shape)
-    return float(kernel_times(device, [kernel("add", dtype=call.dtype, elements=sizes["M"] * sizes["N"])])[0][0])
+    elements = call.sizes.get("groups", 1) * call.sizes["M"] * call.sizes["N"]
+    return float(kernel_times(device, [kernel("add", dtype=call.dtype, elements=elements)])[0][0])
 
 
 def _edges(count: int) -> tuple[float, ...]:

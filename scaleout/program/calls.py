@@ -1,0 +1,80 @@
+"""Kernels of a graph as columns: what they are but for their counts, and the FLOPs and bytes of each.
+
+Traces of other tools may tell other counts for every node: then a graph has as many kernels as nodes. Columns hold
+those without an object for each; a `Kernel` is made where one is asked for.
+
+Symbols: K kernels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleout.program.operations import CUSTOM, Kernel
+
+Ints = npt.NDArray[np.int64]
+
+
+class KernelColumns(Sequence[Kernel]):
+    """A sequence of kernels without an object for each.
+
+    Attributes
+    ----------
+    kinds : tuple of Kernel
+        What kernels are, whatever their counts.
+    kind : ndarray of int64, shape (K,)
+        Which of `kinds` each is.
+    flops, bytes : ndarray of int64, shape (K,)
+    """
+
+    def __init__(self, kinds: Sequence[Kernel], kind: Ints, flops: Ints, size_bytes: Ints) -> None:
+        self.kinds, self.kind, self.flops, self.bytes = tuple(kinds), kind, flops, size_bytes
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    @overload
+    def __getitem__(self, index: int) -> Kernel: ...
+    @overload
+    def __getitem__(self, index: slice | Ints) -> "KernelColumns": ...
+    def __getitem__(self, index: int | slice | Ints) -> "Kernel | KernelColumns":
+        if isinstance(index, slice | np.ndarray):
+            return KernelColumns(self.kinds, self.kind[index], self.flops[index], self.bytes[index])
+        kind: Kernel = self.kinds[int(self.kind[index])]
+        flops, size_bytes = int(self.flops[index]), int(self.bytes[index])
+        if (flops, size_bytes) == (kind.flops, kind.bytes):
+            return kind
+        return replace(kind, flops=flops, bytes=size_bytes)
+
+    @property
+    def is_custom(self) -> npt.NDArray[np.bool_]:
+        """Whether FLOPs and bytes are all that is known of each, (K,)."""
+        return np.array([kind.op == CUSTOM for kind in self.kinds], bool)[self.kind]
+
+    def rows(self) -> tuple[list[int], list[int], list[int]]:
+        """Return kinds, FLOPs and bytes, K of each."""
+        return self.kind.tolist(), self.flops.tolist(), self.bytes.tolist()
+
+    def of_operations(self) -> list[Kernel]:
+        """Return those of which more is known, in order."""
+        return [self[index] for index in np.flatnonzero(~self.is_custom).tolist()]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} kernels of {len(self.kinds)} kinds>"
+
+
+def columns_of(kernels: Sequence[Kernel]) -> KernelColumns:
+    """Return kernels as columns, each as a kind of its own where they were objects."""
+    if isinstance(kernels, KernelColumns):
+        return kernels
+    counts = np.array([(kernel.flops, kernel.bytes) for kernel in kernels], np.int64).reshape(-1, 2)
+    return KernelColumns(kernels, np.arange(len(kernels)), counts[:, 0], counts[:, 1])
