@@ -16,7 +16,9 @@ from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.placement import place
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
-from scaleout.program.graph import COLLECTIVES, NodeKind
+from scaleout.program.graph import COLLECTIVES, GraphBuilder, NodeKind
+from scaleout.program.operations import TimeSource, kernel
+from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
 from scaleout.schedule.t3.schedule import ring_over, track
 from scaleout.simulation.run import simulate
@@ -58,6 +60,24 @@ def test_work_and_what_is_exchanged_are_conserved(job, schedule):
         assert exchanged_bytes(new) == exchanged_bytes(old)
         assert (new.duration_s[new.kind == NodeKind.COMPUTE] >= 0).all()
     assert simulate(found, topology).makespan_s == simulate(tracked(program, schedule, machine), topology).makespan_s
+
+
+def test_members_agree_on_a_collective_of_one_slice():
+    """Of one byte there is one slice; a rank without the GEMM reduces as before, so all do."""
+    graphs = []
+    for made in (False, True):
+        graph, last = GraphBuilder(), ()
+        if made:
+            call = kernel("gemm", dtype="bf16", M=256, N=256, K=256)
+            columns = {"flops": call.flops, "bytes": call.bytes, "phase": "forward", "time_source": TimeSource.GIVEN}
+            last = (graph.add((), name="gemm", kernel=graph.kernel_index(call), duration_s=1e-6, **columns),)
+        graph.collective("all_reduce", 1, group=0, after=last)
+        graphs.append(graph.build())
+    everyone = GroupFamily("world", (tuple(range(8)),))
+    program = Program("two roles", tuple(graphs), np.array([0] * 4 + [1] * 4), (everyone,))
+    found = tracked(program)
+    assert [graph.names for graph in found.graphs] == [graph.names for graph in program.graphs]
+    assert simulate(found, MACHINE.topology).makespan_s > 0
 
 
 def timed(name, **changes):

@@ -59,7 +59,8 @@ def track(
         )
     rings = _Rings(program, machine)
     rewrite = partial(_rewrite, rings=rings, policy=policy)
-    graphs = (rewrite(graph, pairs) for graph, pairs in zip(program.graphs, agreed(program, found), strict=True))
+    pairs = agreed(program, found, uncut=0)  # also of one slice a collective becomes another kind
+    graphs = (rewrite(graph, mine) for graph, mine in zip(program.graphs, pairs, strict=True))
     return replace(program, graphs=tuple(graphs))
 
 
