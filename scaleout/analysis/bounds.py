@@ -23,6 +23,7 @@ from scaleout.cluster.topology.what_if import names_of
 from scaleout.network.alpha_beta.cost import CollectiveCost, collective_cost
 from scaleout.program.graph import COLLECTIVES, NONE, Floats, NodeKind
 from scaleout.program.program import Program
+from scaleout.simulation.columns import distinct
 from scaleout.simulation.folded_program import RECORDED, transfer_of
 from scaleout.simulation.result import Result, Timeline
 
@@ -109,14 +110,15 @@ def bounds(result: Result, topology: Topology) -> list[Bound]:
     for line in result.timelines:
         graph = line.graph
         nodes = np.flatnonzero(line.is_communication & (graph.kind != NodeKind.RECV))
-        calls = np.stack([graph.kind, graph.collective, graph.group, graph.bytes * graph.slices])[:, nodes]
-        calls, first, which = np.unique(calls, axis=1, return_index=True, return_inverse=True)
+        columns = (graph.kind, graph.collective, graph.group, graph.bytes * graph.slices)
+        calls = np.stack([column[nodes] for column in columns], axis=1)
+        first, which = distinct(*calls.T)
         start_s, end_s = line.start_s[nodes], line.end_s[nodes]
         alone_s = (end_s - start_s) - Running.of(line, line.is_kernel).between(start_s, end_s)
         alone_s[alone_s < _ROUNDING * (end_s - start_s)] = 0.0
         each = np.stack([1 / graph.slices[nodes], line.duration_s[nodes], alone_s])
-        sums = np.stack([np.bincount(which.reshape(-1), row, minlength=calls.shape[1]) for row in each])
-        for number, call in enumerate(map(tuple, calls.T.tolist())):
+        sums = np.stack([np.bincount(which, row, minlength=len(first)) for row in each])
+        for number, call in enumerate(map(tuple, calls[first].tolist())):
             share = len(line.ranks) / result.program.num_ranks
             found[call] = found.get(call, np.zeros(len(sums))) + share * sums[:, number]
             seen.setdefault(call, (line, int(nodes[first[number]])))

@@ -15,6 +15,7 @@ from scaleout.cluster.device.kernel_times import source_names
 from scaleout.network.flow.max_min import SAME
 from scaleout.program.graph import NONE, Bools, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
 from scaleout.program.program import GroupFamily
+from scaleout.simulation.columns import distinct
 from scaleout.simulation.result import Result, Timeline
 
 Label = TypeVar("Label", bound=Hashable)
@@ -168,10 +169,11 @@ def ends_of_ranks(result: Result) -> list[RankEnds]:
     """
     found = []
     for line in result.timelines:
-        ends: dict[str, float] = {}
-        for node in np.flatnonzero(~line.is_communication).tolist():
-            phase = line.graph.phases[line.graph.phase[node]]
-            ends[phase] = max(ends.get(phase, 0.0), float(line.end_s[node]))
+        kernels, phases = ~line.is_communication, line.graph.phases
+        phase, end_s = line.graph.phase[kernels], np.zeros(len(phases))
+        np.maximum.at(end_s, phase, line.end_s[kernels])
+        numbers, first = np.unique(phase, return_index=True)
+        ends = {phases[number]: float(end_s[number]) for number in numbers[np.argsort(first)]}
         found.append(RankEnds(line.ranks, ends))
     return found
 
@@ -219,9 +221,9 @@ def busy_times(result: Result) -> list[Busy]:
 
     def numbers(line: Timeline) -> Ints:
         graph, communicates = line.graph, line.is_communication
-        columns = [graph.phase, _operations(graph), graph.has_role(NodeRole.HOST)]
+        columns = [graph.phase, _operations(graph), graph.has_role(NodeRole.HOST).astype(np.int64)]
         columns += [np.where(communicates, column, 0) for column in (graph.bytes, graph.group)]
-        return np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+        return distinct(*columns)[1]
 
     def label(line: Timeline, node: int) -> tuple[str, str, str, int, int]:
         graph = line.graph

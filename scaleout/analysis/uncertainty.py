@@ -26,6 +26,7 @@ from scaleout.cluster.topology.placement import place
 from scaleout.cluster.topology.topology import Topology
 from scaleout.program.graph import COLLECTIVES, NONE, NodeKind, NodeRole
 from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Kernel
+from scaleout.simulation.columns import distinct
 from scaleout.simulation.result import Result, Timeline
 
 CONFIDENCE = 0.9
@@ -268,11 +269,10 @@ _GIVEN = ("given", "recorded", "scaled")
 def _kernels(line: Timeline, index: "np.ndarray[Any, Any]", share: "np.ndarray[Any, Any]") -> Iterable[Any]:
     """Yield each kernel with the source of its time, and the share of its calls."""
     graph, names = line.graph, source_names()
-    pairs, inverse = np.unique(
-        np.column_stack([graph.kernel[index], graph.time_source[index]]), axis=0, return_inverse=True
-    )
-    totals = np.bincount(inverse.reshape(-1), share, len(pairs))
-    for (kernel, source), total in zip(pairs.tolist(), totals.tolist(), strict=True):
+    columns = graph.kernel[index], graph.time_source[index]
+    first, which = distinct(*columns)
+    totals = np.bincount(which, share, len(first))
+    for kernel, source, total in zip(*(column[first].tolist() for column in columns), totals.tolist(), strict=True):
         yield (graph.kernels[kernel], names.get(source, "")), total
 
 
@@ -282,10 +282,8 @@ def _calls(
     """Yield each collective and message that crosses a dimension, and its share."""
     graph, rank = line.graph, line.ranks[0]
     columns = (graph.kind, graph.collective, graph.group, graph.peer, graph.bytes)
-    _, first, inverse = np.unique(
-        np.column_stack([column[index] for column in columns]), axis=0, return_index=True, return_inverse=True
-    )
-    totals = np.bincount(inverse.reshape(-1), share, len(first))
+    first, which = distinct(*(column[index] for column in columns))
+    totals = np.bincount(which, share, len(first))
     for node, total in zip(index[first].tolist(), totals.tolist(), strict=True):
         members: Sequence[int] = ()
         if graph.kind[node] != NodeKind.COLLECTIVE:

@@ -12,7 +12,7 @@ import numpy as np
 
 from scaleout.config.units import counted
 from scaleout.errors import GraphError
-from scaleout.program.graph import ExecutionGraph, Ints, NodeKind
+from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,17 +173,19 @@ def _same(one: ExecutionGraph, other: ExecutionGraph) -> bool:
 
 
 def alike(one: Program, other: Program) -> bool:
-    """Whether two programs are equal, node by node and group by group."""
-    groups = ([(each.name, each.members, each.axis) for each in program.groups] for program in (one, other))
+    """Whether two programs are equal, node by node, and in the groups up to the last that a node names."""
+    last = max((int(graph.group.max(initial=NONE)) for graph in one.graphs), default=NONE)
+    groups = ([(each.name, each.members, each.axis) for each in program.groups[: last + 1]] for program in (one, other))
     return (
         len(one.graphs) == len(other.graphs)
         and _equal(one.role_of_rank, other.role_of_rank)
+        and _equal(one.peers, other.peers)
         and _equal(*groups)
         and all(map(_same, one.graphs, other.graphs))
     )
 
 
 def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray):
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one is other or np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
-    return bool(one == other)
+    return one is other or bool(one == other)

@@ -184,11 +184,14 @@ class Rewrite:
         for column in _CHANGED:
             nodes, values = self.changed[column]
             columns[column][nodes] = values
+        firsts: dict[int, list[int]] = {}  # of each block, by identity
         for _, first, block in self._blocks:
-            for column, (at, differing) in block.columns.items():
-                columns[column][first + at] = differing
+            firsts.setdefault(id(block), []).append(first)
             for node, label in block.labels.items():
                 names[first + node] += label
+        for block in {id(block): block for _, _, block in self._blocks}.values():
+            for column, (at, differing) in block.columns.items():
+                columns[column][np.array(firsts[id(block)])[:, None] + at] = differing
         offsets, flat = self._compressed(origin)
         return graph.with_columns(names=tuple(names), dependency_offsets=offsets, dependencies=flat, **columns)
 

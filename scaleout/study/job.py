@@ -26,6 +26,7 @@ from scaleout.config.arguments import check_fields
 from scaleout.errors import ConfigError, ScaleoutError
 from scaleout.program.fastest import fastest
 from scaleout.program.program import Program
+from scaleout.schedule import steps
 from scaleout.schedule.decision import Decision
 from scaleout.simulation.clocks import settled
 from scaleout.simulation.contention import Contention, contention_of, undisturbed
@@ -240,6 +241,8 @@ def simulated(prepared: Prepared, program: Program) -> Outcome:
         planned.append(scheduled.decisions)
         if scheduled.result is not None:  # simulated as it was planned
             return scheduled.result
+        if job.machine is not None:
+            return steps.simulated(scheduled.program, job.machine)
         return simulate(
             scheduled.program, job.network, network=options.network, algorithms=options.algorithms,
             injection_bytes_per_s=options.injection_bytes_per_s, contention=job.contention,

@@ -1,8 +1,21 @@
 """The anomalies of list scheduling for which `overlap` leaves the baseline; laws are in `tests/fuzz/test_jobs.py`."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from scaleout.cluster.device.annotate import annotate
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.topology import load_topology
+from scaleout.program.program import GroupFamily
+from scaleout.schedule import steps
+from scaleout.schedule.overlap import baseline, overlap
+from scaleout.schedule.steps import step
 from scaleout.study.comparison import compare
+from scaleout.workloads.config import load_workload
+from scaleout.workloads.generate import generate
 
 SHARED_LINKS = "llama-3-8b", "sierra-32", {
     "layers": 4, "hidden": 4096, "tensor_parallel": 8, "pipeline_parallel": 2, "context_parallel": 2,
@@ -39,3 +52,56 @@ def test_overlap_takes_one_option(scaleout):
     code, out, err = scaleout("run", "dlrm-128", "--schedule", "overlap:never")
     assert (code, out) == (2, "")
     assert err == "error: overlap takes the option 'always' alone, not 'never'; give overlap or overlap:always\n"
+
+
+SMALL = {"layers": 2, "data_parallel": 2, "tensor_parallel": 4, "batch_per_replica": 1}
+MACHINE = Machine(load_device("h200"), load_topology("dgx-h200-1"))
+
+
+@pytest.fixture
+def simulations(monkeypatch):
+    """The programs that are simulated."""
+    found, simulate = [], steps.simulate
+
+    def counted(program, *given, **how):
+        found.append(program)
+        return simulate(program, *given, **how)
+
+    monkeypatch.setattr(steps, "simulate", counted)
+    steps._simulated.cache_clear()
+    return found
+
+
+def program():
+    return annotate(generate(load_workload("llama-3-8b", SMALL)), MACHINE.device, host="none")
+
+
+def test_an_equal_program_is_simulated_once(simulations):
+    """Another tier's program is made anew, and may have groups that no node names."""
+    results = [step(overlap(program()), MACHINE)]
+    more = (*program().groups, GroupFamily("levels", ((0, 1), (2, 3))))
+    results.append(step(overlap(replace(program(), groups=more)), replace(MACHINE)))
+    assert len(simulations) == 1
+    assert results[0] is results[1]
+
+
+def test_what_differs_in_anything_is_simulated(simulations):
+    """One kernel's last bit, one stream, who runs what, a group, the machine: each by itself, beside the first."""
+    first = overlap(program())
+    graph = first.graphs[0]
+    kernel = int(np.flatnonzero(graph.duration_s > 0)[0])
+    durations_s = graph.duration_s.copy()
+    durations_s[kernel] = np.nextafter(durations_s[kernel], 1)
+    swapped = tuple(replace(each, members=each.members[::-1]) for each in first.groups)
+    others = [
+        (replace(first, graphs=(graph.with_columns(duration_s=durations_s), *first.graphs[1:])), MACHINE),
+        (baseline(first), MACHINE),
+        (replace(first, groups=swapped), MACHINE),
+        (first, replace(MACHINE, algorithms={"all_reduce": "ring"})),
+        (first, replace(MACHINE, topology=replace(MACHINE.topology, slow_ranks=((3, 2.0),)))),
+    ]
+    step(first, MACHINE)
+    for number, other in enumerate(others, 2):
+        step(*other)
+        step(first, MACHINE)
+        assert len(simulations) == number

@@ -133,7 +133,7 @@ class Device:
     # time from the end of a kernel to the start of the next on its stream, beyond that in a CUDA graph
     launch_gap_s: float = 0.0
     stages: Stages | None = None  # sections of the file; None where it has none
-    power: Power | None = None
+    power: Power | None = field(default=None, hash=False)
     cost: DeviceCost | None = None
     reliability: Reliability | None = None
     spread: Spread | None = field(default=None, hash=False)

@@ -16,8 +16,8 @@ import numpy as np
 from scaleout.program.fastest import MARGIN, fastest, is_faster
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind
 from scaleout.program.program import Program
+from scaleout.schedule.centauri.partition.exchange import Blocks, largest_count, partition_exchanges
 from scaleout.schedule.centauri.partition.exchange import finish_s as finish_segment_s
-from scaleout.schedule.centauri.partition.exchange import largest_count, partition_exchanges
 from scaleout.schedule.centauri.partition.group import Levels
 from scaleout.schedule.centauri.partition.segments import Segment, find_segments
 from scaleout.schedule.centauri.partition.workload import Chain, own_edges, part_times, partition_workload
@@ -136,7 +136,7 @@ class Weighed:
 
 @dataclass
 class Weights:
-    """Chains that were weighed before: layers are alike.
+    """Chains that were weighed before, and spans that were written: layers are alike.
 
     `collective_s` is what a collective or a chunk of it takes. Reductions of gradients are cut only with `gradients`,
     all-to-alls only with `exchanges`.
@@ -150,6 +150,7 @@ class Weights:
     found: dict[tuple[Hashable, ...], Weighed] = field(default_factory=dict)
     requests: dict[tuple[Hashable, ...], tuple[ExecutionGraph, Chain, float]] = field(default_factory=dict)
     segments: dict[tuple[Hashable, ...], dict[int, float]] = field(default_factory=dict)
+    blocks: Blocks = field(default_factory=dict)
 
     def weigh(self, graph: ExecutionGraph, chain: Chain, independent_s: float) -> Weighed:
         """Weigh a chain, or remember what one like it came to."""
@@ -287,7 +288,8 @@ def cut(
         id(graph): {node: each for segment, each in mine for node in segment.collectives}
         for graph, mine in zip(new.graphs, weighed, strict=True)
     }
-    return partition_exchanges(new, weights.costs.machine, counts), decisions + _decisions(new, of_nodes)
+    decisions += _decisions(new, of_nodes)
+    return partition_exchanges(new, weights.costs.machine, counts, alike=weights.blocks), decisions
 
 
 def _decisions(program: Program, cuts: Mapping[int, Mapping[int, Weighed]]) -> tuple[Decision, ...]:

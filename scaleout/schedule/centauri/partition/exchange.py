@@ -36,6 +36,9 @@ Cut = tuple[Segment, int]
 Cuts = Mapping[int, Cut]
 """From each node that is cut to its segment and the number of chunks."""
 
+Blocks = dict[tuple[Hashable, ...], Block]
+"""What makes spans alike to what is written in place of them."""
+
 
 def largest_count(graph: ExecutionGraph, segment: Segment) -> int:
     """Return how many chunks a segment can be cut into: every kernel has at least one table or row in each."""
@@ -157,13 +160,15 @@ def chunked(program: Program, machine: Machine | None = None, *, count: int = 2)
     return partition_exchanges(program, machine, found)
 
 
-def partition_exchanges(program: Program, machine: Machine | None, chosen: Sequence[Sequence[Cut]]) -> Program:
+def partition_exchanges(
+    program: Program, machine: Machine | None, chosen: Sequence[Sequence[Cut]], *, alike: Blocks | None = None
+) -> Program:
     """Cut all-to-alls and the kernels next to them into equal chunks.
 
     `chosen` has for each graph its segments and their numbers of chunks; 1 leaves one whole. Where members of a group
-    would cut differently, nobody does.
+    would cut differently, nobody does. Spans that are `alike`, on the same machine, are written once, and left there.
     """
-    alike: dict[tuple[Hashable, ...], Block] = {}
+    alike = {} if alike is None else alike
     graphs = zip(program.graphs, _agreed(program.graphs, chosen), strict=True)
     return replace(program, graphs=tuple(_rewrite(graph, own, machine, alike) for graph, own in graphs))
 
@@ -196,9 +201,7 @@ def _agreed(graphs: Sequence[ExecutionGraph], chosen: Sequence[Sequence[Cut]]) -
     return agreed
 
 
-def _rewrite(
-    graph: ExecutionGraph, cuts: Sequence[Cut], machine: Machine | None, alike: dict[tuple[Hashable, ...], Block]
-) -> ExecutionGraph:
+def _rewrite(graph: ExecutionGraph, cuts: Sequence[Cut], machine: Machine | None, alike: Blocks) -> ExecutionGraph:
     if not cuts:
         return graph
     new, upto = Rewrite(graph), 0
@@ -243,7 +246,9 @@ def _block(graph: ExecutionGraph, cuts: Cuts, span: tuple[int, int], machine: Ma
     columns: dict[str, tuple[list[int], list[Any]]] = {}
     done: dict[int, int] = {}
     sliced: dict[int, list[int]] = {}
-    times_s = {node: chunk_times(graph, node, count, machine) for node, (_, count) in cuts.items()}
+    computes = (graph.kind[slice(*span)] == _COMPUTE).tolist()
+    # what a node needs in the span, and whether chunk by chunk; its other needs, by their places; how chunks differ
+    about: dict[int, tuple[list[tuple[int, bool]], list[int], Mapping[str, Sequence[Any]]]] = {}
 
     def add(node: int, label: str, needs: Iterable[int], changes: Mapping[str, Any]) -> int:
         new = len(nodes)
@@ -257,29 +262,40 @@ def _block(graph: ExecutionGraph, cuts: Cuts, span: tuple[int, int], machine: Ma
         return new
 
     for node, chunk in written(graph, cuts, span):
-        is_cut, changes = chunk != NONE, dict[str, Any]()
-        own, count = cuts[node] if is_cut else ((), 1)
-        old = graph.dependencies_of(node).tolist()
-        needs = [sliced[each][chunk] if each in own else done[each - begin] for each in old if each >= begin]
-        places = np.flatnonzero(np.array(old) < begin) + (offsets[node] - offsets[begin])
-        chunks = sliced.setdefault(node, [])
-        if graph.kind[node] == _COMPUTE:
+        own, count = cuts.get(node, ((), 1))
+        if node not in sliced:
+            old, first = graph.dependencies_of(node).tolist(), offsets[node] - offsets[begin]
+            inner = [(each, each in own) for each in old if each >= begin]
+            outer = [first + place for place, each in enumerate(old) if each < begin]
+            about[node], sliced[node] = (inner, outer, _changes(graph, node, count, machine)), []
+        (inner, outer, changes), chunks = about[node], sliced[node]
+        needs = [sliced[each][chunk] if follows else done[each - begin] for each, follows in inner]
+        if computes[node - begin]:
             needs += chunks[-1:]
-        if is_cut:
-            changes = {
-                name: divided(int(getattr(graph, name)[node]), _edges(count))[chunk] for name in ("bytes", "flops")
-            }
-            changes |= {"duration_s": times_s[node][chunk]} if graph.kind[node] == _COMPUTE else {}
-        chunks.append(add(node, f"_chunk_{chunk}" if is_cut else "", needs, changes))
-        before += [(chunks[-1], place) for place in places.tolist()]
+        label = "" if chunk == NONE else f"_chunk_{chunk}"
+        chunks.append(add(node, label, needs, {name: values[chunk] for name, values in changes.items()}))
+        before += [(chunks[-1], place) for place in outer]
         if chunk in (NONE, count - 1):
             done[node - begin] = chunks[-1]
-            if is_cut and graph.kind[node] == _COLLECTIVE and not all(user in own for user in graph.users_of(node)):
+            if chunk != NONE and not computes[node - begin] and not all(user in own for user in graph.users_of(node)):
                 done[node - begin] = add(node, "_done", chunks, JOIN)
     return Block(
         np.array(nodes), np.array(within, np.int64).reshape(-1, 2).T, np.array(before, np.int64).reshape(-1, 2).T, done,
         labels, {name: (np.array(at), values) for name, (at, values) in columns.items()},
     )  # fmt: skip
+
+
+def _changes(graph: ExecutionGraph, node: int, count: int, machine: Machine | None) -> Mapping[str, Sequence[Any]]:
+    """Return how chunks of a node differ from it, column by column; nothing if it stays whole."""
+    if count == 1:
+        return {}
+    columns = {"bytes": graph.bytes, "flops": graph.flops}
+    changes: dict[str, Sequence[Any]] = {
+        name: divided(int(column[node]), _edges(count)) for name, column in columns.items()
+    }
+    if graph.kind[node] == _COMPUTE:
+        changes["duration_s"] = chunk_times(graph, node, count, machine)
+    return changes
 
 
 def finish_s(
