@@ -106,7 +106,7 @@ class _Text:
             except RecursionError:
                 raise ValueError(f"more than {MOST_LEVELS} levels of lists and objects within one another") from None
             else:
-                if end < len(self._text) or self._ended:
+                if end + 2 < len(self._text) or self._ended:  # else a number may be cut behind its '.', 'e' or 'e-'
                     check_values(self._text, self._at, end)
                     check_levels(self._text, self._at, end)
                     self._at = end

@@ -84,3 +84,10 @@ REFUSED = {
 def test_what_is_refused(content):
     with pytest.raises(ValueError, match=re.escape(REFUSED[content])):
         read(content, piece=2**20)
+
+
+@pytest.mark.parametrize("number", [b"0.0", b"1e-05", b"-12.5E+7", b"1.5e3"])
+def test_a_number_may_be_cut_anywhere(number):
+    for piece in range(1, len(number) + 2):
+        for content in (number, b"[" + number + b"]"):
+            assert read(content, piece=piece) == json.loads(content)
