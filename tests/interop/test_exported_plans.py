@@ -59,6 +59,13 @@ def test_a_plan_that_is_written_for_megatron_is_read_back(plan, tmp_path):
     assert {key: getattr(found, key) for key in KEYS} == {key: getattr(workload, key) for key in KEYS}
 
 
+@pytest.mark.parametrize(("number", "read"), [(3, ("full", 3)), (None, ("full", None)), (0, ("none", None))])
+def test_megatron_recomputes_some_layers_of_a_stage(number, read, tmp_path):
+    workload = workload_of(pipeline_parallel=4, recompute="full", recompute_layers=number)
+    found = read_back("megatron", write_plan("megatron", workload).text, tmp_path, ranks=4)
+    assert (found.recompute, found.recompute_layers) == read
+
+
 @pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3", "megatron-22b", "mamba-2-hybrid-8b", "gpt-3"])
 def test_models_are_written_for_megatron_and_read_back(name, tmp_path):
     axes = {"pipeline_parallel": 1, "expert_parallel": 1, "stage_layers": [], "pipeline_schedule": "1f1b"}
@@ -132,6 +139,7 @@ def test_every_pipeline_schedule_is_written_or_refused(name, schedule):
         ("torchtitan", {"zero": 2}, "shards parameters, not states alone (zero 2); hold zero 0 or 3"),
         ("torchtitan", {"tensor_parallel": 2}, "cuts sequences with tensors; hold sequence_parallel true"),
         ("torchtitan", {"recompute": "selective", "attention": "unfused"}, "recomputes operations or whole layers"),
+        ("torchtitan", {"recompute": "full", "recompute_layers": 2}, "recomputes all layers or every n-th"),
         ("torchtitan", {"context_parallel": 2}, "shards over the context axis; hold zero 3"),
         ("megatron", {"recompute": "operations"}, "recomputes attention's core or whole layers"),
         ("megatron", {"post_norms": True}, "has no arguments for parallel halves, norms behind them"),

@@ -196,6 +196,10 @@ def test_hybrids_of_state_space_layers(imported):
     [
         ("--recompute-activations", {"recompute": "selective"}),
         ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", {"recompute": "full"}),
+        (
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 3",
+            {"recompute": "full", "recompute_layers": 3},
+        ),
         ("--num-layers-per-virtual-pipeline-stage 4", {"pipeline_schedule": "interleaved_1f1b", "chunks": 4}),
         ("--decoder-first-pipeline-num-layers 15", {"layers_of_stage": (15, 17)}),
         ("--fp8-format hybrid", {"linear_dtype": "fp8_delayed"}),
@@ -244,6 +248,7 @@ def test_what_is_ignored_is_told(imported, more, told):
         ("--swiglu", "--swiglu --encoder-num-layers 3", "models of encoder and decoder are not written"),
         ("--swiglu", "--swiglu --fp8-format hybrid --fp8-recipe mxfp8", "fp8_recipe 'mxfp8': GEMMs are written for"),
         ("--swiglu", "--swiglu --recompute-granularity full --recompute-num-layers 3", "with method None of 3"),
+        ("--swiglu", "--swiglu --recompute-granularity full --recompute-method block", "method block needs it"),
         ("--swiglu", "--swiglu --num-experts 8 --moe-layer-freq 2", "layers without experts come first or nowhere"),
         ("--swiglu", "--swiglu --num-layers-per-virtual-pipeline-stage 5", "does not divide the 16 layers of a rank"),
         ("--swiglu", "--swiglu --decoder-first-pipeline-num-layers 33", "-1 layers besides the first and last stage"),

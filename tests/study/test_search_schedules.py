@@ -131,6 +131,17 @@ def test_levels_need_less_of_the_slow_links_than_whole_groups():
 # ---- Estimates
 
 
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_plans_that_recompute_some_layers_are_simulated_as_evaluated(number):
+    workload = model(
+        {"layers": 4, "pipeline_parallel": 2, "data_parallel": 1, "recompute": "full", "recompute_layers": number}
+    )
+    blocks = evaluate(workload, cluster(2), DEVICE)
+    found = estimate_of(run(Job(workload, DEVICE, cluster(2), BASELINE)))
+    assert found.compute_s == pytest.approx(blocks.compute_s)
+    assert found.memory_bytes == blocks.memory_bytes
+
+
 @settings(max_examples=15)
 @given(plans())
 def test_simulated_under_baseline_is_what_blocks_say(job):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleout.errors import ConfigError
-from scaleout.program.graph import COLLECTIVES, NONE
+from scaleout.program.graph import COLLECTIVES, NONE, NodeRole
 from scaleout.program.operations import kernel
 from scaleout.workloads.config import load_workload
 from scaleout.workloads.generate import generate
@@ -263,3 +263,37 @@ def test_recomputed_modules_run_once_more_before_what_reads_them(halves, modules
 def test_what_is_kept_must_be_of_one_mind(keys, message):
     with pytest.raises(ConfigError, match=message):
         small(**keys)
+
+
+@pytest.mark.parametrize("pipeline", [1, 2])
+def test_some_layers_of_a_stage_are_recomputed(pipeline):
+    """With none of a stage's as with recompute none, with all as full; between, as much more work a layer each."""
+    keys = {"pipeline_parallel": pipeline, "microbatch": 1, "batch_per_replica": 4}
+    stage = 4 // pipeline
+
+    def found(**how):
+        workload = small(**keys, **how)
+        return generate(workload).total_flops, [peak.bytes_of for peak in peaks(workload)]
+
+    none, full = found(recompute="none"), found(recompute="full")
+    some = [found(recompute="full", recompute_layers=number) for number in range(stage + 1)]
+    assert (some[0], some[-1]) == (none, full)
+    assert found(recompute="full", recompute_layers=stage + 3) == full
+    assert found(recompute="none", recompute_layers=1) == none
+    work = [flops for flops, _ in some]
+    assert np.diff(work) == pytest.approx((full[0] - none[0]) / stage, rel=1e-12)
+    for rank in range(pipeline):
+        held = [peak[rank]["activations"] for _, peak in some]
+        assert held == sorted(held, reverse=True)
+        assert held[0] > held[-1]
+
+
+def test_the_first_layers_of_a_stage_are_the_recomputed_ones():
+    graph = only_graph(small(recompute="full", recompute_layers=1))
+    again = {graph.layer[node] for node in np.flatnonzero(graph.role == NodeRole.RECOMPUTE)}
+    assert again == {0}
+
+
+def test_layers_are_not_recomputed_in_part_where_lists_are_gathered():
+    with pytest.raises(ConfigError, match="recompute_layers is not written for gathers of lists of tensors"):
+        small(recompute="full", recompute_layers=2, shard_lists=True, zero=3)

@@ -428,11 +428,11 @@ class _Arguments(Fields):
             raise self.refusal(
                 "recompute_granularity", f"with method {shown(method)} of {shown(number)} is not written"
             )
-        if method == "block" and number != self.values["num_layers"]:
-            raise self.refusal(
-                "recompute_num_layers", "of some layers only is not written; take all, or method uniform"
-            )
-        return {"recompute": "full"}
+        if method != "block":
+            return {"recompute": "full"}
+        if number is None:
+            raise self.refusal("recompute_num_layers", "is missing or 0, and method block needs it; give it")
+        return {"recompute": "full"} | ({"recompute_layers": number} if number < self.values["num_layers"] else {})
 
     def _pipeline(self, keys: Keys) -> Keys:
         pipeline, layers = keys["pipeline_parallel"], keys["layers"]

@@ -79,6 +79,8 @@ def _torchtitan(w: Transformer, schedule: str) -> Written:
              f"has no pipeline schedule {w.pipeline_schedule}; hold one of {', '.join(_TORCH_SCHEDULES)}"),
             (w.recompute in ("selective", "up_projections"),
              "recomputes operations or whole layers; hold recompute none or full"),
+            (w.recompute == "full" and w.recompute_layers is not None,
+             "recomputes all layers or every n-th; hold recompute_layers unset"),
             (w.tensor_parallel > 1 and not w.sequence_parallel,
              "cuts sequences with tensors; hold sequence_parallel true"),
             (w.tensor_parallel == 1 and w.sequence_parallel, "cuts sequences with tensors alone"),
@@ -387,8 +389,12 @@ def _megatron_step(w: Transformer) -> Arguments:
         made.append(("recompute-activations", ""))
     if w.recompute == "up_projections":
         made += [("recompute-granularity", "selective"), ("recompute-modules", "mla_up_proj")]
-    if w.recompute == "full":
-        made += [("recompute-granularity", "full"), ("recompute-method", "uniform"), ("recompute-num-layers", 1)]
+    if w.recompute == "full" and w.recompute_layers != 0:
+        method = ("uniform", 1) if w.recompute_layers is None else ("block", w.recompute_layers)
+        made += [
+            ("recompute-granularity", "full"),
+            *zip(("recompute-method", "recompute-num-layers"), method, strict=True),
+        ]
     if w.linear_dtype != "same":
         made += [("fp8-format", "hybrid"), ("fp8-recipe", w.linear_dtype.removeprefix("fp8_"))]
     reduces_half = w.gradient_dtype in (None, "bf16") and w.dtype == "bf16"
@@ -447,7 +453,8 @@ def _in_code(w: Transformer) -> Iterable[str]:
     if w.expert_parallel > 1:
         yield f"in code: deepspeed.moe.layer.MoE(..., ep_size={w.expert_parallel})"
     if w.recompute != "none":
-        part = "layers" if w.recompute == "full" else "parts of layers"
+        first = "" if w.recompute_layers is None else f"the first {w.recompute_layers} of each stage's "
+        part = f"{first}layers" if w.recompute == "full" else "parts of layers"
         yield f"in code: checkpoint {part} (recompute {w.recompute}), such as model.gradient_checkpointing_enable()"
 
 

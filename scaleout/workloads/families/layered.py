@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 ENDS = EMBEDDING, HEAD = "embedding", "head"
 """The parts of a model that are no layers."""
 
+KEPT = ", kept"
+"""What stands behind the kind of a layer that backward does not recompute, where it recomputes others of a stage."""
+
 Content = tuple[tuple[str, int], ...]
 """Kinds of the parts of a stage in order, each with how many follow one another."""
 
@@ -115,6 +118,12 @@ class LayeredModel(Training):
     def layer_kind(self, layer: int) -> str:
         """Name what a layer is; layers of one kind are alike."""
         return "layer"
+
+    def recomputed_of(self, layers: int) -> int:
+        """Return how many of a stage's layers, its first, backward recomputes as wholes."""
+        if self.recompute == "full" and self.recompute_layers is not None:
+            return min(layers, self.recompute_layers)
+        return layers if self.recompute in ("operations", "full") else 0
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -208,11 +217,13 @@ class LayeredModel(Training):
     def contents(self) -> list[Content]:
         """What each stage holds, first to last: embedding, runs of layers of one kind, head."""
         kinds = [self.layer_kind(number) for number in range(self.layers)]
+        marked = self.recompute == "full" and self.recompute_layers is not None and self.mode == "training"
         alike: dict[tuple[str, ...], Content] = {}
         contents: list[Content] = []
         end = 0
         for count in self.layers_of_stage:
-            end, some = end + count, tuple(kinds[end : end + count])
+            again = self.recomputed_of(count) if marked else count
+            end, some = end + count, (*kinds[end : end + again], *(k + KEPT for k in kinds[end + again : end + count]))
             if some not in alike:
                 alike[some] = tuple((kind, len(list(group))) for kind, group in groupby(some))
             contents.append(alike[some])

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, field_validator, model_validator
 
-from scaleout.config.units import Count, CountOrZero, LayerCount
+from scaleout.config.units import MOST_WRITTEN, Count, CountOrZero, LayerCount
 from scaleout.config.validated import nearest, renamed
 from scaleout.errors import ConfigError
 from scaleout.program.operations import ITEM_BYTES
@@ -52,7 +52,7 @@ class Training(WithFramework):
         name description source topology device schedules rank_order gradient_bucket pipeline_parallel batch_per_replica
         microbatch pipeline_schedule virtual_stages microbatch_group stage_layers overlap_sends messages optimizer
         master_weights moment_dtype gradient_dtype fused_accumulation clip_gradients data_parallel zero shard_ranks
-        overlap_gradient_reduce overlap_parameter_gather reshard_after_forward prefetch
+        overlap_gradient_reduce overlap_parameter_gather reshard_after_forward prefetch recompute_layers
         """.split()  # noqa: SIM905 - a list of thirty strings hides them
     )
     """Keys that what a layer runs and holds does not depend on, but for the size of a micro-batch and, where parameters
@@ -96,6 +96,12 @@ class Training(WithFramework):
         description="what backward recomputes: nothing, the attention core, latent attention's norm and projections "
         "up to the heads, whole layers, or (operations) what of them is neither attention, nor a reduce-scatter, nor "
         "one of every other GEMM",
+    )
+    recompute_layers: CountOrZero | None = Field(
+        default=None,
+        le=MOST_WRITTEN,
+        description="recompute full: layers of each stage that are recomputed, its first, as by Megatron-LM's "
+        "recompute-method block; all if unset",
     )
     stop_recompute_early: bool = Field(
         default=False,
@@ -222,6 +228,7 @@ class Training(WithFramework):
             raise ValueError(refusal)
         self._check_pipeline()
         self._check_stages()
+        self._check_recompute()
         return self
 
     def _check_pipeline(self) -> None:
@@ -241,6 +248,12 @@ class Training(WithFramework):
         reason = pipeline.check(self.pipeline_parallel, self.num_microbatches, self.chunks)
         if reason is not None:
             raise ValueError(f"pipeline_schedule {name!r} cannot be: {reason}")
+
+    def _check_recompute(self) -> None:
+        if self.recompute_layers is not None and self.recompute == "full" and self.shard_lists:
+            raise ValueError(
+                "recompute_layers is not written for gathers of lists of tensors (shard_lists); leave one of them out"
+            )
 
     def _check_stages(self) -> None:
         if self.stage_layers and (len(self.stage_layers) != self.num_stages or sum(self.stage_layers) != self.layers):

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, NodeKind
-from scaleout.workloads.families.layered import EMBEDDING, HEAD, LayeredModel
+from scaleout.workloads.families.layered import EMBEDDING, HEAD, KEPT, LayeredModel
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.units import RECEIVES, SENDS, Rank, forward
 
 NO_LAYERS = (EMBEDDING, HEAD, RECEIVES, SENDS)
-"""The parts that are no layers. Layers are named by `layer_kind`."""
+"""The parts that are no layers. Layers are named by `layer_kind`, and `KEPT` where others of it are recomputed."""
 
 
 _READ_BY_LAYERS_ALONE = ("recompute", "stop_recompute_early")
@@ -101,9 +101,10 @@ def _profile(part: _Part) -> "StageProfile":
     tape = AutogradTape(
         Cursor(GraphBuilder()), workload.dtype, gradients if part.backward else None, style=workload.style
     )
-    number = next((n for n in range(workload.layers) if workload.layer_kind(n) == part.kind), 0)
-    layers = range(number, number if part.kind in NO_LAYERS else number + 1)
-    forward(tape, rank, layers, (part.kind,))
+    kind = part.kind.removesuffix(KEPT)
+    number = next((n for n in range(workload.layers) if workload.layer_kind(n) == kind), 0)
+    layers = range(number, number if kind in NO_LAYERS else number + 1)
+    forward(tape, rank, layers, (kind,), recomputed=workload.recomputed_of(1) if kind == part.kind else 0)
     return StageProfile(part.kind, tape, rank, gradients, tape.graph)
 
 

@@ -93,7 +93,8 @@ class Stage:
             )
         self.tape = AutogradTape(Cursor(GraphBuilder()), workload.dtype, gradients, style=workload.style)
         parts = (EMBEDDING if self.first else RECEIVES, HEAD if self.last else SENDS)
-        output = forward(self.tape, self.rank, self.layers, parts)
+        recomputed = workload.recomputed_of(len(self.layers))
+        output = forward(self.tape, self.rank, self.layers, parts, recomputed=recomputed)
         self.forward = Part(self.tape.graph.build(), output)
 
     @property

@@ -197,10 +197,10 @@ RECEIVES, SENDS = "receives", "sends"
 """Parts of a stage that gather what is sent in parts: its input, and the gradient of its output."""
 
 
-def forward(tape: AutogradTape, rank: Rank[Any], layers: range, parts: Collection[str]) -> int:
+def forward(tape: AutogradTape, rank: Rank[Any], layers: range, parts: Collection[str], *, recomputed: int) -> int:
     """Write the forward pass of some layers and of those `parts` that are none; return the node of the output.
 
-    Layers, embedding and head are units each; a layer that backward recomputes is a checkpoint.
+    Layers, embedding and head are units each; a layer that backward recomputes is a checkpoint: the first `recomputed`.
     """
     model: LayeredModel = rank.workload
     x = NONE
@@ -214,7 +214,7 @@ def forward(tape: AutogradTape, rank: Rank[Any], layers: range, parts: Collectio
     for number in layers:
         tape.graph.layer = number
         layer = partial(model.write_layer, rank=rank, number=number)
-        if model.recompute in ("operations", "full"):
+        if number - layers.start < recomputed:
             layer = partial(
                 checkpoint, layer=layer, kept_elements=rank.elements, stop_early=model.stop_recompute_early,
                 saved=model.recompute == "operations",

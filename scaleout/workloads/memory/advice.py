@@ -150,6 +150,8 @@ def _training_changes(w: LayeredModel) -> Iterator[tuple[str, dict[str, Any]]]:
             yield "microbatch", {"microbatch": w.microbatch_size // factor}
     if w.recompute != "full":
         yield "full", {"recompute": "full"}
+    elif w.recompute_layers is not None:
+        yield "full", {"recompute_layers": None}
 
 
 def _spread(w: LayeredModel, factor: int) -> dict[str, Any]:
