@@ -157,6 +157,11 @@ PIPELINE_WITH_CONTEXT = {
     "batch_per_replica": 8, "microbatch": 1, "sequence_parallel": True, "pipeline_schedule": "interleaved_1f1b",
     "virtual_stages": 2,
 }  # fmt: skip
+TWO_WAYS = {
+    "layers": 8, "hidden": 1024, "tensor_parallel": 1, "pipeline_parallel": 4, "context_parallel": 4,
+    "data_parallel": 1, "sequence_parallel": False, "context_exchange": "ring", "sequence": 8192, "microbatch": 1,
+    "batch_per_replica": 8, "pipeline_schedule": "dualpipe_v", "zero": 2, "recompute": "full",
+}  # fmt: skip
 DECODE = {
     "layers": 4, "tensor_parallel": 8, "data_parallel": 1, "mode": "decode", "sequence_parallel": False,
     "pipeline_parallel": 1,
@@ -172,6 +177,7 @@ ONCE = {
         {"host": "eager"},
     ),
     "fused waits for ever": (("llama-3-8b", PIPELINE_WITH_CONTEXT, "dgx-h200-2", "h200"), {}),
+    "two rings of a pass each way meet": (("llama-3-8b", TWO_WAYS, "switch(16,nvlink5)", "a100-40g"), {"host": "none"}),
     "fused 6% longer": (("llama-3-70b", DECODE, "dgx-h200-1", "h200"), {}),
     "centauri has members of a group disagree": (("dlrm-dcnv2", TABLES, THREE_LEVELS, "a100-40g"), {}),
 }
