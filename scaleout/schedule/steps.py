@@ -94,12 +94,14 @@ def or_baseline(planned: Planned, program: Program, machine: Machine) -> Planned
 
 def _serial_s(program: Program, machine: Machine) -> float:
     """Return how long some rank has kernels and collectives one after another, isolated: no baseline is shorter."""
-    costs, longest_s = CostModel(machine), 0.0
+    costs, longest_s, factors = CostModel(machine), 0.0, np.ones(program.num_ranks)
+    for slow, factor in machine.topology.slow_ranks:
+        factors[slow] = factor
     for role, graph in enumerate(program.graphs):
-        rank = int(np.argmax(program.role_of_rank == role))
+        rank = int(np.argmax(np.where(program.role_of_rank == role, factors, 0.0)))  # the slowest
         nodes = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE)
         columns = (column[nodes].tolist() for column in (graph.group, graph.collective, graph.bytes))
-        seconds = float(graph.duration_s[graph.kind == NodeKind.COMPUTE].sum())
+        seconds = float(graph.duration_s[graph.kind == NodeKind.COMPUTE].sum()) * float(factors[rank])
         for (group, kind, size_bytes), count in Counter(zip(*columns, strict=True)).items():
             placement = place(machine.topology, program.groups[group].of(rank))
             seconds += count * costs.collective(COLLECTIVES[kind], float(size_bytes), (placement,)).time_s

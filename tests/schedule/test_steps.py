@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from scaleout.cluster.device.annotate import annotate
 from scaleout.cluster.device.spec import load_device
@@ -46,6 +48,22 @@ def test_where_overlap_is_longer_the_baseline_stays(job, contended):
     free = compare(name, changes=keys, topology=topology, device="h200", schedules=schedules, contention=False)
     baseline, always, _ = free.outcomes
     assert (always.makespan_s < baseline.makespan_s) == contended
+
+
+@settings(max_examples=20)
+@given(st.dictionaries(st.integers(0, 7), st.sampled_from([0.3, 0.9, 1.2, 4.0]), max_size=8))
+def test_no_baseline_is_shorter_than_its_bound(factors):
+    """Whichever ranks are slow or fast; without a pipeline the slowest rank waits for nobody, so that it is tight."""
+    slowed = replace(MACHINE, topology=replace(MACHINE.topology, slow_ranks=tuple(sorted(factors.items()))))
+    made, bound_s = program(), steps._serial_s(program(), slowed)
+    assert bound_s == pytest.approx(step(baseline(made), slowed).makespan_s, rel=1e-9)
+
+
+def test_a_baseline_that_is_longer_by_its_bound_is_not_simulated(simulations):
+    """The slowest rank's own kernels bound it: the first rank's would not."""
+    slowed = replace(MACHINE, topology=replace(MACHINE.topology, slow_ranks=((7, 3.0),)))
+    steps.overlap_where_shorter(program(), slowed)
+    assert len(simulations) == 1
 
 
 def test_overlap_takes_one_option(scaleout):
