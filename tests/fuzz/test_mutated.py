@@ -13,6 +13,8 @@ COUNTS = {
     "measured rows": 200,
     "astra": 400,
     "recording": 250,
+    "question": 150,
+    "answer": 250,
     "device": 250,
     "kernel rows": 300,
 }
