@@ -16,7 +16,7 @@ from scaleout.program.graph import COLLECTIVES, NONE, Bools, ExecutionGraph, Flo
 from scaleout.program.operations import RECORDED, Kernel, TimeSource, kernel
 from scaleout.program.program import Program
 from scaleout.study.edits.layers import PASSES
-from scaleout.study.edits.recorded import Recorded, shortest
+from scaleout.study.edits.recorded import Recorded, operators_of, shortest
 from scaleout.study.edits.repeats import steps_of
 from scaleout.study.edits.sizes import ratios_of, resized, with_kernels
 
@@ -184,9 +184,10 @@ def _added_s(device: Device | None, graph: ExecutionGraph, inside: Bools) -> Flo
     Of an operator of several kernels one holds it: of those whose name is there least often the longest.
     """
     added_s = np.zeros(len(graph))
-    for index, call in enumerate(graph.kernels):
+    calls, operator = operators_of(graph)
+    for index, call in enumerate(calls):
         elements = _elements(call)
-        mine = np.flatnonzero(inside & (graph.kernel == index)).tolist()
+        mine = np.flatnonzero(inside & (operator == index)).tolist()
         if device is None or not elements or not mine:
             continue
         names = Counter(graph.names[node] for node in mine)
