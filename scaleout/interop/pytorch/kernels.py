@@ -19,6 +19,7 @@ from scaleout.config.documents import whole
 from scaleout.interop.pytorch.communication import Communication, item_bytes
 from scaleout.interop.pytorch.kineto import NONE, Operator, Recording, Work, WorkKind, ancestors, shape_of
 from scaleout.program.operations import RECORDED, Kernel, kernel, recorded, recorded_table_gradient
+from scaleout.program.recorded import REDUCER
 from scaleout.schedule.rewrite import divided
 
 DTYPES = {"c10::bfloat16": "bf16", "bfloat16": "bf16", "c10::half": "fp16", "half": "fp16", "float": "fp32",
@@ -193,6 +194,7 @@ def _kernel(recording: Recording, number: int, shapes: set[Shape], gradients: se
         each.name.startswith(_PARAMETERS) or each.name == _GRADIENT for each in ancestors(recording.operators, number)
     )
     backward = any("Backward" in each.name for each in ancestors(recording.operators, number))
+    reduces = next((each.name for each in ancestors(recording.operators, number) if each.name.startswith(REDUCER)), "")
     if name in _PRODUCTS and not of_parameters:
         factors = [tensor.shape for tensor in tensors if len(tensor.shape) > 1]
         call = gemm(dtype, factors, shapes, of_weight=(number in gradients or None) if backward else False)
@@ -210,9 +212,11 @@ def _kernel(recording: Recording, number: int, shapes: set[Shape], gradients: se
     if name in _TABLES:
         return _table_gradient(operator, tensors, _TABLES[name])
     matrices = [tensor for tensor in tensors if len(tensor.shape) > 1]
-    of_parameters |= bool(matrices) and all(tensor.shape in shapes for tensor in matrices) and _copies(name)
+    of_parameters |= (
+        bool(reduces) or (bool(matrices) and all(tensor.shape in shapes for tensor in matrices) and _copies(name))
+    )
     tokens = 0 if of_parameters else total
-    return recorded(operator.name, dtype=dtype, token_bytes=tokens, other_bytes=total - tokens)
+    return recorded(reduces or operator.name, dtype=dtype, token_bytes=tokens, other_bytes=total - tokens)
 
 
 def _bag(tensors: Sequence[_Tensor]) -> Kernel | None:

@@ -15,6 +15,7 @@ from scaleout.program.cut import without
 from scaleout.program.graph import COLLECTIVES, NONE, Bools, ExecutionGraph, Floats, Ints, NodeKind, NodeRole, compress
 from scaleout.program.operations import RECORDED, Kernel, TimeSource, kernel
 from scaleout.program.program import Program
+from scaleout.program.recorded import REDUCER
 from scaleout.study.edits.layers import PASSES
 from scaleout.study.edits.recorded import Recorded, operators_of, shortest
 from scaleout.study.edits.repeats import steps_of
@@ -130,6 +131,12 @@ def chunks(recording: Recorded, text: str, notes: list[str]) -> Program:
         "chunks run one after another, as they do on one stream; what could overlap on several is not credited"
     )
     return program
+
+
+def in_buckets(graph: ExecutionGraph) -> Bools:
+    """(N,) which kernels move gradients into buckets to be reduced."""
+    moves = [call.op.startswith(RECORDED + REDUCER) for call in graph.kernels]
+    return np.asarray(np.array([*moves, False])[graph.kernel] & (graph.kind == NodeKind.COMPUTE))
 
 
 def between_exchanges(graph: ExecutionGraph, steps: int) -> Bools:

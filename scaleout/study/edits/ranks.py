@@ -22,7 +22,7 @@ from scaleout.program.calls import as_much_of
 from scaleout.program.graph import COLLECTIVES, NONE, Bools, ExecutionGraph, Floats, NodeKind, NodeRole
 from scaleout.program.operations import RECORDED, Kernel, TimeSource, kernel
 from scaleout.program.program import Program
-from scaleout.study.edits.communication import between_exchanges
+from scaleout.study.edits.communication import between_exchanges, in_buckets
 from scaleout.study.edits.groups import Axis, activation_sums, axis_of, grown
 from scaleout.study.edits.recorded import Recorded, operators_of, shortest
 from scaleout.study.edits.shards import parameters_ratio, resharded, resized_bytes, shards_of, wholes_of
@@ -52,7 +52,9 @@ def data(recording: Recorded, text: str, notes: list[str]) -> Program:
     )
 
     def changes(graph: ExecutionGraph) -> dict[int, Kernel]:
-        return _changed(graph, _beside_shards(graph, axis), lambda call: resized_bytes(call, ratio))
+        shards = _changed(graph, _beside_shards(graph, axis), lambda call: resized_bytes(call, ratio))
+        idle = in_buckets(graph) & (axis.new == 1)  # a single rank has nothing to reduce with
+        return shards | _changed(graph, idle, lambda call: resized_bytes(call, Fraction(0)))
 
     return _with_ranks(recording, axis, changes, ratio, notes)
 
