@@ -393,10 +393,18 @@ OPERATIONS: Mapping[str, Operation] = {
 """Name of every operation to its sizes, FLOPs and bytes."""
 
 
+_MOST = 2**63 - 1
+"""FLOPs or bytes that a graph's columns can hold of a kernel."""
+
+
 @functools.lru_cache(maxsize=4096)
 def _counted(op: str, dtype: str, shape: tuple[tuple[str, int], ...]) -> Kernel:
     operation, sizes = OPERATIONS[op], dict(shape)
-    return Kernel(op, dtype, shape, operation.flops(sizes), operation.bytes(sizes, ITEM_BYTES[dtype]))
+    found = Kernel(op, dtype, shape, operation.flops(sizes), operation.bytes(sizes, ITEM_BYTES[dtype]))
+    if max(found.flops, found.bytes) > _MOST:
+        told = " x ".join(f"{name}={size}" for name, size in shape)
+        raise GraphError(f"{op} of {told}: its FLOPs or bytes are more than 9.2e18; give smaller sizes")
+    return found
 
 
 @functools.lru_cache(maxsize=16384, typed=True)
@@ -417,7 +425,8 @@ def kernel(op: str, *, dtype: str, **shape: int) -> Kernel:
     ConfigError
         If the dtype is not known.
     GraphError
-        If the operation is not known, a size is missing, foreign, not a whole number or not positive.
+        If the operation is not known, a size is missing, foreign, not a whole number or not positive, or FLOPs or
+        bytes are more than 64 bits hold.
 
     Examples
     --------
