@@ -212,8 +212,8 @@ def _kernel(recording: Recording, number: int, shapes: set[Shape], gradients: se
     if name in _TABLES:
         return _table_gradient(operator, tensors, _TABLES[name])
     matrices = [tensor for tensor in tensors if len(tensor.shape) > 1]
-    of_parameters |= (
-        bool(reduces) or (bool(matrices) and all(tensor.shape in shapes for tensor in matrices) and _copies(name))
+    of_parameters |= bool(reduces) or (
+        bool(matrices) and all(tensor.shape in shapes for tensor in matrices) and _copies(name)
     )
     tokens = 0 if of_parameters else total
     return recorded(reduces or operator.name, dtype=dtype, token_bytes=tokens, other_bytes=total - tokens)
