@@ -34,6 +34,7 @@ _TABLES = {"embedding_dense_backward": 2, "_embedding_bag_dense_backward": 5}
 _SEQUENCE_FIRST = ("_flash_attention", "_efficient_attention", "_flash_attn", "_fmha")
 """Operators of attention that take a sequence's heads together."""
 _GRADIENT = "torch::autograd::AccumulateGrad"
+"""What adds up the gradient of a parameter, and the end of the name of what calls it and its hooks."""
 _PARAMETERS = ("FSDP::all_gather", "FSDP::post_backward", "fsdp::", "Optimizer.step", "Optimizer.zero_grad", "Reducer",
                "aten::flatten_dense_tensors", "aten::unflatten_dense_tensors")  # fmt: skip
 """What operators that work on parameters or their gradients are called by."""
@@ -191,7 +192,8 @@ def _kernel(recording: Recording, number: int, shapes: set[Shape], gradients: se
         return None
     dtype = _dtype(tensors[-1])
     of_parameters = any(
-        each.name.startswith(_PARAMETERS) or each.name == _GRADIENT for each in ancestors(recording.operators, number)
+        each.name.startswith(_PARAMETERS) or each.name.endswith(_GRADIENT)
+        for each in ancestors(recording.operators, number)
     )
     backward = any("Backward" in each.name for each in ancestors(recording.operators, number))
     reduces = next((each.name for each in ancestors(recording.operators, number) if each.name.startswith(REDUCER)), "")
@@ -240,10 +242,8 @@ def _table_gradient(operator: Operator, tensors: Sequence[_Tensor], place: int) 
 
 
 def _copies(name: str) -> bool:
-    """Whether an operator may move weights or add up gradients; arithmetic of the model works on activations."""
-    return name.startswith(
-        ("copy_", "add_", "cat", "zero_", "fill_", "clone", "div_", "mul_", "to", "_to_copy", "flat")
-    )
+    """Whether an operator may move weights; arithmetic of the model, and sums of its backward, work on activations."""
+    return name.startswith(("copy_", "cat", "zero_", "fill_", "clone", "div_", "mul_", "to", "_to_copy", "flat"))
 
 
 def gemm(dtype: str, factors: Sequence[Shape], shapes: set[Shape], *, of_weight: bool | None = None) -> Kernel | None:
