@@ -3,9 +3,9 @@
 Eager frameworks issue one call after another and do not wait for the device: ``issue_s = sum of the costs of all calls
 up to it``, by operation and direction in the device file's `host_launch`. A host that blocks (CUDA_LAUNCH_BLOCKING=1)
 issues a call when the one before is done, so that costs lengthen the kernels. One that checks each collective
-(TORCH_DISTRIBUTED_DEBUG=DETAIL) compares it over all ranks of its group first, one after another. A loop over a list of tensors, which the
-host begins when the device has nothing left to do, lasts as long as its calls: for each tensor a view and a copy. CUDA
-graphs have no such cost, nor a gap between kernels. See docs/models/host-issue.md.
+(TORCH_DISTRIBUTED_DEBUG=DETAIL) compares it over all ranks of its group first, one after another. A loop over a list of
+tensors, which the host begins when the device has nothing left to do, lasts as long as its calls: for each tensor a
+view and a copy. CUDA graphs have no such cost, nor a gap between kernels. See docs/models/host-issue.md.
 
 Source: costs of calls measured among other calls, `scaleout.validation.measure.host`.
 """
@@ -21,8 +21,8 @@ from scaleout.program.program import Program
 from scaleout.program.reorder import gathers_parameters
 
 HOSTS = ("none", "eager", "blocking", "checking")
-"""How a step is issued: everything at once, call by call, each call when the device is done with the one before, or call
-by call with a check of each collective over its ranks."""
+"""How a step is issued: everything at once, call by call, each call when the device is done with the one before, or
+call by call with a check of each collective over its ranks."""
 CHECK = "collective_check"
 """In `host_launch`: what a check of a collective takes the host for each rank of its group."""
 
