@@ -19,7 +19,7 @@ from scaleout.program.program import Program
 from scaleout.study.edits.clocks import at_own_clock
 from scaleout.study.edits.communication import bucket, chunks
 from scaleout.study.edits.device import on_device
-from scaleout.study.edits.groups import with_axes
+from scaleout.study.edits.groups import edit_to, with_axes
 from scaleout.study.edits.layers import layers, recompute
 from scaleout.study.edits.microbatches import accumulate, microbatches
 from scaleout.study.edits.ranks import data, expert, tensor
@@ -86,4 +86,4 @@ EDITS: dict[str, Callable[[Recorded, str, list[str]], Program]] = {
 }
 """What can be edited, in the order in which it is done."""
 
-__all__ = ["EDITS", "Edited", "Recorded", "edited", "with_axes"]
+__all__ = ["EDITS", "Edited", "Recorded", "edit_to", "edited", "with_axes"]
