@@ -176,7 +176,7 @@ class ExecutionGraph:
 
     @cached_property
     def but_times(self) -> tuple[int, ...]:
-        """What identifies all columns but `FLOAT_COLUMNS`: equal where graphs differ in times alone, as of slow ranks."""
+        """What identifies all columns but `FLOAT_COLUMNS`: equal where graphs differ in times alone."""
         return tuple(id(getattr(self, column.name)) for column in fields(self) if column.name not in FLOAT_COLUMNS)
 
     def with_columns(self, **columns: Any) -> "ExecutionGraph":
