@@ -258,7 +258,8 @@ def _carried(
     latency_s, carried = 0.0, np.zeros(len(links))
     for routes, weights in _routes(links, placement, groups, round_):
         latency_s = max(latency_s, float(routes.latency_s.max(initial=0.0)))
-        carried += np.bincount(routes.links, routes.shares * weights[routes.messages], minlength=len(links))
+        each = routes.shares if (weights == 1.0).all() else routes.shares * weights[routes.messages]
+        carried += np.bincount(routes.links, each, minlength=len(links))
     used = np.flatnonzero(carried)
     return latency_s, used, carried[used]
 
