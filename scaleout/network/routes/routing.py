@@ -67,7 +67,7 @@ class Router:
         LineRoutes, (M,) array of float
             Links of the messages, and the latency of each; infinite where no route is left, and then without links.
         """
-        apart = self._part[ends[0]] != self._part[ends[1]]
+        apart = self.part[ends[0]] != self.part[ends[1]]
         if apart.any():  # found at once, where routes to all ranks of a long line take half a minute
             return LineRoutes(_NOTHING[0], *_NOTHING), np.where(apart, np.inf, 0.0)
         n = self.dimension.size
@@ -84,7 +84,7 @@ class Router:
         return LineRoutes(each, self.edges.ports[edge], self.edges.coordinates[edge], shares), latency_s[which]
 
     @cached_property
-    def _part(self) -> Ints:
+    def part(self) -> Ints:
         """(V,) the lowest node of the part that each node is in: no edge leads from one part to another."""
         tails, heads, part = self.edges.tails, self.edges.heads, np.arange(len(self.begins) - 1)
         while (part[tails] != part[heads]).any():
