@@ -350,7 +350,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "accumulate_fp32": _elementwise(3),
     "sum_all": _elementwise(1),
     "cast_to_fp8": _elementwise(1, fixed=1, like="clone"),
-    "cast_to_fp8_twice": _elementwise(1, fixed=2, like="clone"),  # in both layouts
+    "cast_to_fp8_twice": _elementwise(1, fixed=2, like="clone"),  # both layouts
     # What an addition adds to the kernel of a norm that it is fused with: the other summand, and forward the sum.
     "add_fused_fwd": _elementwise(2, like="add"),
     "add_fused_bwd": _elementwise(1, like="add"),
@@ -396,7 +396,10 @@ OPERATIONS: Mapping[str, Operation] = {
 @functools.lru_cache(maxsize=4096)
 def _counted(op: str, dtype: str, shape: tuple[tuple[str, int], ...]) -> Kernel:
     operation, sizes = OPERATIONS[op], dict(shape)
-    return Kernel(op, dtype, shape, operation.flops(sizes), operation.bytes(sizes, ITEM_BYTES[dtype]))
+    found = Kernel(op, dtype, shape, operation.flops(sizes), operation.bytes(sizes, ITEM_BYTES[dtype]))
+    if max(found.flops, found.bytes) >= 2**63:  # a graph's columns hold no more
+        raise GraphError(f"{op} of {sizes}: its FLOPs or bytes are more than 9.2e18; give smaller sizes")
+    return found
 
 
 @functools.lru_cache(maxsize=16384, typed=True)
@@ -417,7 +420,7 @@ def kernel(op: str, *, dtype: str, **shape: int) -> Kernel:
     ConfigError
         If the dtype is not known.
     GraphError
-        If the operation is not known, a size is missing, foreign, not a whole number or not positive.
+        If the operation is not known, a size is missing, foreign, no positive whole number, or too large to count.
 
     Examples
     --------
@@ -446,12 +449,7 @@ def kernel(op: str, *, dtype: str, **shape: int) -> Kernel:
 def custom(*, dtype: str, flops: int, bytes: int) -> Kernel:  # noqa: A002 - the field's own name
     """Describe a kernel of which only FLOPs and bytes are known, such as a node of a foreign trace.
 
-    Raises
-    ------
-    ConfigError
-        If the dtype is not known.
-    GraphError
-        If a count is negative.
+    A ConfigError says that the dtype is not known, a GraphError that a count is negative.
     """
     if dtype not in ITEM_BYTES:
         raise ConfigError(f"custom kernel: unknown dtype {dtype!r}; {nearest(dtype, ITEM_BYTES)}")

@@ -86,8 +86,8 @@ def measures_like(device: Device, op: str) -> bool:
 
 
 def reference_of(device: Device) -> Device:
-    """Return the reference device, without its calibration: its kernels as they were measured."""
-    return _load_reference(device.efficiency_from, device.name)
+    """Return the device itself, or the one it borrows from: without calibration, its kernels as they were measured."""
+    return device if device.efficiency_from == device.name else _load_reference(device.efficiency_from, device.name)
 
 
 @functools.cache
