@@ -223,9 +223,10 @@ SIMULATION: Mapping[str, Callable[[Command], Command]] = {
     ),
     "host": click.option(
         "--host",
-        metavar="none|eager|blocking",
+        metavar="none|eager|blocking|checking",
         help="CPU launch overhead: none, or that of eager PyTorch, which launches kernels and collectives one after "
-        "another (eager), or each when the one before is done (blocking: CUDA_LAUNCH_BLOCKING=1). By default eager "
+        "another (eager), each when the one before is done (blocking: CUDA_LAUNCH_BLOCKING=1), or with a check of each "
+        "collective over its ranks (checking: TORCH_DISTRIBUTED_DEBUG=DETAIL). By default eager "
         "where the device's file has its costs, none for decode (CUDA graphs) and frameworks that compile a step.",
     ),
     "clocks": click.option(

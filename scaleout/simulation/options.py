@@ -40,8 +40,9 @@ class SimulationOptions:
         Whether kernels, collectives and messages that run at the same time take SMs and memory from each other, where
         the topology's communication library says how much.
     host : str
-        How the host issues a step, a name in `host.HOSTS`: everything at once (``none``), call by call (``eager``), or
-        each call when the device is done with the one before (``blocking``).
+        How the host issues a step, a name in `host.HOSTS`: everything at once (``none``), call by call (``eager``),
+        each call when the device is done with the one before (``blocking``), or call by call with a check of each
+        collective over its ranks (``checking``).
     clocks : how kernels are clocked, a name in `CLOCKS`; it matters where the device's file says what it may draw
     policy : str, optional
         Which of the topology's back ends reduces gradients, see `backends`. One that blocks the host leaves nothing

@@ -189,3 +189,23 @@ def test_a_host_that_blocks_leaves_nothing_to_overlap():
     job = load_workload("llama-3-8b", {"layers": 2, "data_parallel": 4, "batch_per_replica": 1})
     found = compare(job, topology=NODE, device=H200, schedules=("baseline", "overlap"), host="blocking")
     assert found.outcomes[0].makespan_s == found.outcomes[1].makespan_s
+
+
+@given(ranks=st.integers(1, 4))
+def test_a_check_of_a_collective_costs_the_host_its_ranks(ranks):
+    """By hand: other calls cost what they cost an eager host, whose kernels take as long."""
+    graph = GraphBuilder("layer_forward", NodeRole.FORWARD)
+    gemm = graph.compute(kernel("gemm", dtype="bf16", M=64, N=64, K=64))
+    sent = graph.collective("all_reduce", 1024, group=0, after=(gemm,))
+    graph.compute(kernel("gelu_fwd", dtype="bf16", elements=1024), after=(sent,))
+    program = program_of(graph, ranks)
+    eager, checking = (issue(program, H200, host=host).graphs[0] for host in ("eager", "checking"))
+    check_s = ranks * H200.host_launch_s["collective_check"]
+    assert checking.issue_s - eager.issue_s == pytest.approx(np.array([0.0, check_s, check_s]))
+    assert checking.duration_s == pytest.approx(eager.duration_s, nan_ok=True)
+
+
+def test_a_device_without_the_cost_of_a_check_is_refused():
+    costs = {call: cost for call, cost in H200.host_launch_s.items() if call != "collective_check"}
+    with pytest.raises(ConfigError, match="collective_check in host_launch"):
+        issue(program_of(small_layers(2)), replace(H200, host_launch_s=costs), host="checking")

@@ -2,9 +2,10 @@
 
 Eager frameworks issue one call after another and do not wait for the device: ``issue_s = sum of the costs of all calls
 up to it``, by operation and direction in the device file's `host_launch`. A host that blocks (CUDA_LAUNCH_BLOCKING=1)
-issues a call when the one before is done, so that costs lengthen the kernels. A loop over a list of tensors, which the
-host begins when the device has nothing left to do, lasts as long as its calls: for each tensor a view and a copy. CUDA
-graphs have no such cost, nor a gap between kernels. See docs/models/host-issue.md.
+issues a call when the one before is done, so that costs lengthen the kernels. One that checks each collective
+(TORCH_DISTRIBUTED_DEBUG=DETAIL) compares it over all ranks of its group first, one after another. A loop over a list of
+tensors, which the host begins when the device has nothing left to do, lasts as long as its calls: for each tensor a
+view and a copy. CUDA graphs have no such cost, nor a gap between kernels. See docs/models/host-issue.md.
 
 Source: costs of calls measured among other calls, `scaleout.validation.measure.host`.
 """
@@ -15,12 +16,15 @@ from scaleout.cluster.device.spec import Device
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError
 from scaleout.program.calls import columns_of
-from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind, NodeRole
+from scaleout.program.graph import NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
 from scaleout.program.program import Program
 from scaleout.program.reorder import gathers_parameters
 
-HOSTS = ("none", "eager", "blocking")
-"""How a step is issued: everything at once, call by call, or each call when the device is done with the one before."""
+HOSTS = ("none", "eager", "blocking", "checking")
+"""How a step is issued: everything at once, call by call, each call when the device is done with the one before, or
+call by call with a check of each collective over its ranks."""
+CHECK = "collective_check"
+"""In `host_launch`: what a check of a collective takes the host for each rank of its group."""
 
 _ENDS = ("_unfused", "_fused", "_fwd", "_bwd")
 _LIKE = dict.fromkeys(("attention_gqa", "attention_window", "attention_decode"), "attention") | {
@@ -49,7 +53,9 @@ def issue(program: Program, device: Device, *, host: str) -> Program:
     check_host(device, host)
     if host == "none":
         return program
-    return program.map_graphs(lambda graph: _issued(graph, device, blocking=host == "blocking"))
+    check_s = device.host_launch_s[CHECK] if host == "checking" else 0.0
+    checks_s = np.array([check_s * max(map(len, group.members), default=0) for group in program.groups] + [0.0])
+    return program.map_graphs(lambda graph: _issued(graph, device, checks_s, blocking=host == "blocking"))
 
 
 def check_host(device: Device, host: str) -> None:
@@ -57,6 +63,8 @@ def check_host(device: Device, host: str) -> None:
     if host not in HOSTS:
         raise ConfigError(f"unknown host {host!r}; {nearest(host, HOSTS)}")
     missing = unknown_costs(device)
+    if host == "checking" and CHECK not in device.host_launch_s:
+        missing.append(CHECK)
     if missing and host != "none":
         raise ConfigError(
             f"device {device.name!r} does not say what its host spends on a call ({', '.join(missing)} in "
@@ -69,9 +77,11 @@ def unknown_costs(device: Device) -> list[str]:
     return [name for name in _NEEDED if name not in device.host_launch_s]
 
 
-def _issued(graph: ExecutionGraph, device: Device, *, blocking: bool) -> ExecutionGraph:
+def _issued(graph: ExecutionGraph, device: Device, checks_s: Floats, *, blocking: bool) -> ExecutionGraph:
     issued, numbers = calls_of(graph)
     costs_s = np.array([call_s(call, device) for call in issued] + [0.0])[numbers]  # `NONE` is the last entry
+    collectives = graph.kind == NodeKind.COLLECTIVE
+    costs_s[collectives] += checks_s[graph.group[collectives]]
     trains = _trains(graph)
     changes = (graph.microbatch[1:] != graph.microbatch[:-1]) | (graph.stage[1:] != graph.stage[:-1])
     gathers = gathers_parameters(graph)

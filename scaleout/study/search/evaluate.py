@@ -131,7 +131,7 @@ def evaluate(
     counts = found.counts
     busy = [_of_blocks(rank, counts[:, number]) for number, rank in enumerate(ranks)]
     # With one pipeline rank nobody waits for anybody.
-    eager = host == "eager"
+    eager = host in ("eager", "checking")  # blocks leave the checks out
     host_s = [_waits_for_host(rank, counts[:, number]) if eager else 0.0 for number, rank in enumerate(ranks)]
     ends = (
         [_once(ranks[0]).total_s + busy[0].total_s + host_s[0]]

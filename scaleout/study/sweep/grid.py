@@ -69,7 +69,8 @@ class Varied(Config):
     workload: Several = Field(default=(), description="name or file of the workload")
     device: Several = Field(default=(), description="name or file of the device; the workload's if unset")
     host: Several = Field(
-        default=(), description="CPU launch overhead: none, eager or blocking; if unset as the device's file has it"
+        default=(),
+        description="CPU launch overhead: none, eager, blocking or checking; if unset as the device's file has it",
     )
     clocks: Several = Field(
         default=(),

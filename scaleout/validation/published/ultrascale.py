@@ -18,10 +18,11 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from scaleout.cluster.device.host import CHECK
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import load_topology
-from scaleout.study.search.cost import PlanCosts, plan_costs_of
+from scaleout.study.search.cost import PlanCosts, Work, plan_costs_of
 from scaleout.study.search.stages import Ledger, contents_of, stages_of
 from scaleout.validation.measured.rows import Case, Family, Row, simulated, workload_of
 from scaleout.workloads.families.transformer import Transformer
@@ -59,10 +60,6 @@ _DECIDES = 0.8
 """Of the room: a run that crashed with less reserved crashed for another reason, of which the table has several."""
 _SLOWEST = 1.5
 """What the slowest of several hosts needs over another: a call costs one of two amounts (docs/models/host-issue.md)."""
-_LAYER_S, _LAYER_OF_RANK_S = 4.7e-3, 2.03e-3
-"""What a layer and micro-batch takes the host of a pipeline over nodes, and for each tensor-parallel rank: a line
-through the medians of the table's runs of 1 and 2 sequences, 8.7, 12.6 and 20.9 ms at 2, 4 and 8 ranks; cause not
-found."""
 
 
 def layers_of_stages(layers: int, layer_cost: int, head_cost: int, stages: int, *, at_share: bool = False) -> list[int]:
@@ -110,11 +107,9 @@ def workload_values(row: Row) -> dict[str, Any]:
 
 def step(row: Row, machine: Machine) -> Case:
     """A step of all micro-batches, over and over, as PyTorch's host issues it."""
-    values = workload_values(row)
+    values, host = workload_values(row), "checking" if _checks(row) else "eager"
     measured_us = row.number("step_s") * 1e6
-    return simulated(
-        row, values, machine, measured_us=measured_us, schedule="overlap", host="eager", clocks="sustained"
-    )
+    return simulated(row, values, machine, measured_us=measured_us, schedule="overlap", host=host, clocks="sustained")
 
 
 def memory(row: Row, machine: Machine) -> Case:
@@ -148,21 +143,30 @@ def _pace(row: Row, job: Transformer, machine: Machine) -> Pace:
     """Say what the passes of the first stage take its host and its GPU, block by block as in a search.
 
     On one stage the host of one of several ranks sets the pace, and that of the first rank, whose memory is known, is
-    likely another one, which goes ahead. In pipelines over nodes hosts need longer. Where they poll, and on 64 nodes,
-    where every run was slow, they are never ahead.
+    likely another one, which goes ahead. Where hosts poll, and on 64 nodes, where every run was slow, they are never
+    ahead.
     """
     costs = _costs(job.num_ranks, machine)
-    host_s, gpu_s = _host_s(job, costs), _gpu_s(job, costs)
-    stages, tensor, nodes = row.count("pp"), row.count("tp"), row.count("nodes")
-    if stages > 1 and nodes > 1 and tensor > 1:
-        slow_s = (_LAYER_S + _LAYER_OF_RANK_S * tensor) * job.layers_of_stage[0]
-        host_s = _at_least(host_s, tuple(slow_s * each / sum(host_s) for each in host_s))
+    host_s, gpu_s = _host_s(job, costs, checks=_checks(row)), _gpu_s(job, costs)
+    stages, tensor = row.count("pp"), row.count("tp")
     polls = _never_ahead(row)
     if polls:
         host_s = _at_least(host_s, tuple(2 * each for each in gpu_s))
     elif stages == 1 and tensor > 2:
         gpu_s = _at_least(gpu_s, tuple(_SLOWEST * each for each in host_s))
     return Pace(host_s, gpu_s, polls)
+
+
+def _checks(row: Row) -> bool:
+    """Whether a run's host checks each collective: in pipelines with tensor parallelism over nodes that do not poll.
+
+    Those were run again, later. The benchmark's base script of then is not public; later ones of its author set
+    TORCH_DISTRIBUTED_DEBUG=DETAIL (nanotron, slurm_launcher.py of ef206a3a). A layer took 2 ms more for each
+    tensor-parallel rank in these runs alone: what ten checks take, measured apart (traces/h100-four/checks.jsonl).
+    Without tensor parallelism groups of 64 ranks and more reduced their buckets faster than checks would let them.
+    """
+    over_nodes = row.count("pp") > 1 and row.count("tp") > 1 and row.count("nodes") > 1
+    return over_nodes and "slow_mode" not in row.values.get("flags", ())
 
 
 def _never_ahead(row: Row) -> bool:
@@ -184,10 +188,15 @@ def _gpu_s(job: Transformer, costs: PlanCosts) -> tuple[float, float]:
     return forward, backward
 
 
-def _host_s(job: Transformer, costs: PlanCosts) -> tuple[float, float]:
+def _host_s(job: Transformer, costs: PlanCosts, *, checks: bool) -> tuple[float, float]:
     parts, content = Ledger.of(job, costs).parts, contents_of(job)[0]
+    check_s = costs.device.host_launch_s[CHECK] * job.tensor_parallel * checks
+
+    def issues_s(work: Work) -> float:
+        return costs.host_s(work) + check_s * sum(work.collectives.values())
+
     forward, backward = (
-        costs.start_s(backward=back) + sum(count * costs.host_s(parts[kind].works[action]) for kind, count in content)
+        costs.start_s(backward=back) + sum(count * issues_s(parts[kind].works[action]) for kind, count in content)
         for action, back in _PASSES
     )
     return forward, backward
