@@ -264,18 +264,21 @@ def _added(
     """Count nodes of one label, which nodes of one number have, and add up their time, in order of first nodes."""
     found: dict[Label, int] = {}
     count, busy_s = np.zeros(0), np.zeros(0)
+    known: dict[tuple[tuple[int, ...], ...], Ints] = {}  # the entry of each node, once for ranks alike but in times
     for line in result.timelines:
         share = len(line.ranks) / result.program.num_ranks
-        numbers = numbers_of(line)
-        first = np.full(numbers.max(initial=-1) + 1, len(numbers))
-        first[numbers[::-1]] = np.arange(len(numbers))[::-1]
-        entry_of = np.zeros(len(first), np.int64)
-        for node in np.sort(first[first < len(numbers)]).tolist():
-            entry_of[numbers[node]] = found.setdefault(label(line, node), len(found))
-        entries = entry_of[numbers]
-        count, busy_s = (np.pad(known, (0, len(found) - len(known))) for known in (count, busy_s))
-        np.add.at(count, entries, share)
-        np.add.at(busy_s, entries, share * line.duration_s)
+        alike = (line.graph.but_times, result.program.group_sizes(line.ranks[0]))
+        if alike not in known:
+            numbers = numbers_of(line)
+            first = np.full(numbers.max(initial=-1) + 1, len(numbers))
+            first[numbers[::-1]] = np.arange(len(numbers))[::-1]
+            entry_of = np.zeros(len(first), np.int64)
+            for node in np.sort(first[first < len(numbers)]).tolist():
+                entry_of[numbers[node]] = found.setdefault(label(line, node), len(found))
+            known[alike] = entry_of[numbers]
+            count, busy_s = (np.pad(sums, (0, len(found) - len(sums))) for sums in (count, busy_s))
+        np.add.at(count, known[alike], share)
+        np.add.at(busy_s, known[alike], share * line.duration_s)
     return list(zip(found, count.tolist(), busy_s.tolist(), strict=True))
 
 

@@ -27,7 +27,7 @@ from scaleout.report.pages.slices import Slices, slices_of
 from scaleout.report.pages.view import Control, Page
 from scaleout.report.vocabulary import check_types
 from scaleout.study.job import Tell
-from scaleout.study.sweep.columns import COLUMNS
+from scaleout.study.sweep.columns import COLUMNS, column_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -160,10 +160,12 @@ def _with_jobs(page: Page, jobs: Sequence[Asked], makespans: Mapping[str, float]
 
 def _study(folder: Path) -> Output:
     """Open the folder of a study: its cases, the fastest first among the jobs, and its figures."""
+    from scaleout.study.sweep.table import fitting  # noqa: PLC0415 - with pandas, half a second
+
     cases = _cases(folder / "cases.parquet")
     columns = list(cases.columns)
     inputs = columns[columns.index("timeline") + 1 : columns.index("ranks")]
-    ran = cases[cases["status"] == "ok"].sort_values("makespan_s", kind="stable").head(_MOST_JOBS)
+    ran = _fastest_first(cases, folder).head(_MOST_JOBS)
     varied = [name for name in inputs if cases[name].nunique() > 1]
     shown = [name for name in ("case", *varied, *COLUMNS, "status", "message", "run") if name in columns]
     known = cases[shown].astype(object).where(cases[shown].notna(), None)
@@ -174,10 +176,10 @@ def _study(folder: Path) -> Output:
         words = ", ".join(f"{name.removeprefix('set.')} {row[name]}" for name in varied if row[name] is not None)
         jobs.append(Asked(f"case {row['case']}: {words}"[:_MOST_LABEL], given))
     facts = [("cases", f"{len(cases):,}"), *((str(key), f"{n:,}") for key, n in cases["status"].value_counts().items())]
-    fitting = (job for job, fits in zip(jobs, ran.get("fits", [True] * len(ran)), strict=True) if fits in (None, True))
-    if (best := next(fitting, None)) is not None:
-        makespan_s = ran["makespan_s"].iloc[jobs.index(best)]
-        facts.insert(0, ("shortest step", f"{format_seconds(makespan_s)}, {best.label}"))
+    if jobs and fitting(ran).iloc[0]:
+        facts.insert(0, ("fastest", f"{format_seconds(ran['makespan_s'].iloc[0])} a step, {jobs[0].label}"))
+    if (tight := int((~fitting(ran)).sum())) > 0:
+        facts.append(("do not fit", f"{tight:,}, which come last"))
     page = Page(
         str(folder),
         "scaleout study",
@@ -186,6 +188,20 @@ def _study(folder: Path) -> Output:
         pictures=_pictures(folder / "figures"),
     )
     return _with_jobs(page, jobs, {})
+
+
+def _fastest_first(cases: "pd.DataFrame", folder: Path) -> "pd.DataFrame":
+    """Return the cases that ran as a study compares them: those that fit first, of these the fastest."""
+    from scaleout.study.sweep.table import fitting, measure_of, measured  # noqa: PLC0415 - with pandas, half a second
+
+    ran = cases[cases["status"] == "ok"]
+    try:
+        by = measure_of(ran)
+        worse = measured(ran, by).astype("float64") * (-1 if column_of(by).better == "high" else 1)
+        order = worse.to_frame("worse").assign(large=~fitting(ran))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{folder}: its cases hold what no study writes ({error}); run the study again") from None
+    return ran.loc[order.sort_values(["large", "worse"], kind="stable").index]
 
 
 def _cases(file: Path) -> "pd.DataFrame":

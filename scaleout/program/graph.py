@@ -174,6 +174,11 @@ class ExecutionGraph:
         """Bytes of all collectives and of all messages sent."""
         return int(self.bytes[(self.kind == NodeKind.COLLECTIVE) | (self.kind == NodeKind.SEND)].sum())
 
+    @cached_property
+    def but_times(self) -> tuple[int, ...]:
+        """What identifies all columns but `FLOAT_COLUMNS`: equal where graphs differ in times alone."""
+        return tuple(id(getattr(self, column.name)) for column in fields(self) if column.name not in FLOAT_COLUMNS)
+
     def with_columns(self, **columns: Any) -> "ExecutionGraph":
         """Return a copy with some columns replaced; `GraphError` if there is no such column."""
         known = {column.name for column in fields(self)}

@@ -123,6 +123,11 @@ class Program:
                 found[members] = np.arange(members.shape[1])
         return found
 
+    def group_sizes(self, rank: int) -> tuple[int, ...]:
+        """Return how many members a rank's group of each family has; 0 where it is in none."""
+        groups = [(family, family.group_of_rank.get(rank)) for family in self.groups]
+        return tuple(0 if number is None else len(family.members[number]) for family, number in groups)
+
     def map_graphs(self, change: Callable[[ExecutionGraph], ExecutionGraph]) -> "Program":
         """Return the program with each graph replaced; this one stays as it is."""
         return replace(self, graphs=tuple(change(graph) for graph in self.graphs))

@@ -48,6 +48,27 @@ def test_busy_times_add_up_to_phases_and_operations(result):
             assert fsum(each.count for each in mine) == pytest.approx(row.count)
 
 
+@given(job=jobs(max_roles=2), slow=st.dictionaries(st.integers(0, 7), st.sampled_from([1.25, 1.5])))
+def test_busy_times_are_those_of_all_nodes_one_by_one(job, slow):
+    """Of ranks whose kernels differ in times, in groups of any sizes."""
+    program, topology = job
+    slow = tuple((rank, factor) for rank, factor in slow.items() if rank < topology.num_ranks)
+    result = simulate(program, replace(topology, slow_ranks=slow))
+    found = {}
+    for line in result.timelines:
+        graph, share = line.graph, len(line.ranks) / program.num_ranks
+        for node in range(len(graph)):
+            named = (graph.phases[graph.phase[node]], graph.operation(node))
+            size = len(program.groups[graph.group[node]].of(line.ranks[0])) if line.is_communication[node] else 0
+            key = (*named, int(graph.bytes[node]) if size else 0, size)
+            count, busy_s = found.get(key, (0.0, 0.0))
+            found[key] = count + share, busy_s + share * line.duration_s[node]
+    rows = {
+        (row.phase, row.operation, row.bytes, row.group_size): (row.count, row.busy_s) for row in busy_times(result)
+    }
+    assert rows == found
+
+
 @given(a=profiles)
 def test_a_result_does_not_differ_from_itself(a):
     assert all(row.difference_s == 0 and not row.only_in for row in all_rows(difference(a, a)))

@@ -262,7 +262,8 @@ def test_every_output_opens(scaleout, tmp_path, folder):
             assert output.again(job, {}).to_dict()["results"]
 
 
-def test_a_study_opens_with_the_job_of_every_case(tmp_path):
+def test_a_study_opens_with_the_job_of_every_case_the_fastest_that_fits_first(tmp_path):
+    """As the study itself compares them: steps of two sizes by samples a second."""
     study = {"title": "two", "workload": "dlrm-128", "set": {"global_batch": [1024, 2048]}, "schedule": ["baseline"]}
     cases = api.sweep(study, directory=tmp_path / "study", workers=1).to_frame()
     from scaleout.study.sweep.table import write_table
@@ -271,7 +272,15 @@ def test_a_study_opens_with_the_job_of_every_case(tmp_path):
     output = open_output(tmp_path / "study")
     assert len(output.jobs) == 2
     times = [output.again(job, {}).outcomes[0].makespan_s for job in range(2)]
-    assert times == sorted(cases["makespan_s"])
+    assert times == cases.sort_values("samples_per_s", ascending=False)["makespan_s"].tolist()
+    assert dict(output.page.facts)["fastest"].endswith("case 1: global_batch 2048")
+    write_table(cases.assign(fits=[True, False]), tmp_path / "study" / "cases.parquet")
+    output = open_output(tmp_path / "study")
+    assert [job.label for job in output.jobs] == ["case 0: global_batch 1024", "case 1: global_batch 2048"]
+    assert dict(output.page.facts)["do not fit"] == "1, which come last"
+    write_table(cases.assign(fits=["yes", "no"]), tmp_path / "study" / "cases.parquet")
+    with pytest.raises(ConfigError, match="what no study writes"):
+        open_output(tmp_path / "study")
 
 
 def test_a_collective_of_a_group_is_answered_again():

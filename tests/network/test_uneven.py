@@ -25,7 +25,7 @@ from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.network.collectives import ALGORITHMS, KINDS, schedule, transfers
 from scaleout.network.flow import collective as link
 from scaleout.network.routes.links import links_of
-from scaleout.network.routes.routing import router
+from scaleout.network.routes.routing import Router, router
 from scaleout.network.routes.symmetry import symmetry
 from scaleout.testing.algorithms import likeness
 
@@ -287,6 +287,30 @@ def test_loads_equal_brute_force(algorithm, case):
             assert load.busiest_s_per_byte == pytest.approx((busy[used] / links.bytes_per_s(used)).max(), rel=1e-6)
 
 
+@given(case=cases())
+@settings(max_examples=60)
+def test_messages_that_enter_no_line_with_a_broken_link_take_their_routes_as_if_all_were_whole(case):
+    topology, _ = case
+    ranks = np.arange(topology.num_ranks)
+    everyone = np.repeat(ranks, len(ranks)), np.tile(ranks, len(ranks))
+    whole, found = links_of(replace(topology, changes=())), links_of(topology)
+    broken = {(change.dimension, change.line) for change in topology.changes if not change.factor}
+    before, after = whole.routes(*everyone), found.routes(*everyone)
+    assert (found.speeds.ravel()[after.links] > 0).all()
+    for message in range(len(everyone[0])):
+        links, shares = (column[before.messages == message] for column in (before.links, before.shares))
+        ports, at = np.divmod(links, len(ranks))
+        entered = set()
+        for port, rank in zip(ports.tolist(), at.tolist(), strict=True):
+            dimension = whole.ports[port].dimension
+            weight = math.prod(topology.shape[:dimension])
+            entered.add((dimension, rank - rank // weight % topology.shape[dimension] * weight))
+        if not entered & broken:
+            now = (column[after.messages == message].tolist() for column in (after.links, after.shares))
+            assert sorted(zip(*now, strict=True)) == sorted(zip(links.tolist(), shares.tolist(), strict=True))
+            assert after.latency_s[message] == before.latency_s[message]
+
+
 @given(cases())
 @settings(max_examples=60)
 def test_turns_of_uneven_topologies_take_links_to_their_like(case):
@@ -360,6 +384,25 @@ def test_a_route_through_a_broken_link_is_refused_by_name(topology, broken, ends
     with pytest.raises(ConfigError) as caught:
         alpha_beta.send_cost(N, break_links(topology, broken), source=ends[0], destination=ends[1])
     assert words in str(caught.value)
+
+
+def test_a_line_that_falls_apart_is_refused_before_routes_are_looked_for(monkeypatch):
+    """Routes to all 4,096 ranks would take seconds to find."""
+    monkeypatch.setattr(Router, "_shortest", lambda *_: pytest.fail("looks for routes"))
+    tree = break_links(one("fat_tree", 4096, (32, 128), (1.0,)), ["7-switch-1-0"])
+    with pytest.raises(ConfigError, match="no way is left from rank 0 to rank 7 along dimension 0"):
+        cost(tree, "all_gather", "direct", [0, 1, 7, 9])
+
+
+@given(st.integers(1, 20).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.tuples(*(st.integers(0, n - 1),) * 2)))))
+def test_the_parts_of_a_line_are_those_of_networkx(case):
+    num_nodes, pairs = case
+    plain = networkx.Graph(pairs)
+    plain.add_nodes_from(range(num_nodes))
+    tails, heads = np.array(pairs, np.int64).reshape(-1, 2).T
+    edges = edges_of(Dimension("ring", 2, 1e9, 0.0))._replace(tails=tails, heads=heads)
+    found = Router(Dimension("ring", 2, 1e9, 0.0), edges, np.zeros(num_nodes + 1, np.int64)).part
+    assert {node: min(part) for part in networkx.connected_components(plain) for node in part} == dict(enumerate(found))
 
 
 def test_ranks_that_do_not_need_the_broken_link_go_on():

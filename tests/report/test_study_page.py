@@ -71,7 +71,17 @@ def test_a_line_draws_the_best_of_what_it_does_not_show():
 
 def test_a_view_says_over_what_it_took_the_best():
     chart = chart_of(Cases(cases_of(), STUDY), View(kind="bar", x="topology", y="speedup", colour="schedule"))
-    assert chart.to_dict()["title"]["subtitle"] == "the best over batch_per_replica"
+    assert chart.to_dict()["title"]["subtitle"] == ["the best over batch_per_replica"]
+
+
+def test_cases_that_would_not_fit_are_left_out_and_counted():
+    """Nobody can run them; where none fits, all are shown."""
+    cases = cases_of().assign(fits=[number % 6 < 4 for number in range(12)])  # batches of 4 do not
+    view = View(kind="line", x="set.batch_per_replica", y="makespan_s", colour="topology")
+    assert {row["at"] for row in data_of(view, cases)} == {1, 2}
+    told = chart_of(Cases(cases, STUDY), view).to_dict()["title"]["subtitle"]
+    assert told == ["the best over schedule", "without 4 cases that would not fit into memory"]
+    assert {row["at"] for row in data_of(view, cases.assign(fits=False))} == {1, 2, 4}
 
 
 def test_a_pareto_front_holds_what_no_other_case_beats():

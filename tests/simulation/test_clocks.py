@@ -21,6 +21,7 @@ from scaleout.network.collectives import BUS_FACTORS
 from scaleout.program.graph import GraphBuilder
 from scaleout.program.operations import kernel
 from scaleout.program.program import GroupFamily, Program
+from scaleout.schedule.rewrite import Rewrite
 from scaleout.simulation.clocks import (
     STEPS_FROM_COLD_START,
     at_full_clock,
@@ -179,6 +180,21 @@ def test_the_energy_of_a_rank_is_that_of_its_nodes_one_by_one(nodes, rank):
         H200.power.joules(call, time_s) if call else 0.0 for call, time_s in zip(calls, step.duration_s, strict=True)
     ]
     assert joules_of_rank(program, step, rank, H200.power) == float(np.sum(joules)) + sent_j
+
+
+@given(st.integers(1, 16), st.sampled_from([0.0, 0.25]))
+def test_slices_of_a_kernel_take_its_energy(slices, kept):
+    """Each its part, whatever the number; of a kernel without FLOPs by its time."""
+    graph = GraphBuilder("step")
+    for call in (GEMM, ADDITION):
+        graph.compute(call)
+    program = time_kernels(Program("p", (graph.build(),), np.zeros(1, np.int64), ()), H200)
+    (whole,) = program.graphs
+    cut = Rewrite(whole)
+    for node in range(2):
+        cut.add_slices(node, slices, kept)
+    energy = [joules_of_rank(program, each, 0, H200.power) for each in (whole, cut.build())]
+    assert energy[1] == pytest.approx(energy[0], rel=1e-9)
 
 
 def test_measured_collectives_draw_the_energy_of_what_they_send():

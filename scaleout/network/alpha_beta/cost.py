@@ -229,13 +229,15 @@ def _candidates(kind: str, placement: Placement, algorithm: str) -> tuple[_Candi
 
 def _with_protocols(kind: str, placement: Placement, name: str) -> tuple[_Candidate, ...]:
     """Return an algorithm with each protocol of the library."""
+    profile = functools.partial(_profile, kind, placement, name)
+    detours = any(extent.dimension.detour != 1 for extent in placement.extents)
     return tuple(
         _Candidate(
             name,
             protocol,
-            _profile(kind, placement, name, protocol.modelled or protocol.actual),
-            _profile(kind, placement, name, protocol.actual),
-            _profile(kind, placement, name, BARE_LINKS, bare=True),
+            profile(protocol.modelled or protocol.actual, detours=detours),
+            profile(protocol.actual, detours=detours),
+            profile(BARE_LINKS, detours=False),
         )
         for protocol in (placement.library.protocols_for(kind, name) if placement.library else (BARE,))
     )
@@ -253,10 +255,10 @@ def _on_terms(
 
 
 @lru_cache(maxsize=16384)
-def _profile(kind: str, placement: Placement, algorithm: str, terms: Terms, *, bare: bool = False) -> _Profile:
+def _profile(kind: str, placement: Placement, algorithm: str, terms: Terms, *, detours: bool) -> _Profile:
     schedule = collectives.schedule(kind, placement, algorithm=algorithm)
     check_routable(schedule, placement, kind=kind, algorithm=algorithm)
-    load_on = load_of if bare else functools.partial(_load_on, terms=terms)
+    load_on = functools.partial(_load_on, terms=terms, detours=detours)
     chains = [[(round_.repeat, load_on(round_, placement)) for round_ in chain] for chain in schedule.chains]
     latency_s = max((fsum(repeat * load.latency_s for repeat, load in chain) for chain in chains), default=0.0)
     seconds_per_byte = max((fsum(r * load.busiest_s_per_byte for r, load in chain) for chain in chains), default=0.0)
@@ -272,9 +274,11 @@ def _profile(kind: str, placement: Placement, algorithm: str, terms: Terms, *, b
     return _Profile(latency_s, seconds_per_byte, link_latency_s, link_s_per_byte, schedule.pipelined, added, shares)
 
 
-def _load_on(round_: Round, placement: Placement, terms: Terms) -> Load:
+def _load_on(round_: Round, placement: Placement, *, terms: Terms, detours: bool) -> Load:
     """Load of a round on a protocol's terms: with its slowest hop, or of a ring, passed once, the mean."""
-    load = _through_host(load_of(round_, placement), round_, placement)
+    load = load_of(round_, placement)
+    if detours:
+        load = _through_host(load, round_, placement)
     if not terms.hops:
         return load
     latency_s, efficiency = terms.over([(extent.dimension.link, extent.size) for extent in placement.extents])

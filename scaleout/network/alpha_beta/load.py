@@ -15,10 +15,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from scaleout.cluster.topology.kinds.kind import RoundLoad
 from scaleout.cluster.topology.placement import Extent, Placement, kept_in_place, siblings
+from scaleout.cluster.topology.topology import Topology
 from scaleout.network.collectives.rounds import (
     Combined,
     Everyone,
@@ -181,7 +181,7 @@ def check_routable(schedule: Schedule, placement: Placement, *, kind: str, algor
     number = sum(num_messages(each, placement) for each, to_all in zip(distinct, everyone, strict=True) if not to_all)
     number *= len(_groups(placement)) if placement.regular else 1
     if any(everyone):
-        _, members = _representatives(links_of(placement.topology), _groups(placement))
+        _, members = _representatives(_links(placement.topology), _groups(placement))
         number += sum(map(len, members)) * placement.num_ranks
     remedy = "a topology without links that are slow or broken"
     check_number(number, algorithm=algorithm, kind=kind, num_ranks=placement.num_ranks, remedy=remedy)
@@ -190,7 +190,7 @@ def check_routable(schedule: Schedule, placement: Placement, *, kind: str, algor
 def _over_links(round_: Round, placement: Placement) -> Load:
     """Route the messages of a group and its siblings over the links; count those links that the group itself uses."""
     assert placement.topology is not None
-    links = links_of(placement.topology)
+    links = _links(placement.topology)
     groups = _groups(placement)
     if isinstance(round_.pattern, Everyone) and round_.dimensions is None:
         latency_s, carried = _everyone_over_links(links, groups)
@@ -200,9 +200,9 @@ def _over_links(round_: Round, placement: Placement) -> Load:
             mine = np.flatnonzero(of_group)
         carried = carried * round_.fraction
     else:
-        each = replace(round_, fraction=1.0, repeat=1)
-        latency_s, mine = _of_group(links, placement, each)
-        used, used_bytes = _of_siblings(links, replace(placement, ranks=()), groups, each)
+        each, anywhere = replace(round_, fraction=1.0, repeat=1), replace(placement, ranks=())
+        latency_s, mine, _ = _carried(links, anywhere, (placement.ranks,), each)
+        _, used, used_bytes = _carried(links, anywhere, groups, each)
         carried = np.zeros(len(links))
         carried[used] = used_bytes * round_.fraction
     busy = np.zeros(len(links))
@@ -211,6 +211,12 @@ def _over_links(round_: Round, placement: Placement) -> Load:
     dimensions = np.array([port.dimension for port in links.ports])
     by_extent = {extent: of_port[dimensions == number].ravel() for extent, number in enumerate(_differ(placement))}
     return Load(latency_s, {extent: seconds for extent, seconds in by_extent.items() if seconds.any()})
+
+
+@lru_cache(maxsize=4)
+def _links(topology: Topology) -> Links:
+    """Return the links of a topology, whose speeds and coordinates are worked out once for all rounds."""
+    return links_of(topology)
 
 
 @lru_cache(maxsize=64)
@@ -245,25 +251,17 @@ def _routes(
 
 
 @lru_cache(maxsize=256)
-def _of_group(links: Links, placement: Placement, round_: Round) -> tuple[float, npt.NDArray[np.int64]]:
-    """Latency of the farthest message of a group, and the links that its messages use."""
-    latency_s, used = 0.0, np.zeros(len(links), bool)
-    for routes, _ in _routes(links, placement, (placement.ranks,), round_):
-        latency_s = max(latency_s, float(routes.latency_s.max(initial=0.0)))
-        used[routes.links] = True
-    return latency_s, np.flatnonzero(used)
-
-
-@lru_cache(maxsize=256)
-def _of_siblings(
+def _carried(
     links: Links, placement: Placement, groups: tuple[tuple[int, ...], ...], round_: Round
-) -> tuple[Ints, Floats]:
-    """Links that a round of all groups uses, and the bytes on each for each byte of the collective."""
-    carried = np.zeros(len(links))
+) -> tuple[float, Ints, Floats]:
+    """Latency of the farthest message of a round of some groups, the links used, bytes on each a byte of a buffer."""
+    latency_s, carried = 0.0, np.zeros(len(links))
     for routes, weights in _routes(links, placement, groups, round_):
-        carried += np.bincount(routes.links, routes.shares * weights[routes.messages], minlength=len(links))
+        latency_s = max(latency_s, float(routes.latency_s.max(initial=0.0)))
+        each = routes.shares if (weights == 1.0).all() else routes.shares * weights[routes.messages]
+        carried += np.bincount(routes.links, each, minlength=len(links))
     used = np.flatnonzero(carried)
-    return used, carried[used]
+    return latency_s, used, carried[used]
 
 
 @lru_cache(maxsize=64)

@@ -9,59 +9,52 @@ Source: Sanders, Speck and Traeff, Parallel Computing 35(12), 2009; the shape of
 
 from functools import lru_cache
 
+import numpy as np
+
+from scaleout.cluster.topology.kinds.kind import Ints
 from scaleout.network.collectives.algorithm import Algorithm
 from scaleout.network.collectives.rounds import Edges, Round, Schedule
 
 
-def _parent(rank: int, num_ranks: int) -> int:
-    """Parent of a rank other than 0 in the first tree: clear the lowest bit and set the next, or clear it only."""
+def _parents(num_ranks: int) -> Ints:
+    """(p,) parent in the first tree: the lowest bit cleared and the next set, or cleared only; of rank 0 itself."""
+    rank = np.arange(num_ranks)
     bit = rank & -rank
     up = (rank ^ bit) | (bit << 1)
-    return up if up < num_ranks else rank ^ bit
+    return np.where(up < num_ranks, up, rank ^ bit)
 
 
-def _levels(num_ranks: int) -> list[list[tuple[int, int]]]:
-    """Edges (parent, child) of the first tree by the child's depth, the root's children first."""
-    depth = {0: 0}
-
-    def depth_of(rank: int) -> int:
-        if rank not in depth:
-            depth[rank] = depth_of(_parent(rank, num_ranks)) + 1
-        return depth[rank]
-
-    deepest = max(depth_of(rank) for rank in range(num_ranks))
-    levels: list[list[tuple[int, int]]] = [[] for _ in range(deepest)]
-    for rank in range(1, num_ranks):
-        levels[depth[rank] - 1].append((_parent(rank, num_ranks), rank))
-    return levels
+def _levels(num_ranks: int) -> list[tuple[Ints, Ints]]:
+    """Parents and children of the first tree by the child's depth, the root's children first."""
+    parent, depth = _parents(num_ranks), np.zeros(num_ranks, np.int64)
+    above = np.arange(num_ranks)
+    while above.any():
+        depth += above > 0
+        above = parent[above]
+    by_depth = np.argsort(depth, kind="stable")
+    levels = np.split(by_depth, np.cumsum(np.bincount(depth))[:-1])[1:]
+    return [(parent[children], children) for children in levels]
 
 
-def _mirrored(rank: int, num_ranks: int) -> int:
-    """Rank that stands in the second tree where `rank` stands in the first."""
+def _mirrored(rank: Ints, num_ranks: int) -> Ints:
+    """Ranks that stand in the second tree where these stand in the first."""
     return num_ranks - 1 - rank if num_ranks % 2 == 0 else (rank + 1) % num_ranks
 
 
 @lru_cache(maxsize=8)
 def _down(num_ranks: int) -> tuple[Edges, ...]:
     """Messages from each level of both trees to the next, the roots' first."""
-    levels = []
-    for level in _levels(num_ranks):
-        second = [(_mirrored(parent, num_ranks), _mirrored(child, num_ranks)) for parent, child in level]
-        levels.append(_edges(level + second))
-    return tuple(levels)
-
-
-def _edges(pairs: list[tuple[int, int]]) -> Edges:
-    return Edges(tuple(source for source, _ in pairs), tuple(destination for _, destination in pairs))
+    return tuple(
+        Edges(*(tuple(np.concatenate([ends, _mirrored(ends, num_ranks)]).tolist()) for ends in level))
+        for level in _levels(num_ranks)
+    )
 
 
 def _from_root(num_ranks: int) -> tuple[Edges, ...]:
     """Messages of a broadcast from rank 0, which needs none itself."""
-    levels = [_edges([(0, _mirrored(0, num_ranks))]), *_down(num_ranks)]
-    return tuple(
-        _edges([pair for pair in zip(edges.sources, edges.destinations, strict=True) if pair[1] != 0])
-        for edges in levels
-    )
+    levels = [Edges((0,), (int(_mirrored(np.zeros(1, np.int64), num_ranks)[0]),)), *_down(num_ranks)]
+    others = [[pair for pair in zip(edges.sources, edges.destinations, strict=True) if pair[1]] for edges in levels]
+    return tuple(Edges(tuple(sent for sent, _ in pairs), tuple(got for _, got in pairs)) for pairs in others)
 
 
 def _pipeline(levels: tuple[Edges, ...]) -> Schedule:

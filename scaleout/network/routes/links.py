@@ -157,19 +157,23 @@ class Links:
         """Links (from the first port of the dimension on) and latency of messages along it; from a table if small."""
         dimension, weight = self.topology.dimensions[number], _weights(self.topology)[number]
         num_ranks = self.topology.num_ranks
-        if not self._broken(number):
-            known = route_table(dimension, num_ranks=num_ranks, weight=weight)
-            if known is not None:
-                pairs = ends[0] * dimension.size + ends[1]
-                chosen = known.chosen(pairs)
-                parts = [Part(message, lines[message], rows, known.row[pairs[message]]) for rows, message in chosen]
-                return parts, known.latency_s[pairs]
-        latency_s = np.zeros(len(lines))
+        latency_s, parts = np.zeros(len(lines)), list[Part]()
         moving = np.flatnonzero(ends[0] != ends[1])
+        known = route_table(dimension, num_ranks=num_ranks, weight=weight)
+        if known is not None:
+            broken = self._broken(number)
+            on_broken = np.isin(lines[moving], list(broken)) if broken else np.zeros(len(moving), bool)
+            whole, moving = moving[~on_broken], moving[on_broken]
+            pairs = ends[0][whole] * dimension.size + ends[1][whole]
+            for rows, which in known.chosen(pairs):
+                parts.append(Part(whole[which], lines[whole[which]], rows, known.row[pairs[which]]))
+            latency_s[whole] = known.latency_s[pairs]
+        if not len(moving):
+            return parts, latency_s
         local, latency_s[moving] = self._routes_along(number, lines[moving], (ends[0][moving], ends[1][moving]))
         message = moving[local.message]
         links = local.port * num_ranks + lines[message] + local.coordinate * weight
-        return [Part(message, links, share=local.share)], latency_s
+        return [*parts, Part(message, links, share=local.share)], latency_s
 
     def _broken(self, number: int) -> dict[int, tuple[LinkChange, ...]]:
         """Lines of a dimension that have broken links, and all that is changed there."""

@@ -65,8 +65,11 @@ class Router:
         Returns
         -------
         LineRoutes, (M,) array of float
-            Links of the messages, and the latency of each; infinite where no route is left.
+            Links of the messages, and the latency of each; infinite where no route is left, and then without links.
         """
+        apart = self.part[ends[0]] != self.part[ends[1]]
+        if apart.any():  # found at once, where routes to all ranks of a long line take half a minute
+            return LineRoutes(_NOTHING[0], *_NOTHING), np.where(apart, np.inf, 0.0)
         n = self.dimension.size
         pairs, which = np.unique(ends[0] * n + ends[1], return_inverse=True)
         message, edge, share, latency_s = self._ways_of_pairs(pairs // n, pairs % n)
@@ -79,6 +82,17 @@ class Router:
         edge = edge[taken]
         shares = np.round(share[taken] * _GRAIN) / _GRAIN
         return LineRoutes(each, self.edges.ports[edge], self.edges.coordinates[edge], shares), latency_s[which]
+
+    @cached_property
+    def part(self) -> Ints:
+        """(V,) the lowest node of the part that each node is in: no edge leads from one part to another."""
+        tails, heads, part = self.edges.tails, self.edges.heads, np.arange(len(self.begins) - 1)
+        while (part[tails] != part[heads]).any():
+            for one, other in ((tails, heads), (heads, tails)):
+                np.minimum.at(part, part[one], part[other])
+            while (part[part] != part).any():
+                part = part[part]
+        return part
 
     def _ways_of_pairs(self, sources: Ints, destinations: Ints) -> tuple[Ints, Ints, Floats, Floats]:
         """Pairs and edges, the shares of the pair's bytes, and the latency of each pair; few destinations at a time."""

@@ -2,7 +2,7 @@
 
 A chart is one Vega-Lite specification, so that the page, PNG and SVG show the same; pointing at a mark shows all inputs
 of its case. Where cases differ in an input that a chart does not show, the best of them is drawn, and the chart's
-subtitle says so. Nothing here knows of pages and files.
+subtitle says so, as it says how many do not fit into memory. Nothing here knows of pages and files.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from scaleout.config.units import format_seconds
+from scaleout.config.units import counted, format_seconds
 from scaleout.report.colours import IDLE, PUBLISHED, SERIES, time_scale
 from scaleout.study.sweep import expressions
 from scaleout.study.sweep.columns import column_of
@@ -45,7 +45,7 @@ _UNITS = {"share": "", "x": "", "1/s": ""}
 
 
 class Cases:
-    """The cases of a study that were simulated, as charts take them.
+    """The cases of a study that were simulated, as charts take them: of each workload those that fit, if any does.
 
     A field of a chart's data must hold no dot or bracket, so `field_of` gives it another name.
     Times are in the unit that suits the longest of their column.
@@ -60,7 +60,9 @@ class Cases:
             if column_of(column).unit == "s" and cases[column].notna().any():
                 self._scales[column], self._units[column] = time_scale(float(cases[column].median()))
                 self.all[column] *= self._scales[column]
-        self.frame = self.all[cases["status"] == "ok"]
+        ran = self.all[cases["status"] == "ok"]
+        self.frame = eligible(ran)
+        self.left_out = len(ran) - len(self.frame)
         self.inputs = [name for name in study.inputs if name in cases]
 
     def has(self, column: str) -> bool:
@@ -168,7 +170,10 @@ def _is_ratio(column: str) -> bool:
 def _panels(cases: Cases, view: View, layers: Sequence[alt.Chart], rows: pd.DataFrame, open_axes: Sequence[str]) -> Any:
     """Return layers over the same data as one chart, a panel for each value of the view's facet."""
     names = [column_of(name).label for name in open_axes]
-    title = alt.TitleParams(view.title, subtitle=f"the best over {', '.join(names)}" if names else [], anchor="start")
+    told = [f"the best over {', '.join(names)}"] if names else []
+    if cases.left_out:
+        told.append(f"without {counted(cases.left_out, 'case')} that would not fit into memory")
+    title = alt.TitleParams(view.title, subtitle=told, anchor="start")
     widths, height = cases.panels
     columns = 1 if not view.facet else min(len(widths), rows[field_of(view.facet)].nunique())
     chart = alt.layer(*layers, data=rows).properties(width=widths[columns - 1], height=height)
@@ -247,7 +252,7 @@ def _heat_map(cases: Cases, view: View) -> Any:
 
 def _pareto(cases: Cases, view: View) -> Any:
     """Draw two results of all cases that fit, and join those that no other beats in both."""
-    found = eligible(cases.frame).dropna(subset=[view.x, view.y])
+    found = cases.frame.dropna(subset=[view.x, view.y])
     groups = [found] if not view.facet else [group for _, group in found.groupby(view.facet, sort=False)]
     found = pd.concat([group.assign(front=_front(group, view.x, view.y)) for group in groups])
     x, y = (
@@ -277,7 +282,7 @@ def _tornado(cases: Cases, view: View) -> Any:
     A bar reaches over all values of its input; a mark stands for each of them.
     """
     axes = [name for name in cases.study.axes if name != view.facet and cases.has(name)]
-    known = eligible(cases.frame).dropna(subset=[view.y])
+    known = cases.frame.dropna(subset=[view.y])
     groups = [known] if not view.facet else [group for _, group in known.groupby(view.facet, sort=False)]
     found = pd.concat([_one_at_a_time(group, axes, view.y) for group in groups])
     if found.empty:
