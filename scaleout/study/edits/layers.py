@@ -11,7 +11,7 @@ from scaleout.program.cut import without
 from scaleout.program.graph import NONE, Bools, ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.operations import RECORDED, TimeSource
 from scaleout.program.program import Program
-from scaleout.study.edits.recorded import Change, Recorded, parse_change
+from scaleout.study.edits.recorded import Change, Recorded, operators_of, parse_change
 from scaleout.study.edits.repeats import Run, inserted, runs_of, with_units
 
 PASSES = (NodeRole.FORWARD, NodeRole.BACKWARD)
@@ -152,10 +152,13 @@ def _until_saved(graph: ExecutionGraph, layer: Sequence[int]) -> list[int]:
     A recomputed forward stops there (``torch.utils.checkpoint`` without reentrance, ``early_stop``). Autograd saves a
     product's factors before it runs, and nothing of an addition: those at the end do not run again.
     """
-    operations = [graph.kernels[graph.kernel[node]].op if graph.kernel[node] != NONE else "" for node in layer]
+    calls, operator = operators_of(graph)
     end = len(layer)
-    for names in (_SAVES_NOTHING, _PRODUCTS):
-        while end and operations[end - 1] in names:
+    while end and operator[layer[end - 1]] != NONE and calls[operator[layer[end - 1]]].op in _SAVES_NOTHING:
+        end -= 1
+    last = operator[layer[end - 1]] if end else NONE
+    if last != NONE and calls[last].op in _PRODUCTS:
+        while end and operator[layer[end - 1]] == last:  # of which it may have launched several kernels
             end -= 1
     return list(layer[:end]) or list(layer)
 
