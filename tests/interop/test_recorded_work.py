@@ -123,12 +123,17 @@ def counted_flops(path):
 
 def test_a_real_recording_has_the_flops_of_its_operators_and_no_kernel_exceeds_the_peak():
     program, _, _ = load_recording((RECORDINGS / "ddp-base",))
-    peak = load_device("h200").peak("bf16")
+    device = load_device("h200")
+    peak = device.peak("bf16")
     for rank, graph in enumerate(program.graphs):
         path = RECORDINGS / f"ddp-base.rank{rank}.kineto.json.gz"
         assert graph.flops.sum() == pytest.approx(counted_flops(path), rel=1e-9)
         kernels = (graph.kind == NodeKind.COMPUTE) & (graph.flops > 0)
         assert (graph.flops[kernels] / graph.duration_s[kernels]).max() < 1.02 * peak
         assert {graph.names[node] for node in np.flatnonzero(kernels)}.isdisjoint({"Memset (Device)"})
+        moves = (graph.kind == NodeKind.COMPUTE) & (graph.bytes > 0) & (graph.duration_s > 0)
+        rates = graph.bytes[moves] / graph.duration_s[moves]
+        above = {graph.operation(node) for node in np.flatnonzero(moves)[rates > 1.05 * device.memory_bytes_per_s]}
+        assert above <= {"aten::gather"}  # whose index is one of a row that is read for all its columns
         types = Counter(graph.kernels[index].dtype for index in graph.kernel[kernels].tolist())
         assert set(types) == {"bf16"}

@@ -28,7 +28,8 @@ _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm")
 _WEIGHT_FIRST = {"MmBackward0": True, "BmmBackward0": True, "AddmmBackward0": False, "BaddbmmBackward0": False}
 """Backward of products of two factors, and whether it computes the gradient of the second one, the weight, first."""
 _BAGS = ("_embedding_bag", "_embedding_bag_forward_only")
-_LOOKUPS = ("embedding", *_BAGS, "index_select", "gather")
+_LOOKUPS = ("embedding", *_BAGS, "index_select", "gather", "nll_loss_forward", "nll_loss_backward")
+"""What reads, or writes, of its first tensor only some elements; the loss one of each row."""
 _TABLES = {"embedding_dense_backward": 2, "_embedding_bag_dense_backward": 5}
 """Gradients of tables, by the place of the number of rows among their inputs."""
 _SEQUENCE_FIRST = ("_flash_attention", "_efficient_attention", "_flash_attn", "_fmha")
