@@ -13,6 +13,7 @@ from scaleout.api.networks import Network, changes_of, load_topology, name_of
 from scaleout.api.runs import RunAnswer, ran
 from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import Device, load_device
+from scaleout.cluster.topology.topology import check_ranks
 from scaleout.cluster.topology.what_if import NetworkChanges, change_network
 from scaleout.config import library
 from scaleout.config.arguments import checked
@@ -23,7 +24,7 @@ from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study import recording as recordings
 from scaleout.study.comparison import DEFAULT_SCHEDULES, Comparison, compare_program
-from scaleout.study.edits import edited
+from scaleout.study.edits import edit_to, edited
 from scaleout.study.job import Tell, check_traced
 from scaleout.study.neighbours import beside_collectives
 from scaleout.study.realism import stated_options
@@ -201,6 +202,7 @@ def _recorded(trace: Trace, topology: Any, device: Device | None, schedules: Seq
         topology, options = recordings.replayed(program, options)
         topology = change_network(topology, changes)
     else:
+        check_ranks(topology, program.num_ranks, option=edit_to(recording.program, topology.num_ranks))
         program = recordings.on_network(program)
         if any(recordings.rewrites(name) for name in schedules):
             program = beside_collectives(program)

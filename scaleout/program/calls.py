@@ -3,6 +3,9 @@
 Traces of other tools may tell other counts for every node: then a graph has as many kernels as nodes. Columns hold
 those without an object for each; a `Kernel` is made where one is asked for.
 
+A recorded operator may have launched several kernels. Each has the operator's sizes, by which it is modelled, and its
+own share of the operator's FLOPs and bytes, which is what it did.
+
 Symbols: K kernels.
 """
 
@@ -13,7 +16,16 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from scaleout.program.operations import CUSTOM, Kernel
+from scaleout.program.operations import (
+    CUSTOM,
+    RECORDED,
+    RECORDED_SIZES,
+    TABLE_SIZES,
+    Kernel,
+    kernel,
+    recorded,
+    recorded_table_gradient,
+)
 
 Ints = npt.NDArray[np.int64]
 
@@ -78,3 +90,24 @@ def columns_of(kernels: Sequence[Kernel]) -> KernelColumns:
         return kernels
     counts = np.array([(kernel.flops, kernel.bytes) for kernel in kernels], np.int64).reshape(-1, 2)
     return KernelColumns(kernels, np.arange(len(kernels)), counts[:, 0], counts[:, 1])
+
+
+def entire(call: Kernel) -> Kernel:
+    """Return what the operator of a kernel did in all, as its sizes tell; of custom kernels nothing else is known."""
+    if call.op == CUSTOM:
+        return call
+    if not call.op.startswith(RECORDED):
+        return kernel(call.op, dtype=call.dtype, **call.sizes).counting(call.tokens)
+    name, sizes = call.op.removeprefix(RECORDED), call.sizes
+    if all(sizes.get(size, 0) > 0 for size in TABLE_SIZES):
+        return recorded_table_gradient(name, dtype=call.dtype, **{size: sizes[size] for size in TABLE_SIZES})
+    return recorded(name, dtype=call.dtype, **{size: sizes.get(size, 0) for size in RECORDED_SIZES})
+
+
+def as_much_of(call: Kernel, like: Kernel) -> Kernel:
+    """Return a kernel that does as large a share of an operator of other sizes as another does of its own."""
+    whole = entire(like)
+    if (whole.flops, whole.bytes) == (like.flops, like.bytes):
+        return call
+    shares = (like.flops / whole.flops if whole.flops else 1.0, like.bytes / whole.bytes if whole.bytes else 1.0)
+    return replace(call, flops=round(call.flops * shares[0]), bytes=round(call.bytes * shares[1]))

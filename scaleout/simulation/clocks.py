@@ -17,7 +17,7 @@ from scaleout.cluster.device.sections import Power
 from scaleout.cluster.device.spec import Device
 from scaleout.network.collectives import BUS_FACTORS
 from scaleout.program.calls import columns_of
-from scaleout.program.graph import NONE, ExecutionGraph, Floats, NodeKind
+from scaleout.program.graph import NONE, ExecutionGraph, Floats, NodeKind, NodeRole
 from scaleout.program.program import Program
 from scaleout.simulation.options import check_clocks
 from scaleout.simulation.result import Result
@@ -95,7 +95,7 @@ def _joules(graph: ExecutionGraph, power: Power) -> Floats:
     of_kind = np.array([power.joules_per_flop(call) for call in calls.kinds], np.float64)
     of_flops = np.append(of_kind[calls.kind], np.nan)[graph.kernel] * graph.flops
     joules = np.where(np.isnan(of_flops), power.other_w * graph.duration_s, of_flops)  # `NONE` is the last entry
-    return np.where((graph.kind == NodeKind.COMPUTE) & (graph.kernel != NONE), joules, 0.0)
+    return np.where((graph.kind == NodeKind.COMPUTE) & ~graph.has_role(NodeRole.HOST), joules, 0.0)
 
 
 def joules_of_rank(program: Program, graph: ExecutionGraph, rank: int, power: Power) -> float:

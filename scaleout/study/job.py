@@ -203,14 +203,20 @@ class Prepared(NamedTuple):
     program: Program | None = None
 
 
+def _replicas(work: ModelFamily | Program, num_ranks: int) -> str:
+    """Return the option that gives a model so many ranks; empty if none does."""
+    model_ranks = work.num_ranks // work.data_parallel if isinstance(work, LayeredModel) else 0
+    fits = model_ranks and num_ranks % model_ranks == 0
+    return f"--set data_parallel={num_ranks // model_ranks}" if fits else ""
+
+
 def prepare(job: Job) -> list[Prepared]:
     """Check the ranks of a job, and let its schedule choose keys of the workload.
 
     Of several workloads it runs the one with the shorter step.
     `ConfigError` if work and topology differ in ranks, or no plan that the schedule may choose fits the memory.
     """
-    model_ranks = job.work.num_ranks // job.work.data_parallel if isinstance(job.work, LayeredModel) else 0
-    check_ranks(job.network, job.work.num_ranks, model_ranks=model_ranks)
+    check_ranks(job.network, job.work.num_ranks, option=_replicas(job.work, job.network.num_ranks))
     if isinstance(job.work, Program):
         return [Prepared(job, job.work)]
     assert job.machine is not None, "the device of a workload is known"

@@ -255,18 +255,16 @@ def slow_down(topology: Topology, factors: Mapping[int, float]) -> Topology:
     return replace(topology, slow_ranks=tuple(sorted({**dict(topology.slow_ranks), **factors}.items())))
 
 
-def check_ranks(topology: Topology, num_ranks: int, *, model_ranks: int = 0) -> None:
+def check_ranks(topology: Topology, num_ranks: int, *, option: str = "") -> None:
     """Refuse a job whose ranks are not those of the topology (`ConfigError`); say how they would be.
 
-    `model_ranks` are those of a replica, of which a job may have more or fewer; 0 if that is not known.
+    `option` is the one that gives the job as many ranks as the topology has; empty if none is known.
     """
     if num_ranks != topology.num_ranks:
-        fits = model_ranks and topology.num_ranks % model_ranks == 0
-        replicas = f" (--set data_parallel={topology.num_ranks // model_ranks})" if fits else ""
         raise ConfigError(
             f"the job has {counted(num_ranks, 'rank')} and topology {topology.name!r} has {topology.num_ranks}; "
             f"take a topology of {counted(num_ranks, 'rank')} ({_nodes_for(topology, num_ranks)}), or run the job "
-            f"on {counted(topology.num_ranks, 'rank')}{replicas}"
+            f"on {counted(topology.num_ranks, 'rank')}{f' ({option})' if option else ''}"
         )
 
 

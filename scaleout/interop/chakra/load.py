@@ -394,14 +394,14 @@ def _graph(
 def _kernels(columns: Mapping[str, Any], kinds: Sequence[Kernel], share: _Columns) -> tuple[Ints, KernelColumns]:
     """Number the kernels of nodes, (N,), by first use, given the kind of each; return them too.
 
-    Nodes tell the counts of a kernel; recorded kernels have theirs, and communication that was recorded has none.
+    Nodes tell the counts of a kernel. Of communication, which states its payload instead, what was recorded tells them.
     """
     nodes = np.flatnonzero(columns["kernel"] != NONE)
     kind, computes = columns["kernel"][nodes], columns["kind"][nodes] == NodeKind.COMPUTE
     is_recorded = np.array([call.op.startswith(RECORDED) for call in kinds], bool)[kind]
     counts = [
-        np.where(is_recorded, np.array([getattr(call, name) for call in kinds], np.int64)[kind],
-                 np.where(computes, columns[name][nodes], 0))
+        np.where(computes, columns[name][nodes],
+                 np.where(is_recorded, np.array([getattr(call, name) for call in kinds], np.int64)[kind], 0))
         for name in ("flops", "bytes")
     ]  # fmt: skip
     rows = np.stack([kind, *counts])

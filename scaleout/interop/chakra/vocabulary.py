@@ -12,18 +12,9 @@ from scaleout.cluster.device.kernel_times import source_names
 from scaleout.config.documents import whole
 from scaleout.errors import TraceError
 from scaleout.interop.chakra.tables import CollectiveCommType
+from scaleout.program.calls import entire
 from scaleout.program.graph import COLLECTIVES, NodeRole
-from scaleout.program.operations import (
-    CUSTOM,
-    RECORDED,
-    RECORDED_SIZES,
-    TABLE_SIZES,
-    Kernel,
-    custom,
-    kernel,
-    recorded,
-    recorded_table_gradient,
-)
+from scaleout.program.operations import CUSTOM, RECORDED, Kernel, custom, kernel
 
 DURATION = "scaleout_duration_s"
 TIME_SOURCE = "scaleout_time_source"
@@ -115,10 +106,7 @@ def parse_kernel(text: str, *, flops: int, size_bytes: int) -> Kernel:
     if len(shape) < len(pairs):
         raise TraceError(f"{KERNEL} is {text!r}; write it as operation, dtype and sizes, like 'gemm bf16 M=8 N=8 K=8'")
     if op.startswith(RECORDED):
-        name = op.removeprefix(RECORDED)
-        if all(shape.get(size, 0) > 0 for size in TABLE_SIZES):
-            return recorded_table_gradient(name, dtype=dtype, **{size: shape[size] for size in TABLE_SIZES})
-        return recorded(name, dtype=dtype, **{size: shape.get(size, 0) for size in RECORDED_SIZES})
+        return entire(Kernel(op, dtype, tuple(shape.items()), 0, 0))
     call = kernel(op, dtype=dtype, **shape)
     return replace(call, flops=flops, bytes=size_bytes, tokens=tokens)
 

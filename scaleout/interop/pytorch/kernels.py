@@ -4,18 +4,23 @@ What counts a batch's tokens is told apart from what depends on parameters, so t
 batch, sequence or model: sizes of GEMMs and attention by name, bytes of others by whether their operator works on
 activations. Of forward and backward all do, but for operators whose tensors have the shapes of parameters: casts of
 weights, gathered shards, gradients that are added up. Optimizers touch parameters alone.
+
+An operator's FLOPs and bytes are counted once: its kernels share them by the time that they take.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import prod
 from typing import Any
 
 from scaleout.config.documents import whole
 from scaleout.interop.pytorch.communication import Communication, item_bytes
-from scaleout.interop.pytorch.kineto import NONE, Operator, Recording, ancestors, shape_of
-from scaleout.program.operations import Kernel, kernel, recorded, recorded_table_gradient
+from scaleout.interop.pytorch.kineto import NONE, Operator, Recording, Work, WorkKind, ancestors, shape_of
+from scaleout.program.operations import RECORDED, Kernel, kernel, recorded, recorded_table_gradient
+from scaleout.program.recorded import REDUCER
+from scaleout.schedule.rewrite import divided
 
 DTYPES = {"c10::bfloat16": "bf16", "bfloat16": "bf16", "c10::half": "fp16", "half": "fp16", "float": "fp32",
            "double": "fp64", "c10::float8_e4m3fn": "fp8_e4m3", "c10::float8_e5m2": "fp8_e5m2"}  # fmt: skip
@@ -23,12 +28,14 @@ _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm")
 _WEIGHT_FIRST = {"MmBackward0": True, "BmmBackward0": True, "AddmmBackward0": False, "BaddbmmBackward0": False}
 """Backward of products of two factors, and whether it computes the gradient of the second one, the weight, first."""
 _BAGS = ("_embedding_bag", "_embedding_bag_forward_only")
-_LOOKUPS = ("embedding", *_BAGS, "index_select", "gather")
+_LOOKUPS = ("embedding", *_BAGS, "index_select", "gather", "nll_loss_forward", "nll_loss_backward")
+"""What reads, or writes, of its first tensor only some elements; the loss one of each row."""
 _TABLES = {"embedding_dense_backward": 2, "_embedding_bag_dense_backward": 5}
 """Gradients of tables, by the place of the number of rows among their inputs."""
 _SEQUENCE_FIRST = ("_flash_attention", "_efficient_attention", "_flash_attn", "_fmha")
 """Operators of attention that take a sequence's heads together."""
 _GRADIENT = "torch::autograd::AccumulateGrad"
+"""What adds up the gradient of a parameter, and the end of the name of what calls it and its hooks."""
 _PARAMETERS = ("FSDP::all_gather", "FSDP::post_backward", "fsdp::", "Optimizer.step", "Optimizer.zero_grad", "Reducer",
                "aten::flatten_dense_tensors", "aten::unflatten_dense_tensors")  # fmt: skip
 """What operators that work on parameters or their gradients are called by."""
@@ -53,20 +60,54 @@ def parameters_of(recording: Recording) -> Counter[Shape]:
 
 
 def describe(recording: Recording, works: Sequence[int]) -> dict[int, Kernel]:
-    """Describe the kernels among some works, as far as the operators that launched them tell."""
+    """Describe the kernels among some works, as far as the operators that launched them tell.
+
+    What a product or attention clears before it runs is described as itself: it is no part of its work, and does not
+    grow with its tokens.
+    """
     shapes = {each for each in parameter_shapes(recording) if len(each) > 1}
     gradients = _weight_gradients(recording)
     known: dict[int, Kernel | None] = {}
-    found = {}
+    found: dict[int, Kernel] = {}
+    launched: dict[int, list[int]] = defaultdict(list)  # operator to its works
     for number in works:
         operator = _sized(recording, recording.works[number].operator)
         if operator == NONE:
             continue
         if operator not in known:
             known[operator] = _kernel(recording, operator, shapes, gradients)
-        call = known[operator]
-        if call is not None:
+        call, work = known[operator], recording.works[number]
+        if call is None:
+            continue
+        if work.kind == WorkKind.SET and not call.op.startswith(RECORDED):
+            cleared = whole(str(work.args.get("bytes"))) or 1
+            found[number] = recorded("memset", dtype="u8", token_bytes=0, other_bytes=cleared)
+        else:
             found[number] = call
+            launched[operator].append(number)
+    return found | _shared(recording.works, found, launched.values())
+
+
+def _shared(works: Sequence[Work], calls: Mapping[int, Kernel], launched: Iterable[Sequence[int]]) -> dict[int, Kernel]:
+    """Share what operators do among the kernels that each launched, by time: all of it is done once.
+
+    Operators that are alike share alike, by the time of their kernels together, so that what repeats stays equal.
+    """
+    alike: dict[tuple[Kernel, tuple[str, ...]], list[Sequence[int]]] = defaultdict(list)
+    for each in launched:
+        if len(each) > 1:
+            alike[calls[each[0]], tuple(works[number].name for number in each)].append(each)
+    found = {}
+    for (call, names), same in alike.items():
+        ends = [*accumulate(sum(works[n].end_us - works[n].start_us for n in turn) for turn in zip(*same, strict=True))]
+        edges = (
+            [0.0, *(end / ends[-1] for end in ends)] if ends[-1] else [n / len(names) for n in range(len(names) + 1)]
+        )
+        parts = [
+            replace(call, flops=flops, bytes=size_bytes)
+            for flops, size_bytes in zip(divided(call.flops, edges), divided(call.bytes, edges), strict=True)
+        ]
+        found.update({number: part for each in same for number, part in zip(each, parts, strict=True)})
     return found
 
 
@@ -108,6 +149,10 @@ def _sized(recording: Recording, operator: int) -> int:
     return NONE
 
 
+def _dtype(tensor: _Tensor) -> str:
+    return DTYPES.get(tensor.dtype.lower().replace(" ", ""), "fp32")
+
+
 def _tensors(operator: Operator) -> list[_Tensor]:
     found = []
     for dims, dtype in zip(operator.dims, operator.dtypes, strict=False):
@@ -146,21 +191,23 @@ def _kernel(recording: Recording, number: int, shapes: set[Shape], gradients: se
     name, tensors = operator.name.rpartition("::")[2], _tensors(operator)
     if not tensors:
         return None
-    dtype = DTYPES.get(tensors[-1].dtype.lower().replace(" ", ""), "fp32")
+    dtype = _dtype(tensors[-1])
     of_parameters = any(
-        each.name.startswith(_PARAMETERS) or each.name == _GRADIENT for each in ancestors(recording.operators, number)
+        each.name.startswith(_PARAMETERS) or each.name.endswith(_GRADIENT)
+        for each in ancestors(recording.operators, number)
     )
     backward = any("Backward" in each.name for each in ancestors(recording.operators, number))
+    reduces = next((each.name for each in ancestors(recording.operators, number) if each.name.startswith(REDUCER)), "")
     if name in _PRODUCTS and not of_parameters:
         factors = [tensor.shape for tensor in tensors if len(tensor.shape) > 1]
         call = gemm(dtype, factors, shapes, of_weight=(number in gradients or None) if backward else False)
         if call is not None:
             return call
     if "attention" in name:
-        call = _attention(dtype, name, operator, [tensor.shape for tensor in tensors])
+        call = _attention(name, operator, tensors)
         if call is not None:
             return call
-    if name in _BAGS and (call := _bag(dtype, tensors)) is not None:
+    if name in _BAGS and (call := _bag(tensors)) is not None:
         return call
     total = sum(tensor.num_bytes for tensor in tensors)
     if name in _LOOKUPS:  # of a table only the rows that are looked up are read
@@ -168,19 +215,20 @@ def _kernel(recording: Recording, number: int, shapes: set[Shape], gradients: se
     if name in _TABLES:
         return _table_gradient(operator, tensors, _TABLES[name])
     matrices = [tensor for tensor in tensors if len(tensor.shape) > 1]
-    of_parameters |= bool(matrices) and all(tensor.shape in shapes for tensor in matrices) and _copies(name)
+    of_parameters |= bool(reduces) or (
+        bool(matrices) and all(tensor.shape in shapes for tensor in matrices) and _copies(name)
+    )
     tokens = 0 if of_parameters else total
-    return recorded(operator.name, dtype=dtype, token_bytes=tokens, other_bytes=total - tokens)
+    return recorded(reduces or operator.name, dtype=dtype, token_bytes=tokens, other_bytes=total - tokens)
 
 
-def _bag(dtype: str, tensors: Sequence[_Tensor]) -> Kernel | None:
+def _bag(tensors: Sequence[_Tensor]) -> Kernel | None:
     """Describe pooled lookups: of a table (rows, size of a row), indices and where each bag of them begins."""
     table, lookups, bags = (tensor.shape for tensor in tensors[:3]) if len(tensors) > 2 else ((), (), ())
     if len(table) != 2 or len(bags) != 1 or not bags[0] or prod(lookups) < bags[0]:
         return None
     sizes = {"dim": table[1], "pooling": round(prod(lookups) / bags[0]), "rows": table[0]}
-    table_dtype = DTYPES.get(tensors[0].dtype.lower().replace(" ", ""), dtype)
-    return kernel("embedding_bag_fwd", dtype=table_dtype, batch=bags[0], tables=1, **sizes).counting("batch")
+    return kernel("embedding_bag_fwd", dtype=_dtype(tensors[0]), batch=bags[0], tables=1, **sizes).counting("batch")
 
 
 def _table_gradient(operator: Operator, tensors: Sequence[_Tensor], place: int) -> Kernel:
@@ -188,17 +236,15 @@ def _table_gradient(operator: Operator, tensors: Sequence[_Tensor], place: int) 
     concrete = operator.args.get("Concrete Inputs")
     rows = whole(str(concrete[place])) if isinstance(concrete, list) and len(concrete) > place else None
     lookups = prod(tensors[1].shape) if len(tensors) > 1 else 0
-    dtype = DTYPES.get(tensors[0].dtype.lower().replace(" ", ""), "fp32")
+    dtype = _dtype(tensors[0])
     if not rows or rows < 1 or not lookups:
         return recorded(operator.name, dtype=dtype, token_bytes=tensors[0].num_bytes, other_bytes=0)
     return recorded_table_gradient(operator.name, dtype=dtype, lookups=lookups, rows=rows, width=tensors[0].shape[-1])
 
 
 def _copies(name: str) -> bool:
-    """Whether an operator may move weights or add up gradients; arithmetic of the model works on activations."""
-    return name.startswith(
-        ("copy_", "add_", "cat", "zero_", "fill_", "clone", "div_", "mul_", "to", "_to_copy", "flat")
-    )
+    """Whether an operator may move weights; arithmetic of the model, and sums of its backward, work on activations."""
+    return name.startswith(("copy_", "cat", "zero_", "fill_", "clone", "div_", "mul_", "to", "_to_copy", "flat"))
 
 
 def gemm(dtype: str, factors: Sequence[Shape], shapes: set[Shape], *, of_weight: bool | None = None) -> Kernel | None:
@@ -226,13 +272,17 @@ def gemm(dtype: str, factors: Sequence[Shape], shapes: set[Shape], *, of_weight:
     return kernel("gemm", dtype=dtype, **sizes).counting(tokens)
 
 
-def _attention(dtype: str, name: str, operator: Operator, tensors: Sequence[Shape]) -> Kernel | None:
-    """Describe attention; queries are (batch, heads, sequence, size of a head), or sequence first."""
-    wide = [shape for shape in tensors if len(shape) == 4]
+def _attention(name: str, operator: Operator, tensors: Sequence[_Tensor]) -> Kernel | None:
+    """Describe attention; queries are (batch, heads, sequence, size of a head), or sequence first.
+
+    Its type is that of queries: behind them stand masks and the seed of random numbers.
+    """
+    wide = [tensor for tensor in tensors if len(tensor.shape) == 4]
     backward = "backward" in name
-    if len(wide) < (4 if backward else 3) or any(0 in shape for shape in wide):
+    if len(wide) < (4 if backward else 3) or any(0 in tensor.shape for tensor in wide):
         return None
-    queries, keys = wide[1:3] if backward else wide[:2]
+    first = 1 if backward else 0
+    dtype, queries, keys = _dtype(wide[first]), wide[first].shape, wide[first + 1].shape
     if name.startswith(_SEQUENCE_FIRST):
         queries, keys = ((shape[0], shape[2], shape[1], shape[3]) for shape in (queries, keys))
     batch, heads, seq, head_dim = queries

@@ -141,6 +141,7 @@ _ARGS = (
     "Concrete Inputs", "Record function id", "Sequence number", "Collective name", "dtype", "In msg nelems",
     "Out msg nelems", "Process Group Name", "Process Group Ranks", "Group size", "Global rank start",
     "Global rank stride", "Src Rank", "Dst Rank", "wait_on_stream", "wait_on_cuda_event_record_corr_id",
+    "bytes",
 )  # fmt: skip
 """Of an event's arguments, those that are read."""
 MOST_EVENTS = 1_000_000

@@ -15,8 +15,9 @@ from scaleout.program.cut import without
 from scaleout.program.graph import COLLECTIVES, NONE, Bools, ExecutionGraph, Floats, Ints, NodeKind, NodeRole, compress
 from scaleout.program.operations import RECORDED, Kernel, TimeSource, kernel
 from scaleout.program.program import Program
+from scaleout.program.recorded import REDUCER
 from scaleout.study.edits.layers import PASSES
-from scaleout.study.edits.recorded import Recorded, shortest
+from scaleout.study.edits.recorded import Recorded, operators_of, shortest
 from scaleout.study.edits.repeats import steps_of
 from scaleout.study.edits.sizes import ratios_of, resized, with_kernels
 
@@ -132,6 +133,12 @@ def chunks(recording: Recorded, text: str, notes: list[str]) -> Program:
     return program
 
 
+def in_buckets(graph: ExecutionGraph) -> Bools:
+    """(N,) which kernels move gradients into buckets to be reduced."""
+    moves = [call.op.startswith(RECORDED + REDUCER) for call in graph.kernels]
+    return np.asarray(np.array([*moves, False])[graph.kernel] & (graph.kind == NodeKind.COMPUTE))
+
+
 def between_exchanges(graph: ExecutionGraph, steps: int) -> Bools:
     """(N,) which nodes are exchanges, or run between one and its way back in the same pass."""
     inside = np.zeros(len(graph), bool)
@@ -184,9 +191,10 @@ def _added_s(device: Device | None, graph: ExecutionGraph, inside: Bools) -> Flo
     Of an operator of several kernels one holds it: of those whose name is there least often the longest.
     """
     added_s = np.zeros(len(graph))
-    for index, call in enumerate(graph.kernels):
+    calls, operator = operators_of(graph)
+    for index, call in enumerate(calls):
         elements = _elements(call)
-        mine = np.flatnonzero(inside & (graph.kernel == index)).tolist()
+        mine = np.flatnonzero(inside & (operator == index)).tolist()
         if device is None or not elements or not mine:
             continue
         names = Counter(graph.names[node] for node in mine)

@@ -15,6 +15,7 @@ import numpy as np
 from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.spec import Device
 from scaleout.errors import ConfigError
+from scaleout.program.calls import entire
 from scaleout.program.graph import NONE, Bools, ExecutionGraph, Floats, NodeKind, NodeRole
 from scaleout.program.operations import RECORDED, Kernel, TimeSource, custom
 from scaleout.program.program import Program
@@ -69,7 +70,7 @@ def _ratios(calls: Sequence[Kernel], old: Device, new: Device) -> Floats:
         return np.zeros(0)
     known = [
         custom(dtype="fp32", flops=0, bytes=max(call.bytes, 1)) if call.op.startswith(RECORDED) else call
-        for call in calls
+        for call in map(entire, calls)
     ]
     before_s, after_s = (kernel_times(device, known)[0] for device in (old, new))
     return np.asarray(after_s / before_s)

@@ -7,6 +7,7 @@ of gradients data-parallel, exchanges expert-parallel. Knows nothing of what ker
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
@@ -90,6 +91,19 @@ def with_axes(program: Program) -> Program:
 def _told(family: GroupFamily, axes: frozenset[str]) -> str:
     kinds = f"{'- and '.join(sorted(axes))}-parallel" if axes else "of no axis that can be told"
     return f"{counted(len(family.members), 'group')} of {counted(len(family.members[0]), 'rank')}, {kinds}"
+
+
+def edit_to(program: Program, num_ranks: int) -> str:
+    """Return the edit that gives a recording so many ranks, along the one axis that its groups tell; empty if none."""
+    found = []
+    for family, axes in _carried(program).items():
+        old = len(program.groups[family].members[0])
+        new = Fraction(num_ranks * old, program.num_ranks)
+        one = axes - {"data"} if "expert" in axes else axes  # experts may be spread over data-parallel ranks
+        name = min(one) if len(one) == 1 else ""
+        if name in ("data", "tensor", "expert") and old > 1 and new.denominator == 1:
+            found.append(f"--edit '{name}={old}->{new}'")
+    return found[0] if len(found) == 1 else ""
 
 
 def _carried(program: Program) -> dict[int, frozenset[str]]:

@@ -1,5 +1,6 @@
 """More or fewer layers, and layers that run forward again before their backward."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -127,6 +128,10 @@ def recompute(recording: Recorded, text: str, notes: list[str]) -> Program:
     program = recording.program.map_graphs(lambda graph: _recomputed(graph, recording.steps, found))
     if not found[0]:
         raise ConfigError("--edit recompute=full: the recording shows no layers that repeat, forward and backward")
+    notes.append(
+        "recompute: each layer's forward runs again up to what backward needs, as torch.utils.checkpoint does with "
+        "use_reentrant=False; a product that ends it does not"
+    )
     return program
 
 
@@ -137,6 +142,24 @@ def _again(graph: ExecutionGraph) -> Bools:
     return np.asarray(graph.has_role(NodeRole.RECOMPUTE) & ((graph.kind == NodeKind.COMPUTE) | carries))
 
 
+_SAVES_NOTHING = tuple(RECORDED + name for name in ("aten::add", "aten::add_", "memset"))
+_PRODUCTS = ("gemm", "gemm_fp8", "grouped_gemm")
+
+
+def _until_saved(graph: ExecutionGraph, layer: Sequence[int]) -> list[int]:
+    """Return the kernels of a layer's forward up to the last one that gives what backward needs.
+
+    A recomputed forward stops there (``torch.utils.checkpoint`` without reentrance, ``early_stop``). Autograd saves a
+    product's factors before it runs, and nothing of an addition: those at the end do not run again.
+    """
+    operations = [graph.kernels[graph.kernel[node]].op if graph.kernel[node] != NONE else "" for node in layer]
+    end = len(layer)
+    for names in (_SAVES_NOTHING, _PRODUCTS):
+        while end and operations[end - 1] in names:
+            end -= 1
+    return list(layer[:end]) or list(layer)
+
+
 def _recomputed(graph: ExecutionGraph, steps: int, found: list[int]) -> ExecutionGraph:
     """Return a graph whose layers run forward again before their backward, and count them."""
     forward, backward = (runs_of(graph, role, steps=steps) for role in PASSES)
@@ -144,11 +167,14 @@ def _recomputed(graph: ExecutionGraph, steps: int, found: list[int]) -> Executio
         return graph
     unit = forward[0]
     begin, end = unit.bounds[unit.repeats // 2 : unit.repeats // 2 + 2]
-    again = [
-        node
-        for node in range(begin, end)
-        if graph.stream[node] == 0 and graph.kind[node] == NodeKind.COMPUTE and not graph.role[node] & NodeRole.HOST
-    ]
+    again = _until_saved(
+        graph,
+        [
+            node
+            for node in range(begin, end)
+            if graph.stream[node] == 0 and graph.kind[node] == NodeKind.COMPUTE and not graph.role[node] & NodeRole.HOST
+        ],
+    )
     for run in sorted(backward, key=lambda run: -run.bounds[0]):
         layers = max(run.repeats, unit.repeats)
         for each in range(run.repeats - 1, -1, -1):

@@ -12,7 +12,7 @@ from scaleout.program.graph import ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import Program
 from scaleout.program.recorded import UNTOLD
-from scaleout.study.edits.communication import gradients_of
+from scaleout.study.edits.communication import gradients_of, in_buckets
 from scaleout.study.edits.layers import PASSES
 from scaleout.study.edits.recorded import Change, Recorded, parse_change
 from scaleout.study.edits.repeats import Run, repeated, runs_of, steps_of, with_units
@@ -112,7 +112,7 @@ def accumulate(recording: Recorded, text: str, notes: list[str]) -> Program:
             reduces = gradients_of(longer)
             # and what they waited for that nothing explains
             waits = (np.array(longer.names, object) == UNTOLD) & np.isin(longer.stream, longer.stream[reduces])
-            reduces |= waits & (longer.stream != 0)
+            reduces |= (waits & (longer.stream != 0)) | in_buckets(longer)
             mask = np.zeros(len(longer), bool)
             mask[begin : begin + times * size] = reduces[begin : begin + times * size]
             graph = without(_with_adds(longer, [begin + size * (copy + 1) for copy in range(times)], adds_s), mask)

@@ -18,12 +18,13 @@ import numpy as np
 
 from scaleout.config.units import counted
 from scaleout.errors import ConfigError
+from scaleout.program.calls import as_much_of
 from scaleout.program.graph import COLLECTIVES, NONE, Bools, ExecutionGraph, Floats, NodeKind, NodeRole
 from scaleout.program.operations import RECORDED, Kernel, TimeSource, kernel
 from scaleout.program.program import Program
-from scaleout.study.edits.communication import between_exchanges
+from scaleout.study.edits.communication import between_exchanges, in_buckets
 from scaleout.study.edits.groups import Axis, activation_sums, axis_of, grown
-from scaleout.study.edits.recorded import Recorded, shortest
+from scaleout.study.edits.recorded import Recorded, operators_of, shortest
 from scaleout.study.edits.shards import parameters_ratio, resharded, resized_bytes, shards_of, wholes_of
 from scaleout.study.edits.sizes import with_changes
 
@@ -51,7 +52,9 @@ def data(recording: Recorded, text: str, notes: list[str]) -> Program:
     )
 
     def changes(graph: ExecutionGraph) -> dict[int, Kernel]:
-        return _changed(graph, _beside_shards(graph, axis), lambda call: resized_bytes(call, ratio))
+        shards = _changed(graph, _beside_shards(graph, axis), lambda call: resized_bytes(call, ratio))
+        idle = in_buckets(graph) & (axis.new == 1)  # a single rank has nothing to reduce with
+        return shards | _changed(graph, idle, lambda call: resized_bytes(call, Fraction(0)))
 
     return _with_ranks(recording, axis, changes, ratio, notes)
 
@@ -198,7 +201,8 @@ def _products(graph: ExecutionGraph, axis: Axis, steps: int) -> Bools:
         return np.asarray(grouped)
     forward = graph.has_role(NodeRole.FORWARD)
     works = np.flatnonzero(~graph.has_role(NodeRole.HOST))
-    again = np.r_[False, np.diff(graph.kernel[works]) == 0][: len(works)]  # an operator may launch several kernels
+    _, operator = operators_of(graph)
+    again = np.r_[False, np.diff(operator[works]) == 0][: len(works)]  # an operator may launch several kernels
     calls = int((plain & forward)[works[~again]].sum())
     exchanges = int(((graph.collective == _EXCHANGE) & forward).sum())
     if calls > 3 * (exchanges // 2):  # into two halves, and out of them
@@ -220,8 +224,8 @@ def _shared_out(call: Kernel, ratio: Fraction) -> Kernel:
     shape[tokens] = max(1, round(shape[tokens] / ratio))
     groups = int(call.sizes.get("groups", 1) * ratio)
     if groups == 1:
-        return kernel("gemm", dtype=call.dtype, **shape).counting(call.tokens)
-    return kernel("grouped_gemm", dtype=call.dtype, groups=groups, **shape).counting(call.tokens)
+        return as_much_of(kernel("gemm", dtype=call.dtype, **shape).counting(call.tokens), call)
+    return as_much_of(kernel("grouped_gemm", dtype=call.dtype, groups=groups, **shape).counting(call.tokens), call)
 
 
 def _with_ranks(

@@ -9,7 +9,9 @@ import numpy as np
 from scaleout.cluster.device.spec import Device
 from scaleout.config.documents import number, whole
 from scaleout.errors import ConfigError
-from scaleout.program.graph import NodeKind, NodeRole
+from scaleout.program.calls import entire
+from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind, NodeRole
+from scaleout.program.operations import Kernel
 from scaleout.program.program import Program
 
 
@@ -30,6 +32,13 @@ class Recorded:
     host_bound: float = 0.0  # share of the time in which the GPU waited for the host
     steps: int = 1
     parameters: tuple[tuple[int, int], ...] = ()  # number of elements, and how many parameters have as many
+
+
+def operators_of(graph: ExecutionGraph) -> tuple[list[Kernel], Ints]:
+    """Return what operators did, and for each node which of it, (N,): alike for all kernels of an operator."""
+    numbers: dict[Kernel, int] = {}
+    of_kernel = [numbers.setdefault(entire(call), len(numbers)) for call in graph.kernels]
+    return list(numbers), np.array([*of_kernel, NONE], np.int64)[graph.kernel]
 
 
 @dataclass

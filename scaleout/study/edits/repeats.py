@@ -12,6 +12,7 @@ from scaleout.errors import ConfigError
 from scaleout.program.cut import without
 from scaleout.program.graph import NEUTRAL, NONE, Bools, ExecutionGraph, Ints, NodeKind, NodeRole, compress
 from scaleout.program.operations import TimeSource
+from scaleout.study.edits.recorded import operators_of
 
 MOST_NODES = 500_000
 """Of a rank's graph that an edit makes."""
@@ -39,7 +40,7 @@ def runs_of(graph: ExecutionGraph, roles: int, *, steps: int, messages: bool = F
     _, names = np.unique(graph.names, return_inverse=True)
     passed = np.r_[0, np.cumsum(graph.kind >= NodeKind.SEND)]
     follows = _follow(graph.kernel[main] != NONE, passed[main]) & (messages and told)
-    rows = np.stack([graph.kernel[main], graph.collective[main], names[main], follows])
+    rows = np.stack([operators_of(graph)[1][main], graph.collective[main], names[main], follows])
     what = np.unique(rows, axis=1, return_inverse=True)[1].reshape(-1)
     chosen *= 1 + np.searchsorted([end for _, end in steps_of(graph, steps)], main, side="right")
     if not messages:

@@ -10,14 +10,15 @@ Source: Shoeybi et al., Megatron-LM, arXiv:1909.08053; Korthikanti et al., arXiv
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
 
 from scaleout.errors import ConfigError
+from scaleout.program.calls import as_much_of, entire
 from scaleout.program.graph import COLLECTIVES, NONE, Bools, ExecutionGraph, NodeKind, NodeRole
-from scaleout.program.operations import ITEM_BYTES, RECORDED, Kernel, kernel
+from scaleout.program.operations import ITEM_BYTES, RECORDED, RECORDED_SIZES, Kernel, kernel
 from scaleout.program.program import Program
 from scaleout.study.edits.groups import REDUCES, Axis
 
@@ -156,13 +157,14 @@ def resharded(call: Kernel, shared: str, ratio: Fraction, where: str) -> Kernel:
                 f"{where}: attention has {shape[name]} {name} on a rank, which so many ranks cannot share out"
             )
         shape[name] = -(-size.numerator // size.denominator)  # padded
-    return kernel(call.op, dtype=call.dtype, **shape).counting(call.tokens)
+    return as_much_of(kernel(call.op, dtype=call.dtype, **shape).counting(call.tokens), call)
 
 
 def resized_bytes(call: Kernel, ratio: Fraction) -> Kernel:
-    """Return a kernel that is known by the bytes of its tensors, all of them changed."""
-    shape = tuple((name, round(size * ratio)) for name, size in call.shape)
-    return Kernel(call.op, call.dtype, shape, 0, sum(size for _, size in shape), call.tokens)
+    """Return a kernel that is known by the bytes of its tensors, all of them changed; of tables their columns."""
+    changed = ("width",) if "width" in call.sizes else RECORDED_SIZES
+    shape = tuple((name, round(size * ratio) if name in changed else size) for name, size in call.shape)
+    return as_much_of(entire(replace(call, shape=shape)), call)
 
 
 def parameters_ratio(

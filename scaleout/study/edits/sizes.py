@@ -9,6 +9,7 @@ import numpy as np
 from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.spec import Device
 from scaleout.errors import ConfigError
+from scaleout.program.calls import as_much_of, entire
 from scaleout.program.graph import NONE, ExecutionGraph, Floats, NodeKind
 from scaleout.program.operations import RECORDED, Kernel, TimeSource, kernel, recorded, recorded_table_gradient
 from scaleout.program.program import Program
@@ -30,6 +31,10 @@ def _scaled(recording: Recorded, batch: Fraction, sequence: Fraction) -> Program
 
 def resized(call: Kernel, batch: Fraction, sequence: Fraction) -> Kernel:
     """Return a kernel for another number of sequences, and of tokens in one."""
+    return as_much_of(_resized(call, batch, sequence), call)
+
+
+def _resized(call: Kernel, batch: Fraction, sequence: Fraction) -> Kernel:
     tokens = batch * sequence
     if call.op.startswith(RECORDED):
         sizes, name = call.sizes, call.op.removeprefix(RECORDED)
@@ -40,7 +45,7 @@ def resized(call: Kernel, batch: Fraction, sequence: Fraction) -> Kernel:
         scaled = round(sizes["token_bytes"] * tokens)
         return recorded(name, dtype=call.dtype, token_bytes=scaled, other_bytes=sizes["other_bytes"])
     if not call.tokens:
-        return call
+        return entire(call)
     shape = dict(call.shape)
     if call.tokens == "batch*seq":
         shape |= {"batch": _whole(shape["batch"] * batch), "seq": _whole(shape["seq"] * sequence)}
@@ -56,9 +61,10 @@ def _whole(size: Fraction) -> int:
 def ratios_of(device: Device | None, old: Sequence[Kernel], new: Sequence[Kernel]) -> Floats:
     """Return how many times as long each kernel takes: as modelled on the device, or as its FLOPs and bytes say.
 
-    Both times are at full clock: what the power limit adds is the step's, so the same for a kernel of either size.
+    Kernels of one operator take as many times as long each: what its sizes say of all of it. Both times are at full
+    clock: what the power limit adds is the step's, so the same for a kernel of either size (`clocks`).
     """
-    ratios = np.ones(len(old))
+    ratios, old, new = np.ones(len(old)), [*map(entire, old)], [*map(entire, new)]
     changed = [index for index, (one, other) in enumerate(zip(old, new, strict=True)) if one != other]
     modelled = [index for index in changed if not old[index].op.startswith(RECORDED)]
     for index in changed:

@@ -16,6 +16,7 @@ from scaleout.program.graph import ExecutionGraph, Floats
 from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
 from scaleout.simulation.result import Result, Timeline
+from scaleout.study.edits.recorded import operators_of
 from scaleout.study.job import Job, run
 
 _LONG_S = 20e-6
@@ -93,7 +94,7 @@ def _share(lines: dict[int, Timeline]) -> float:
         chosen = np.flatnonzero(line.is_kernel & (line.duration_s > _LONG_S))
         beside_s, kernels_s = beside_s + float(beside[chosen].sum()), kernels_s + float(line.duration_s[chosen].sum())
         _, names = np.unique(np.array(line.graph.names, object)[chosen], return_inverse=True)
-        _, alike = np.unique(np.stack([names, line.graph.kernel[chosen]]), axis=1, return_inverse=True)
+        _, alike = np.unique(np.stack([names, operators_of(line.graph)[1][chosen]]), axis=1, return_inverse=True)
         counts = np.maximum(np.bincount(alike.ravel()), 1)
         x, y = (
             values[chosen] - (np.bincount(alike.ravel(), values[chosen]) / counts)[alike.ravel()]

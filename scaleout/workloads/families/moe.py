@@ -288,11 +288,11 @@ class Moe(Transformer):
     def rows_to_experts(self) -> tuple[int, ...]:
         """Rows that a rank sends to each expert (E,): its tokens', without what is beyond a capacity, or padded."""
         rows, factor = self.dispatched_tokens * self.top_k, self.capacity_factor
-        capacity = rows if factor is None else math.ceil(rows * factor / self.experts)
-        if factor is not None and self.pad_to_capacity:
-            return (capacity,) * self.experts
         found = rows_of_experts(rows, self.experts, self.imbalance, self.imbalance_seed)
-        return tuple(min(count, capacity) for count in found)
+        if factor is None:
+            return found
+        capacity = math.ceil(rows * factor / self.experts)
+        return (capacity,) * self.experts if self.pad_to_capacity else tuple(min(count, capacity) for count in found)
 
     @property
     def routed_rows(self) -> int:
