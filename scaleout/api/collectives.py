@@ -14,7 +14,7 @@ from scaleout.cluster.topology.placement import Placement, place, place_isolated
 from scaleout.cluster.topology.topology import Topology
 from scaleout.cluster.topology.what_if import NetworkChanges
 from scaleout.config.reading import nearest
-from scaleout.config.units import BYTES, BYTES_PER_S, parse
+from scaleout.config.units import BYTES, BYTES_PER_S, format_bytes, format_seconds, parse
 from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta import cost as closed_form
 from scaleout.network.collectives import ALGORITHMS, algorithm_bandwidth, bus_bandwidth, candidates
@@ -138,6 +138,11 @@ class CollectiveAnswer(Answer):
     def title(self) -> str:
         """What was asked, and which model answered."""
         return f"{self.kind} on {self.topology.name}, ranks {self.num_ranks}: {self.model.title}"
+
+    def __repr__(self) -> str:
+        largest = self.by_size[-1][0]
+        took = f"{format_bytes(largest['bytes'])} in {format_seconds(largest['time_s'])} by {largest['algorithm']}"
+        return f"<{type(self).__name__}: {self.title}; {took}>"
 
     @property
     def inputs(self) -> Mapping[str, Any]:

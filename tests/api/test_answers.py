@@ -14,6 +14,7 @@ import scaleout
 from scaleout.cli.verbs import scaleout as command_line
 from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.config.documents import to_json
+from scaleout.config.units import format_seconds
 from scaleout.errors import ConfigError
 
 
@@ -191,3 +192,9 @@ def test_traces_are_read_and_run(tmp_path):
     plt.close("all")
     with pytest.raises(ConfigError, match="is no recording of `scaleout import`; change the job that it is of"):
         trace.edit(batch="2x")
+
+
+def test_a_collective_says_how_long_it_takes_in_a_line():
+    answer = scaleout.collective("all_reduce", ["1KiB", "1MiB"], topology="ring-128", algorithm="ring")
+    time_s = answer.by_size[-1][0]["time_s"]
+    assert repr(answer).endswith(f"; 1 MiB in {format_seconds(time_s)} by ring>")
