@@ -45,7 +45,8 @@ def test_twice_the_bandwidth_is_never_slower_in_expectation(makespans, slow, fas
 def test_a_faster_network_can_be_slower():
     """Graham's anomaly, kept as an example: NVLink at twice its bandwidth makes this step 0.06% longer."""
     study = {"title": "An anomaly", "workload": "dlrm-128", "topology": "dgx-h200-16", "schedule": "overlap",
-             "algorithm": {"all_reduce": "hierarchical"}, "bandwidth": {"infiniband": "0.25x", "nvlink": ["1x", "2x"]}}  # fmt: skip
+             "algorithm": {"all_reduce": "hierarchical"},
+             "bandwidth": {"infiniband": "0.25x", "nvlink": ["1x", "2x"]}}  # fmt: skip
     cases = scaleout.run_study(study, workers=1).set_index("bandwidth.nvlink")
     ratio = cases["makespan_s"]["2x"] / cases["makespan_s"]["1x"]
     assert 1 < ratio < 1.002
