@@ -40,7 +40,7 @@ def simulated(program: Program, machine: Machine) -> Result:
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """A program on a machine; equal to another one where all is equal, node by node."""
+    """A program on a machine; equal to another one where all is equal, node by node, and the job's name too."""
 
     program: Program
     machine: Machine
@@ -49,7 +49,9 @@ class _Step:
         return hash(tuple(map(len, self.program.graphs)))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Step) and self.machine == other.machine and alike(self.program, other.program)
+        if not isinstance(other, _Step) or self.program.name != other.program.name:
+            return False
+        return self.machine == other.machine and alike(self.program, other.program)
 
 
 @lru_cache(maxsize=2)

@@ -117,6 +117,7 @@ def test_what_differs_in_anything_is_simulated(simulations):
         (replace(first, groups=swapped), MACHINE),
         (first, replace(MACHINE, algorithms={"all_reduce": "ring"})),
         (first, replace(MACHINE, topology=replace(MACHINE.topology, slow_ranks=((3, 2.0),)))),
+        (replace(first, name="another job"), MACHINE),  # whose name the answer has
     ]
     step(first, MACHINE)
     for number, other in enumerate(others, 2):
