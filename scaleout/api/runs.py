@@ -11,7 +11,7 @@ from scaleout.api.networks import Network, changes_of, load_topology, name_of
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.what_if import NetworkChanges
 from scaleout.config.arguments import checked
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, shown
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.comparison import Comparison, compare
 from scaleout.study.job import Outcome, Tell
@@ -60,10 +60,10 @@ class RunAnswer(Answer):
         return self.comparison.outcomes
 
     def __getitem__(self, schedule: str) -> Outcome:
-        for each in self.outcomes:
-            if each.schedule == schedule:
-                return each
-        raise KeyError(f"{schedule} was not run; there are {', '.join(each.schedule for each in self.outcomes)}")
+        found = {each.schedule: each for each in self.outcomes}
+        if not isinstance(schedule, str) or schedule not in found:
+            raise KeyError(f"{shown(schedule)} was not run; there are {', '.join(found)}")
+        return found[schedule]
 
     def found(self) -> Mapping[str, Any]:
         """Return the results as plain values."""

@@ -5,6 +5,7 @@ import re
 
 import matplotlib.pyplot as plt
 import networkx as nx
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -198,3 +199,9 @@ def test_a_collective_says_how_long_it_takes_in_a_line():
     answer = scaleout.collective("all_reduce", ["1KiB", "1MiB"], topology="ring-128", algorithm="ring")
     time_s = answer.by_size[-1][0]["time_s"]
     assert repr(answer).endswith(f"; 1 MiB in {format_seconds(time_s)} by ring>")
+
+
+@pytest.mark.parametrize("key", ["fused", 3, None, np.array([1, 2])], ids=str)
+def test_a_schedule_that_was_not_run_is_a_key_error(key):
+    with pytest.raises(KeyError, match="was not run; there are baseline"):
+        scaleout.run("alexnet", schedules=["baseline"])[key]
