@@ -215,7 +215,9 @@ def _cases(file: Path) -> "pd.DataFrame":
             names, size = table.schema_arrow.names, table.metadata.num_rows * table.metadata.num_columns
             if size > _MOST_VALUES:
                 raise ConfigError(damaged % f"it holds {size:,} values, and at most {_MOST_VALUES:,} are read")
-            found: pd.DataFrame = table.read().to_pandas(ignore_metadata=True)
+            read = table.read()
+            read.validate(full=True)  # texts too
+            found: pd.DataFrame = read.to_pandas(ignore_metadata=True)
     except (ArrowException, OSError, ValueError) as error:  # no Parquet
         raise ConfigError(damaged % error) from None
     known = {"case", "status", "makespan_s", "timeline", "ranks"} <= {*names} and len({*names}) == len(names)

@@ -304,6 +304,9 @@ FILES = {
     "no table": ("output", {"cases.parquet": b"PAR1"}, "is no table of a study"),
     "a text as a step of a study": ("output", {"cases.parquet": parquet_of(
         case=1, status="ok", makespan_s="1 s", timeline="", ranks=8)}, "a makespan_s in it is no number"),
+    "a text of a study that is none": ("output", {"cases.parquet": parquet_of(
+        case=1, status="ok", makespan_s=1.0, timeline="eager", ranks=8).replace(b"eager", b"\xffager")},
+        "is no table of a study"),
 }  # fmt: skip
 """Kind of input, files, and what is said."""
 
