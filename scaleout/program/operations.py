@@ -398,7 +398,7 @@ def _counted(op: str, dtype: str, shape: tuple[tuple[str, int], ...]) -> Kernel:
     operation, sizes = OPERATIONS[op], dict(shape)
     found = Kernel(op, dtype, shape, operation.flops(sizes), operation.bytes(sizes, ITEM_BYTES[dtype]))
     if max(found.flops, found.bytes) >= 2**63:  # a graph's columns hold no more
-        raise GraphError(f"{op} of {sizes}: its FLOPs or bytes are more than 9.2e18; give smaller sizes")
+        raise GraphError(f"{op} of {sizes} has more FLOPs or bytes than a node can count (2**63); choose smaller sizes")
     return found
 
 

@@ -326,7 +326,7 @@ def refused(answer, *words):
         (["collective", "all_reduce", "--bytes", "1MiB", "--topology", "ring-128", "--algorithm", "rnig"], ["ring"]),
         (["trace", "dlrm-129", "--output", "unused"], ["unknown workload"]),
         (["collective", "all_reduce", "--bytes", "1MiB", "--topology", "ring-128", "--group", "²"], ["no rank"]),
-        (["run", "dlrm-128", "--set", "global_batch=1099511627776"], ["more than a node can count"]),
+        (["run", "dlrm-128", "--set", "global_batch=1099511627776"], ["than a node can count"]),
         (["run", "dlrm-128", "--set", "data_parallel=true"], ["data_parallel", "integer"]),
         (["run", "dlrm-128", "--set", "global_batch=128", "--set", "global_batch=256"], ["given twice"]),
         (
