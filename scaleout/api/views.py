@@ -160,12 +160,10 @@ def _with_jobs(page: Page, jobs: Sequence[Asked], makespans: Mapping[str, float]
 
 def _study(folder: Path) -> Output:
     """Open the folder of a study: its cases, the fastest first among the jobs, and its figures."""
-    from scaleout.study.sweep.table import fitting  # noqa: PLC0415 - with pandas, half a second
-
     cases = _cases(folder / "cases.parquet")
     columns = list(cases.columns)
     inputs = columns[columns.index("timeline") + 1 : columns.index("ranks")]
-    ran = _fastest_first(cases, folder).head(_MOST_JOBS)
+    ran, tight = _fastest_first(cases, folder)
     varied = [name for name in inputs if cases[name].nunique() > 1]
     shown = [name for name in ("case", *varied, *COLUMNS, "status", "message", "run") if name in columns]
     known = cases[shown].astype(object).where(cases[shown].notna(), None)
@@ -176,9 +174,9 @@ def _study(folder: Path) -> Output:
         words = ", ".join(f"{name.removeprefix('set.')} {row[name]}" for name in varied if row[name] is not None)
         jobs.append(Asked(f"case {row['case']}: {words}"[:_MOST_LABEL], given))
     facts = [("cases", f"{len(cases):,}"), *((str(key), f"{n:,}") for key, n in cases["status"].value_counts().items())]
-    if jobs and fitting(ran).iloc[0]:
+    if len(jobs) > tight:
         facts.insert(0, ("fastest", f"{format_seconds(ran['makespan_s'].iloc[0])} a step, {jobs[0].label}"))
-    if (tight := int((~fitting(ran)).sum())) > 0:
+    if tight:
         facts.append(("do not fit", f"{tight:,}, which come last"))
     page = Page(
         str(folder),
@@ -190,8 +188,8 @@ def _study(folder: Path) -> Output:
     return _with_jobs(page, jobs, {})
 
 
-def _fastest_first(cases: "pd.DataFrame", folder: Path) -> "pd.DataFrame":
-    """Return the cases that ran as a study compares them: those that fit first, of these the fastest."""
+def _fastest_first(cases: "pd.DataFrame", folder: Path) -> tuple["pd.DataFrame", int]:
+    """Return the cases that ran as a study compares them, those that fit first, and how many of them do not."""
     from scaleout.study.sweep.table import fitting, measure_of, measured  # noqa: PLC0415 - with pandas, half a second
 
     ran = cases[cases["status"] == "ok"]
@@ -201,7 +199,8 @@ def _fastest_first(cases: "pd.DataFrame", folder: Path) -> "pd.DataFrame":
         order = worse.to_frame("worse").assign(large=~fitting(ran))
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{folder}: its cases hold what no study writes ({error}); run the study again") from None
-    return ran.loc[order.sort_values(["large", "worse"], kind="stable").index]
+    order = order.sort_values(["large", "worse"], kind="stable").head(_MOST_JOBS)
+    return ran.loc[order.index], int(order["large"].sum())
 
 
 def _cases(file: Path) -> "pd.DataFrame":

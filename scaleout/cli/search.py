@@ -40,7 +40,7 @@ _COUNTED = {
     "--global-batch",
     type=Whole(),
     metavar="N",
-    help="Sequences in a step, over all replicas; by default as many a rank as the workload's own job has.",
+    help="Sequences in a step, over all replicas; by default those of the workload's own job.",
 )
 @click.option(
     "--schedule",

@@ -141,7 +141,7 @@ def _progress(graph: ExecutionGraph) -> Floats:
     begins = computes[1:] & ~computes[:-1] & (graph.collective[:-1] != NONE)
     turn = np.concatenate([np.zeros(min(len(graph), 1), np.int64), np.cumsum(begins)])
     if not begins.any():  # nothing to wait for: each node is a turn
-        # but a send and the receive behind it: were they parted, the other graph's receive could take its message
+        # but a send and the receive behind it: apart, the other graph's receive could take its message
         ends = (graph.kind[:-1] == NodeKind.SEND) & (graph.kind[1:] == NodeKind.RECV)
         turn = np.concatenate([np.zeros(min(len(graph), 1), np.int64), np.cumsum(~ends)])
     return np.asarray((turn + 0.5) / (turn.max(initial=0) + 1))

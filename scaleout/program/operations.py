@@ -350,7 +350,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "accumulate_fp32": _elementwise(3),
     "sum_all": _elementwise(1),
     "cast_to_fp8": _elementwise(1, fixed=1, like="clone"),
-    "cast_to_fp8_twice": _elementwise(1, fixed=2, like="clone"),  # both layouts
+    "cast_to_fp8_twice": _elementwise(1, fixed=2, like="clone"),  # in both layouts
     # What an addition adds to the kernel of a norm that it is fused with: the other summand, and forward the sum.
     "add_fused_fwd": _elementwise(2, like="add"),
     "add_fused_bwd": _elementwise(1, like="add"),
