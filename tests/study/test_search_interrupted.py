@@ -2,10 +2,12 @@
 
 import json
 
+import jsonschema
 import pytest
 
 import scaleout
 from scaleout.api.searches import SearchInterrupted
+from scaleout.report.vocabulary import schema
 from scaleout.study.search import scheduled
 
 SMALL = {
@@ -26,7 +28,9 @@ def test_what_is_found_is_the_answer():
     left, total = (int(word.replace(",", "")) for word in answer.not_tried.split()[:3:2])
     assert 0 < left < total
     assert total == whole.plans.counts.enumerated - whole.plans.counts.indivisible
-    assert answer.to_dict()["not_tried"] == answer.not_tried
+    document = answer.to_dict()
+    assert document["not_tried"] == answer.not_tried
+    jsonschema.validate(document, schema("search"))
     assert "not_tried" not in whole.to_dict()
     assert answer.to_dict()["fastest"][0]["run"].startswith("scaleout run llama-3-8b")
 
