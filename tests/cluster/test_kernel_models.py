@@ -173,7 +173,7 @@ def test_grouped_gemms_as_others_measured_them():
     assert abs(np.log(ratio)).mean() < 0.13
     assert 0.7 < ratio.min() < ratio.max() < 1.1
     batched_s, _ = kernel_times(H200, [grouped_gemm(4, 4096, 8192, 4096)], full_clock=True)
-    assert batched_s[0] == pytest.approx(1.470e-3, rel=0.03)
+    assert batched_s[0] == pytest.approx(1.470e-3, rel=0.04)
 
 
 def test_matrix_units_do_both_two_byte_types_alike():
