@@ -109,6 +109,25 @@ def test_a_recorder_that_holds_nothing_up_costs_nothing(tmp_path):
     assert len(quiet.graphs[0]) < len(program.graphs[0])
 
 
+@pytest.mark.parametrize(("times", "late_us"), [(2, 4000), (0.5, 4000), (2, 0)])
+def test_ranks_that_begin_to_be_recorded_one_after_another(tmp_path, times, late_us):
+    """Of a step of 1.1 ms the first rank waits 4 ms for the other's profiler; twice the kernels take twice the step."""
+    for number, begin in enumerate((0, late_us)):
+        rank = Rank(number, 2)
+        for each in range(10):
+            rank.kernel(begin + 5 + 100 * each, 100, launch=begin + 5 * each)
+        rank.collective(begin + 1005, late_us + 100 - begin, launch=begin + 60, stream=7)
+        rank.write(tmp_path)
+    program, facts, _ = load_recording((tmp_path,))
+    assert makespan_us(program) == pytest.approx(late_us + 1100, abs=20)
+    quiet, slowed = without_recorder(program)
+    assert makespan_us(quiet) == pytest.approx(1100, abs=20)
+    changed = with_recorder(longer_kernels(quiet, times), slowed)
+    assert makespan_us(changed) / makespan_us(program) == pytest.approx(times, rel=0.03)
+    told = " ".join(edited(described(program, facts, "h200"), {"batch": "2x"}).notes)
+    assert ("4 ms by which ranks began" in told) == bool(late_us)
+
+
 def test_an_edit_says_what_recording_cost(tmp_path, scaleout):
     """Also behind a round trip by Chakra."""
     job(tmp_path / "recording")

@@ -30,7 +30,7 @@ from scaleout.interop.pytorch.timeline import UNTOLD_US, Moment, Timeline, strea
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, GraphBuilder, NodeKind, NodeRole, lowest_first, users_in
 from scaleout.program.operations import Kernel, TimeSource
 from scaleout.program.program import GroupFamily, Program
-from scaleout.program.recorded import BEFORE, HOST, RECORDER, UNTOLD
+from scaleout.program.recorded import BEFORE, BEGINS, HOST, RECORDER, UNTOLD
 
 _AXES = {"tp": "tensor", "tensor": "tensor", "dp": "data", "data": "data", "fsdp": "data",
          "ep": "expert", "expert": "expert", "cp": "context", "context": "context",
@@ -338,7 +338,7 @@ def _graph(
     late_us = _begin_us(rank) - min(_begin_us(each) for each in ranks)
     root: tuple[int, ...] = _before(builder, rank, streams)
     if late_us > 1:
-        root = (_wait(builder, root, late_us, host, "rank begins"),)
+        root = (_wait(builder, root, late_us, host, BEGINS),)
     for number in rank.order:
         moment = timeline.moments[number]
         after = tuple(node for each in moment.follows for node in ends[each]) or root
