@@ -137,3 +137,54 @@ def test_a_real_recording_has_the_flops_of_its_operators_and_no_kernel_exceeds_t
         assert above <= {"aten::gather"}  # whose index is one of a row that is read for all its columns
         types = Counter(graph.kernels[index].dtype for index in graph.kernel[kernels].tolist())
         assert set(types) == {"bf16"}
+
+
+def summed(rank, at, dims, *around):
+    """Sum a tensor over all ranks, called by some operators, the outermost first."""
+    for depth, name in enumerate(around):
+        rank.operator(name, at + depth * 0.1, 8 - depth * 0.2, dims=dims if name.endswith("AccumulateGrad") else None)
+    rank.operator("c10d::allreduce_", at + 2, 3, dims=dims)
+    rank.collective(at + 100, 4, launch=at + 3, elements=64)
+
+
+def carries_tokens(folder):
+    """Return of each sum whether it carries activations."""
+    graph = load_recording((folder,))[0].graphs[0]
+    sums = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE)
+    return [graph.kernels[graph.kernel[each]].sizes["token_bytes"] > 0 for each in sums.tolist()]
+
+
+@pytest.mark.parametrize("shape", [[64, 64], [4096], [2, 32, 64]])
+def test_sums_before_backward_are_of_activations_whatever_their_shape(tmp_path, shape):
+    """64 tokens of a model that is 64 wide: activations have the shape of a weight; flat ones 64 elements a token."""
+    for number in range(2):
+        rank = Rank(number, 2)
+        rank.operator("aten::mm", 0, 6, dims=[[64, 64], [64, 64]])
+        rank.kernel(90, 5, launch=2)
+        summed(rank, 20, [shape], "AllReduce")
+        summed(rank, 40, [shape], "autograd::engine::evaluate_function", "AllReduceBackward")
+        hook = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+        summed(rank, 60, [[64, 64]], hook, "torch::autograd::AccumulateGrad")
+        summed(rank, 80, [[64, 64]])  # of gradients, behind backward
+        rank.write(tmp_path)
+    assert carries_tokens(tmp_path) == [True, True, False, False]
+
+
+def test_an_input_that_wants_its_gradient_is_no_parameter(tmp_path):
+    """Four layers of one weight of 32 x 64, an input of 2 x 8 x 64."""
+    for number in range(2):
+        rank = Rank(number, 2)
+        rank.operator("aten::layer_norm", 0, 6, dims=[[2, 8, 64], [], [64], [64]])
+        rank.kernel(90, 5, launch=2)
+        rank.operator("aten::copy_", 10, 6, dims=[[2, 8, 64], [2, 8, 64]])
+        rank.kernel(96, 3, launch=12)
+        summed(rank, 20, [[2, 8, 64]], "AllReduce")
+        for each in range(4):
+            rank.operator("torch::autograd::AccumulateGrad", 40 + 5 * each, 3, dims=[[32, 64]])
+        rank.operator("torch::autograd::AccumulateGrad", 80, 3, dims=[[2, 8, 64]])
+        rank.write(tmp_path)
+    program, facts, _ = load_recording((tmp_path,))
+    assert facts["parameters"] == "2048x4"
+    assert carries_tokens(tmp_path) == [True]
+    copied = next(call for call in program.graphs[0].kernels if call.op.endswith("copy_"))
+    assert copied.sizes["token_bytes"] == copied.bytes

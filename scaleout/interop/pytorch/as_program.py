@@ -24,8 +24,9 @@ from scaleout.interop.pytorch.communication import (
     communications_of,
     is_communication,
 )
-from scaleout.interop.pytorch.kernels import describe, describe_communication, parameter_shapes
-from scaleout.interop.pytorch.kineto import NONE, Recording, Work, ancestors
+from scaleout.interop.pytorch.kernels import Communicated, describe
+from scaleout.interop.pytorch.kineto import NONE
+from scaleout.interop.pytorch.roles import where_of
 from scaleout.interop.pytorch.timeline import UNTOLD_US, Moment, Timeline, streams_of
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, GraphBuilder, NodeKind, NodeRole, lowest_first, users_in
 from scaleout.program.operations import Kernel, TimeSource
@@ -35,7 +36,6 @@ from scaleout.program.recorded import BEFORE, BEGINS, HOST, RECORDER, UNTOLD
 _AXES = {"tp": "tensor", "tensor": "tensor", "dp": "data", "data": "data", "fsdp": "data",
          "ep": "expert", "expert": "expert", "cp": "context", "context": "context",
          "pp": "pipeline", "pipeline": "pipeline"}  # fmt: skip
-_LAYER = re.compile(r"(?:layers?|blocks?|h)\.(\d+)|(?:Layer|Block)_(\d+)")
 
 Key = tuple[tuple[int, ...], str, int]
 """What ranks agree on: the group, the kind of what they do (`send` for messages, with both ends), and its turn."""
@@ -329,7 +329,7 @@ def _graph(
     timed, described = timeline.modelled is None, timeline.modelled
     if described is None:
         described = describe(recording, [moment.work for moment in timeline.moments if moment.work != NONE])
-    shapes = parameter_shapes(recording)
+    carried = Communicated(recording, described.values())
     streams = streams_of(timeline)
     host = max(streams.values(), default=0) + 1
     ends: dict[int, tuple[int, ...]] = {}  # moment to its nodes
@@ -346,7 +346,8 @@ def _graph(
             ends[number] = (_host(builder, after, moment, host),)
             continue
         work = recording.works[moment.work]
-        where = _where(recording, work)
+        where = where_of(recording, work)
+        carried.passes(where.get("role", 0))
         columns: dict[str, Any] = {
             "name": work.name, "stream": streams[work.stream], **where,
             "time_source": TimeSource.RECORDED if timed else TimeSource.UNKNOWN,
@@ -369,8 +370,7 @@ def _graph(
         for key, call in matched:
             own = _communication(rank.number, _group_of(key, everyone), call, lasts[key], families)
             if timed:
-                carried = describe_communication(recording, moment.work, call, lasts[key].size_bytes or 0, shapes)
-                own["kernel"] = builder.kernel_index(carried)
+                own["kernel"] = builder.kernel_index(carried.describe(moment.work, call, lasts[key].size_bytes or 0))
             sent.append(builder.add(after, **columns, **own))
         ends[number] = tuple(sent)
     return builder.build()
@@ -437,35 +437,6 @@ def _communication(
         return columns | {"kind": NodeKind.COLLECTIVE, "collective": COLLECTIVES.index(call.kind)}
     kind = NodeKind.SEND if call.kind == SEND else NodeKind.RECV
     return columns | {"kind": kind, "peer": 1}
-
-
-_PHASES = ((NodeRole.OPTIMIZER, "optimizer"), (NodeRole.BACKWARD, "backward"), (NodeRole.FORWARD, "forward"))
-
-
-def _where(recording: Recording, work: Work) -> dict[str, Any]:
-    """Return the pass and the layer of a work, as far as the names of what called it tell.
-
-    Autograd numbers operators whose gradient it will compute. Within backward only a forward that runs again has such:
-    `torch.utils.checkpoint` turns gradients on for it.
-    """
-    role, layer = NodeRole.FORWARD, NONE
-    numbered = recomputed = False
-    for operator in ancestors(recording.operators, work.operator):
-        name = operator.name
-        if name.startswith("Optimizer.step"):
-            role = NodeRole.OPTIMIZER
-        elif "Backward" in name or "autograd::engine" in name or "backward" in name.lower():
-            recomputed |= numbered and role == NodeRole.FORWARD and "CppNode" not in name
-            role = role if role == NodeRole.OPTIMIZER else NodeRole.BACKWARD
-        numbered |= "Sequence number" in operator.args
-        found = _LAYER.search(name)
-        if found and layer == NONE:
-            layer = int(found[1] or found[2])
-    if work.operator == NONE:
-        return {"phase": "unlinked"}
-    again = NodeRole.RECOMPUTE if recomputed and role == NodeRole.BACKWARD else 0
-    columns: dict[str, Any] = {"role": role | again, "phase": dict(_PHASES)[role]}
-    return columns | ({"layer": layer} if layer != NONE else {})
 
 
 def _count(imported: Imported, ranks: Sequence[_Rank], lasts: Mapping[Key, _Length]) -> None:
