@@ -166,8 +166,10 @@ def test_sums_before_backward_are_of_activations_whatever_their_shape(tmp_path, 
         hook = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
         summed(rank, 60, [[64, 64]], hook, "torch::autograd::AccumulateGrad")
         summed(rank, 80, [[64, 64]])  # of gradients, behind backward
+        summed(rank, 90, [shape], "RegisterPostBackwardFunctionBackward", "FSDP::post_backward_reduce")
+        summed(rank, 99, [[8192]], "HookBackward")  # a bucket, of which backward alone has one
         rank.write(tmp_path)
-    assert carries_tokens(tmp_path) == [True, True, False, False]
+    assert carries_tokens(tmp_path) == [True, True, False, False, len(shape) > 2, False]
 
 
 def test_an_input_that_wants_its_gradient_is_no_parameter(tmp_path):
