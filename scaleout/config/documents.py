@@ -75,7 +75,7 @@ def opened(path: Path, what: str) -> Iterator[BinaryIO]:
         raise ConfigError(f"{path}: cannot be read ({why}); give an existing {what}") from None
 
 
-def _decoded(content: bytes, where: str, *, most_bytes: int) -> str:
+def _decoded(content: bytes | bytearray, where: str, *, most_bytes: int) -> str:
     if len(content) > most_bytes:
         raise ConfigError(f"{where}: has more than {most_bytes:,} bytes; give less")
     try:
@@ -86,8 +86,10 @@ def _decoded(content: bytes, where: str, *, most_bytes: int) -> str:
 
 def read_text(path: Path, *, what: str = "file", most_bytes: int = MOST_BYTES) -> str:
     """Read a file of UTF-8, or raise `ConfigError`; a mark of the byte order at its start is left out."""
-    with opened(path, what) as file:
-        content = file.read(most_bytes + 1)
+    content = bytearray()
+    with opened(path, what) as file:  # piece by piece: a read of so many bytes asks for the memory of all of them
+        while piece := file.read(min(_PIECE, most_bytes + 1 - len(content))):
+            content += piece
     return _decoded(content, str(path), most_bytes=most_bytes)
 
 

@@ -25,6 +25,7 @@ from recording_inputs import archived, chained
 from seeds import SMALL
 from trace_inputs import MEMORY, NETWORK, SYSTEM
 
+from scaleout.config.documents import read_text
 from scaleout.errors import ScaleoutError
 from scaleout.interop.pytorch.files import recorded_files
 from scaleout.interop.pytorch.kineto import read_kineto, shape_of, whole_of
@@ -213,6 +214,15 @@ def test_a_long_recording_takes_little_memory(tmp_path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 6 * size
+
+
+def test_a_short_file_takes_little_memory_whatever_its_limit(tmp_path):
+    """The memory of a limit of 1 GiB is not asked for, which a process may not have."""
+    tmp_path.joinpath("timeline").write_bytes(b"[]")
+    tracemalloc.start()
+    assert read_text(tmp_path / "timeline", most_bytes=2**30) == "[]"
+    assert tracemalloc.get_traced_memory()[1] < 2**22
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("text", ["\xb2", "--5", "-", "\u0665", "1_0", "9" * 20])
