@@ -2,6 +2,8 @@
 
 HOST = "host"
 """Name of nodes in which the host computes between its calls."""
+LAUNCH = "launch"
+"""Name of nodes by which work reaches a GPU that waits for it, after the host's call."""
 RECORDER = "recorder"
 """Name of nodes in which the host writes down what it does; of an edited recording, the time that it loses by that."""
 BEGINS = "rank begins"

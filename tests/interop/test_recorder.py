@@ -9,7 +9,7 @@ from kineto_builder import Rank
 from scaleout.cluster.device.spec import load_device
 from scaleout.interop.pytorch.load import load_recording
 from scaleout.program.graph import NodeRole
-from scaleout.program.recorded import HOST, RECORDER
+from scaleout.program.recorded import HOST, LAUNCH, RECORDER
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.edits import edited
 from scaleout.study.edits.recorder import with_recorder, without_recorder
@@ -19,7 +19,7 @@ from scaleout.study.recording import described, replayed
 CALLS = 50
 
 
-def job(folder, *, kernel_us=38.0, every_us=60.0, cost_us=10.0, operators=True):
+def job(folder, *, kernel_us=40.0, every_us=60.0, cost_us=10.0, operators=True):
     """Write a rank that launches a kernel each `every_us`; entering and leaving an operator takes `cost_us`.
 
     Between two launches are three operators. A kernel begins 2 us after its launch or the one before.
@@ -157,3 +157,19 @@ def test_archives_in_a_folder_are_read(tmp_path):
         archive.add(tmp_path / "job", "job")
     (tmp_path / "job" / "job.rank0.kineto.json").unlink()
     assert load_recording((tmp_path,))[2].kernels_kept == CALLS
+
+
+@pytest.mark.parametrize("kernel_us", [30.0, 70.0])
+def test_a_launch_is_no_time_of_its_kernel(tmp_path, kernel_us):
+    """A kernel begins 2 us after its call, each 60 us; of 70 us it runs as soon as the one before has ended."""
+    program, facts, _ = job(tmp_path / "in", kernel_us=kernel_us, operators=False)
+    graph = program.graphs[0]
+    works = ~graph.has_role(NodeRole.HOST)
+    waits = CALLS if kernel_us < 60 else 1
+    # back to back a kernel's time holds the 2 us before it, as no wait for its launch
+    assert graph.duration_s[works].sum() * 1e6 == pytest.approx(CALLS * kernel_us + (CALLS - waits) * 2)
+    assert host_us(program, LAUNCH) == pytest.approx(2 * waits)
+    assert makespan_us(program) == pytest.approx(float(facts["recorded_s"]) * 1e6, abs=0.1)
+    # twice as long, a kernel ends after the next one is called: what that launch takes is hidden
+    longer = makespan_us(longer_kernels(program, 4))
+    assert longer == pytest.approx(55 + 2 + 4 * graph.duration_s[works].sum() * 1e6, abs=0.1)

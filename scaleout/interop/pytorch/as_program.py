@@ -27,11 +27,11 @@ from scaleout.interop.pytorch.communication import (
 from scaleout.interop.pytorch.kernels import Communicated, describe
 from scaleout.interop.pytorch.kineto import NONE
 from scaleout.interop.pytorch.roles import where_of
-from scaleout.interop.pytorch.timeline import UNTOLD_US, Moment, Timeline, streams_of
+from scaleout.interop.pytorch.timeline import CLOCK_US, UNTOLD_US, Moment, Timeline, streams_of
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, GraphBuilder, NodeKind, NodeRole, lowest_first, users_in
 from scaleout.program.operations import Kernel, TimeSource
 from scaleout.program.program import GroupFamily, Program
-from scaleout.program.recorded import BEFORE, BEGINS, HOST, RECORDER, UNTOLD
+from scaleout.program.recorded import BEFORE, BEGINS, HOST, LAUNCH, RECORDER, UNTOLD
 
 _AXES = {"tp": "tensor", "tensor": "tensor", "dp": "data", "data": "data", "fsdp": "data",
          "ep": "expert", "expert": "expert", "cp": "context", "context": "context",
@@ -335,10 +335,7 @@ def _graph(
     ends: dict[int, tuple[int, ...]] = {}  # moment to its nodes
     recorded = {each.number for each in ranks}
     everyone = frozenset(chain.from_iterable(members for family in families for members in family.members))
-    late_us = _begin_us(rank) - min(_begin_us(each) for each in ranks)
-    root: tuple[int, ...] = _before(builder, rank, streams)
-    if late_us > 1:
-        root = (_wait(builder, root, late_us, host, BEGINS),)
+    root = _root(builder, rank, ranks, streams)
     for number in rank.order:
         moment = timeline.moments[number]
         after = tuple(node for each in moment.follows for node in ends[each]) or root
@@ -359,7 +356,9 @@ def _graph(
             if lasts[key].seen >= len(_expected(key, recorded)) and len(set(key[0])) > 1
         ]
         waits_us = _apart_us(moment)
-        if waits_us:
+        if waits_us and waits_us <= UNTOLD_US:  # beside what the stream still does, and hidden where that takes longer
+            after = (*after, _wait(builder, ends[moment.launch], waits_us, host + 1 + streams[work.stream], LAUNCH))
+        elif waits_us:
             after = (_wait(builder, after, waits_us, streams[work.stream], UNTOLD),)
         if not matched or any(call.kind in (SEND, RECEIVE) and key[1] != SEND for key, call in matched):
             columns |= _work(builder, described.get(moment.work))
@@ -406,9 +405,18 @@ def _before(builder: GraphBuilder, rank: _Rank, streams: Mapping[tuple[int, int]
     return tuple(last.values())
 
 
+def _root(
+    builder: GraphBuilder, rank: _Rank, ranks: Sequence[_Rank], streams: Mapping[tuple[int, int], int]
+) -> tuple[int, ...]:
+    """Add what the first works and calls of a rank follow: the rest of a step before, and that it begins late."""
+    root = _before(builder, rank, streams)
+    late_us = _begin_us(rank) - min(map(_begin_us, ranks))
+    return (_wait(builder, root, late_us, max(streams.values(), default=0) + 1, BEGINS),) if late_us > 1 else root
+
+
 def _apart_us(moment: Moment) -> float:
-    """Return the wait of a work that is a node of its own."""
-    return moment.waits_us if moment.waits_us > UNTOLD_US else 0.0
+    """Return the wait of a work that is a node of its own: one that nothing explains, or for its launch."""
+    return moment.waits_us if moment.waits_us > (UNTOLD_US if moment.launch == NONE else CLOCK_US) else 0.0
 
 
 def _wait(builder: GraphBuilder, after: tuple[int, ...], lasts_us: float, stream: int, name: str) -> int:
