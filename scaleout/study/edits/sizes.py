@@ -19,7 +19,7 @@ from scaleout.study.edits.recorded import Change, Recorded, parse_change, shorte
 
 def _scaled(recording: Recorded, batch: Fraction, sequence: Fraction) -> Program:
     """Return the program with other numbers of sequences and of tokens in one."""
-    short_s, start_s = shortest(recording.program)
+    short_s, start_s = shortest(recording.program, recording.device)
 
     def scale(graph: ExecutionGraph) -> ExecutionGraph:
         calls = [resized(call, batch, sequence) for call in graph.kernels]
