@@ -190,3 +190,23 @@ def test_an_input_that_wants_its_gradient_is_no_parameter(tmp_path):
     assert carries_tokens(tmp_path) == [True]
     copied = next(call for call in program.graphs[0].kernels if call.op.endswith("copy_"))
     assert copied.sizes["token_bytes"] == copied.bytes
+
+
+def test_half_a_batch_halves_a_sum_and_says_which_kernels_stay(tmp_path):
+    """An addition of 30 us beside a product of 220: half the tokens take 1.1 us, as any kernel, and half the rest."""
+    rank = Rank()
+    for place, (name, lasts, dims) in enumerate(
+        (("aten::mm", 220, [[4096, 4096]] * 2), ("aten::add", 30, [[4096, 4096]] * 2), ("aten::odd", 50, None))
+    ):
+        rank.operator(name, 20 * place, 10, dims=dims)
+        rank.kernel(300 * place + 50, lasts, launch=20 * place + 5, name=name)
+    rank.write(tmp_path)
+    program, facts, _ = load_recording((tmp_path,))
+    half = edited(described(program, facts, load_device("h200")), {"batch": "0.5x"})
+    graph = half.program.graphs[0]
+    lasts_us = dict(zip(graph.names, graph.duration_s * 1e6, strict=True))
+    assert lasts_us["aten::mm"] == pytest.approx(110, rel=0.1)
+    assert lasts_us["aten::add"] == pytest.approx(1.1 + (30 - 1.1) / 2, abs=0.1)
+    assert lasts_us["aten::odd"] == pytest.approx(50)
+    (told,) = [note for note in half.notes if "recorded sizes" in note]
+    assert told.startswith("1 kernel with no recorded sizes, as without record_shapes, 16.7% of the time")
