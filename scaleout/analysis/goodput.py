@@ -85,6 +85,11 @@ class Goodput:
         """Of the simulated speed, what is left of it all."""
         return self.goodput * self.step_s / self.step_mean_s
 
+    @property
+    def waiting_share(self) -> float:
+        """Of the time, that in which steps last longer than simulated, as they wait for their slowest rank."""
+        return self.goodput - self.speed
+
     def training_s(self, steps: float) -> float:
         """Return the expected time of so many steps."""
         return steps * self.step_mean_s / self.goodput

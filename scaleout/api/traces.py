@@ -202,7 +202,7 @@ def _recorded(trace: Trace, topology: Any, device: Device | None, schedules: Seq
         topology, options = recordings.replayed(program, options)
         topology = change_network(topology, changes)
     else:
-        check_ranks(topology, program.num_ranks, option=edit_to(recording.program, topology.num_ranks))
+        check_ranks(topology, program.num_ranks, option=edit_to(recording.program, topology.num_ranks) or None)
         program = recordings.on_network(program)
         if any(recordings.rewrites(name) for name in schedules):
             program = beside_collectives(program)

@@ -2,7 +2,7 @@
 
 from functools import partial
 from math import isinf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -22,9 +22,13 @@ from scaleout.cli.options import (
 from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scaleout.analysis.goodput import Disturbance, Goodput
     from scaleout.cluster.device.spec import Device
     from scaleout.cluster.topology.topology import Topology
+    from scaleout.study.job import Job
+    from scaleout.workloads.config import LayeredModel
 
 
 @click.command()
@@ -37,7 +41,8 @@ if TYPE_CHECKING:
     shell_complete=completion.schedules,
     help="As of `scaleout run`.",
 )
-@click.option("--tokens", required=True, metavar="N", help="Tokens to train on, such as 15T.")
+@click.option("--tokens", metavar="N", help="Tokens to train on, such as 15T.")
+@click.option("--duration", metavar="TIME", help="How long to train instead, such as 30day.")
 @click.option("--checkpoint", required=True, metavar="TIME", help="How long training waits for a checkpoint: 10s.")
 @click.option("--restart", default="10min", show_default=True, metavar="TIME", help="From a failure until it goes on.")
 @click.option("--interval", metavar="TIME", help="Training between checkpoints; by default the best.")
@@ -58,56 +63,48 @@ if TYPE_CHECKING:
 @click.option("--seed", type=Whole(2**32 - 1, least=0), default=0, show_default=True, help="Of the samples.")
 @simulation_options(*SIMULATION)
 @output_options("Write the numbers here.")
-def goodput(job: NamedJob, schedule: str, tokens: str, options: Stated, output: Output, **asked: Any) -> None:
+def goodput(job: NamedJob, schedule: str, options: Stated, output: Output, **asked: Any) -> None:
     """Say how long training WORKLOAD takes, and what is lost on the way.
 
-    A step is simulated as by `scaleout run`; then its slowest rank, failures, checkpoints and restarts are added.
+    A step is simulated as by `scaleout run`; then its slowest rank, failures, checkpoints and restarts are added. Give
+    either --tokens or --duration. Where the network is changed (by more than --nodes), or a rank is slow, the box also
+    has the training without the changes.
 
     Example: scaleout goodput llama-3-8b --set tensor_parallel=8 --set data_parallel=16 --topology dgx-h200-16
     --tokens 15T --checkpoint 10s.
     """
-    from scaleout.analysis.goodput import goodput as find
     from scaleout.cli.progress import progress
-    from scaleout.config.units import TOKENS, parse
     from scaleout.report.documents import document
-    from scaleout.study.job import Job, run
     from scaleout.study.provenance import provenance_of
-    from scaleout.study.realism import options_for
-    from scaleout.workloads.config import layered
 
-    loaded, topology, device = job.load()
-    workload = layered(loaded, wants="goodput is of training a model of layers")
-    if workload.mode != "training":
-        raise ConfigError(f"workload {workload.name!r} is in mode {workload.mode!r}; goodput is of training")
-    wanted = parse(tokens, TOKENS)
-    if not wanted:
-        raise ConfigError("--tokens 0 trains on nothing; give more than zero, such as 15T")
-    disturbance = _disturbance(topology, device, **asked)
-    how = options_for(workload, device, **options)
-    simulated = Job(workload, device, topology, schedule, how)
+    asked_for = _asked_for(asked.pop("tokens"), asked.pop("duration"))
+    simulated, workload, disturbance = _prepared(job, schedule, options, asked)
+    changes, unchanged = job.changes, None
     with progress(kept="nothing is kept", quiet=output.as_json) as tell:
         tell(0, 1, "step simulated")
-        outcome = run(simulated)
-    compute_s = outcome.breakdown.compute_s
-    found = find(outcome.makespan_s, compute_s=compute_s, ranks=workload.num_ranks, disturbance=disturbance)
-    steps = wanted / (workload.tokens * workload.data_parallel)
-    energy_j = None if outcome.energy is None else outcome.energy.total_j * steps / found.goodput
+        found, step_j = _trained(simulated, disturbance)
+        if changes != changes.size_alone and not output.as_json:
+            without = _prepared(job._replace(changes=changes.size_alone), schedule, options, asked)[0]
+            unchanged = _trained(without, disturbance)[0]
+    steps, tokens = asked_for.of(found, step_tokens=workload.tokens * workload.data_parallel)
     model = provenance_of(simulated)
     found_all = {
         "workload": workload.name,
-        "topology": topology.name,
-        "device": device.name,
+        "topology": simulated.topology.name,
+        "device": model.inputs["device"],
         "ranks": workload.num_ranks,
         "schedule": schedule,
         "model": model.summary(),
-        "tokens": wanted,
+        "tokens": tokens,
         "steps": steps,
         "training_s": found.training_s(steps),
-        "energy_j": energy_j,
+        "energy_j": None if step_j is None else step_j * steps / found.goodput,
         **found.summary(),
         "disturbance": vars(disturbance),
     }
-    inputs = {**job.inputs(workload, how, (schedule,)), "tokens": wanted, **vars(disturbance)}
+    named = {} if asked_for.tokens is None else {"tokens": tokens}
+    inputs = {**job.inputs(workload, simulated.options, (schedule,)), **named, **vars(disturbance)}
+    inputs |= {} if asked_for.duration_s is None else {"duration_s": asked_for.duration_s}
     summary = document("goodput", found_all, inputs=inputs, models=[model.models])
 
     def write(folder: Any) -> dict[str, str]:
@@ -116,8 +113,71 @@ def goodput(job: NamedJob, schedule: str, tokens: str, options: Stated, output: 
         write_json(folder / "goodput.json", summary)
         return {"goodput.json": "the numbers of the table"}
 
-    title = f"{workload.name} on {topology.name}, ranks {workload.num_ranks}, device {device.name}"
-    output.give(summary, partial(_print, title, model.title, found, disturbance, summary), write)
+    title = f"{workload.name} on {simulated.topology.name}, ranks {workload.num_ranks}, device {model.inputs['device']}"
+    output.give(summary, partial(_print, title, model.title, (found, unchanged), disturbance, summary), write)
+
+
+class _AskedFor(NamedTuple):
+    """How much is to be trained: so many tokens, or so long."""
+
+    tokens: float | None
+    duration_s: float | None
+
+    def of(self, found: "Goodput", *, step_tokens: int) -> tuple[float, float]:
+        """Return steps and tokens; `ConfigError` if that is less than one step."""
+        if self.tokens is not None:
+            steps, tokens = self.tokens / step_tokens, self.tokens
+        else:
+            assert self.duration_s is not None
+            steps = self.duration_s / found.training_s(1.0)
+            tokens = steps * step_tokens
+        if steps < 1:
+            what = "--duration" if self.tokens is None else "--tokens"
+            raise ConfigError(f"{what}: that is less than one step of {step_tokens:,} tokens; give more")
+        return steps, tokens
+
+
+def _asked_for(tokens: str | None, duration: str | None) -> _AskedFor:
+    """Read --tokens or --duration."""
+    from scaleout.config.units import SECONDS, TOKENS, parse
+
+    if (tokens is None) == (duration is None):
+        raise ConfigError("give either --tokens, such as 15T, or --duration, such as 30day")
+    found = _AskedFor(
+        None if tokens is None else parse(tokens, TOKENS), None if duration is None else parse(duration, SECONDS)
+    )
+    if not any(found):
+        raise ConfigError(
+            f"{'--tokens' if duration is None else '--duration'} 0 trains on nothing; give more than zero"
+        )
+    return found
+
+
+def _prepared(
+    job: NamedJob, schedule: str, options: Stated, asked: "Mapping[str, Any]"
+) -> "tuple[Job, LayeredModel, Disturbance]":
+    """Return the job of one step, its workload, and what disturbs the training."""
+    from scaleout.study.job import Job
+    from scaleout.study.realism import options_for
+    from scaleout.workloads.config import layered
+
+    loaded, topology, device = job.load()
+    workload = layered(loaded, wants="goodput is of training a model of layers")
+    if workload.mode != "training":
+        raise ConfigError(f"workload {workload.name!r} is in mode {workload.mode!r}; goodput is of training")
+    how = options_for(workload, device, **options)
+    return Job(workload, device, topology, schedule, how), workload, _disturbance(topology, device, **asked)
+
+
+def _trained(job: "Job", disturbance: "Disturbance") -> "tuple[Goodput, float | None]":
+    """Simulate a step; return what is left of its speed, and its energy."""
+    from scaleout.analysis.goodput import goodput as find
+    from scaleout.study.job import run
+
+    outcome = run(job)
+    compute_s = outcome.breakdown.compute_s
+    found = find(outcome.makespan_s, compute_s=compute_s, ranks=job.topology.num_ranks, disturbance=disturbance)
+    return found, None if outcome.energy is None else outcome.energy.total_j
 
 
 def _disturbance(topology: "Topology", device: "Device", **asked: Any) -> "Disturbance":
@@ -145,29 +205,57 @@ def _disturbance(topology: "Topology", device: "Device", **asked: Any) -> "Distu
     )
 
 
-def _print(title: str, model: str, found: "Goodput", disturbance: "Disturbance", summary: dict[str, Any]) -> None:
+def _print(
+    title: str,
+    model: str,
+    goodputs: "tuple[Goodput, Goodput | None]",
+    disturbance: "Disturbance",
+    summary: dict[str, Any],
+) -> None:
+    """Print what training comes to; `goodputs` are those of the job and, where it is changed, of it unchanged."""
     from scaleout.cli.console import console, print_answer, print_table
-    from scaleout.config.units import format_joules, format_rate, format_seconds, format_share, format_tokens
+    from scaleout.config.units import (
+        format_difference,
+        format_joules,
+        format_rate,
+        format_seconds,
+        format_share,
+        format_tokens,
+    )
 
-    energy = summary["training_joules"]
-    days = f"{format_rate(summary['training_s'] / 86400)} days for {format_tokens(summary['tokens'])} tokens"
+    (found, unchanged), energy = goodputs, summary["training_joules"]
+    each_s = found.training_s(1.0)
     answer = {
-        "training": days,
+        "training": f"{_days(summary['training_s'])} for {format_tokens(summary['tokens'])} tokens",
         "speed": f"{format_share(found.speed)} of the simulated speed",
         "step": f"{format_seconds(found.step_s)} simulated, {format_seconds(found.step_median_s)} in the median",
-        **({} if energy is None else {"energy": format_joules(energy)}),
-        "model": model,
     }
-    print_answer(title, answer)
+    if unchanged is not None:
+        before_s = unchanged.training_s(1.0)
+        answer["unchanged"] = (
+            f"{_days(summary['num_steps'] * before_s)} for the same tokens, a step {format_seconds(unchanged.step_s)} "
+            f"simulated; {format_difference(each_s, before_s)} with the changes"
+        )
+    answer |= {} if energy is None else {"energy": format_joules(energy)}
+    print_answer(title, answer | {"model": model})
     interval_s = found.interval_s
+    slowest = [f"jitter {format_share(disturbance.jitter)}"] if disturbance.jitter else []
+    slowest += [f"{format_share(disturbance.stragglers)} stragglers"] if disturbance.stragglers else []
     rows = [
         ["step, 95th percentile", format_seconds(found.step_p95_s)],
         ["failures a day", format_rate(disturbance.failures_per_s * 86400)],
         ["training between checkpoints", "no checkpoints" if isinf(interval_s) else format_seconds(interval_s)],
-        ["time that trains", format_share(found.goodput)],
+        ["time of steps as simulated", format_share(found.speed)],
+        [f"time waiting for the slowest rank: {', '.join(slowest) or 'none'}", format_share(found.waiting_share)],
         ["time of checkpoints", format_share(found.checkpoint_share)],
         ["time lost to failures: computed again, restarts", format_share(found.failure_share)],
     ]
     print_table("where the time goes", ("", ""), rows)
     for note in summary["model"]["notes"]:
         console().print(f"note: {note}")
+
+
+def _days(seconds: float) -> str:
+    from scaleout.config.units import format_rate
+
+    return f"{format_rate(seconds / 86400)} days"

@@ -31,7 +31,24 @@ _NAMED = 5
 """Workloads of the box, each with its fastest case."""
 
 
-@click.command()
+class _Command(click.Command):
+    """Where an option of other verbs is given, of which a study's file has a key, the message says so."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            from scaleout.study.sweep.study import StudyFile
+
+            key = error.option_name.lstrip("-").replace("-", "_")
+            if key not in {field.alias or name for name, field in StudyFile.model_fields.items()}:
+                raise
+            words = f"No such option {error.option_name!r}. STUDY's file says it, by the key {key!r}; scaleout show "
+            raise click.UsageError(f"{words}--keys study {key} says how.", ctx) from None
+
+
+@click.command(cls=_Command)
 @click.argument("file", metavar="STUDY")
 @click.option(
     "--output",

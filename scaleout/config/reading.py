@@ -22,6 +22,11 @@ _SAID_ELSEWHERE = {
 """Words of the field, to which no name of ours is near by its letters."""
 
 
+_WHAT = {
+    "batch_per_replica": "sequences of a step of each replica: the global batch over data_parallel",
+}
+"""What such a name is, where the word means something else."""
+
 _FEW = 4
 """Names that begin with what was given, which are all named."""
 
@@ -32,7 +37,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
     words = sorted(known)
     if _SAID_ELSEWHERE.get(name) in words:
-        return f"did you mean {_SAID_ELSEWHERE[name]!r}?"
+        meant = _SAID_ELSEWHERE[name]
+        return f"did you mean {meant!r}{f', {_WHAT[meant]}' if meant in _WHAT else ''}?"
     begun = [word for word in words if len(name) > 1 and word.lower().startswith(name.lower())]
     if begun and len(begun) <= _FEW:
         return f"did you mean {' or '.join(map(repr, begun))}?"

@@ -1,7 +1,8 @@
 """Strings with units, as files and options hold them, to SI numbers and back.
 
 Inside the package there are only seconds, bytes, FLOPs and their quotients. A `B` is a byte, `GB` is 10**9 and `GiB`
-2**30; a `b` is a bit, of bandwidths alone. A size without a unit is in bytes; all else but zero needs one.
+2**30; a `b` is a bit, of bandwidths alone. A size without a unit is in bytes, and a million tokens or more need none;
+all else but zero does.
 
 >>> parse("200 Gb/s", BYTES_PER_S)
 25000000000.0
@@ -33,6 +34,7 @@ class Quantity:
     example: str
     smallest: float = 1e-9  # above zero, in SI units
     largest: float = 1e18
+    plain_from: float = math.inf  # from here on a number needs no unit
 
     @property
     def unit(self) -> str:
@@ -47,7 +49,7 @@ def _with_prefixes(unit: str, scale: float, prefixes: dict[str, float]) -> dict[
 _BYTE_UNITS = _with_prefixes("B", 1.0, _DECIMAL | _BINARY)
 _BIT_UNITS = _with_prefixes("b", 1 / 8, _DECIMAL | _BINARY)
 
-BYTES = Quantity("a size", _BYTE_UNITS, "64MiB")
+BYTES = Quantity("a size", _BYTE_UNITS, "64MiB", plain_from=0.0)
 BYTES_PER_S = Quantity("a bandwidth", {f"{unit}/s": f for unit, f in (_BYTE_UNITS | _BIT_UNITS).items()}, "200 Gb/s")
 _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "day": 86400.0}
 SECONDS = Quantity("a time", _TIMES, "700 ns", 1e-15, 1e9)
@@ -58,7 +60,7 @@ FAILURES = Quantity(
     1e-18,
     1e3,
 )
-TOKENS = Quantity("a number of tokens", {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}, "15T", 1.0, 1e18)
+TOKENS = Quantity("a number of tokens", {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}, "15T", 1.0, 1e18, 1e6)
 HERTZ = Quantity("a clock", _with_prefixes("Hz", 1.0, _DECIMAL), "1.41 GHz")
 WATTS = Quantity("a power", _with_prefixes("W", 1.0, _DECIMAL), "700 W")
 JOULES = Quantity("an energy", {"J": 1.0, "mJ": 1e-3, "uJ": 1e-6, "nJ": 1e-9, "pJ": 1e-12}, "1 pJ", 1e-18, 1e9)
@@ -82,11 +84,11 @@ def parse(text: str | float, quantity: Quantity) -> float:
         value = math.inf
     if not math.isfinite(value) or value < 0:
         raise ConfigError(f"{shown(text)} is not {quantity.name}: it must be finite and not negative")
-    if value and not unit and quantity is not BYTES:
+    if value and not unit and value < quantity.plain_from:
         raise ConfigError(
             f"{shown(text)} has no unit, and is to be {quantity.name}; write it like {quantity.example!r}"
         )
-    if value and not unit and value != int(value):
+    if quantity is BYTES and not unit and value != int(value):
         raise ConfigError(f"{shown(text)} is no whole number of bytes; write it like {quantity.example!r}")
     if value and not quantity.smallest <= value <= quantity.largest:
         unit = next(iter(quantity.factors))

@@ -80,7 +80,29 @@ def _describe(model: type[BaseModel], fault: dict[str, Any]) -> str:
         most = fault["ctx"]["le"]
         said = f"{most:,}" if isinstance(most, int) else f"{most:g}"
         return f"{path}: {shown(fault['input'])} is too many or too much; give at most {said}"
-    return f"{path}: {message}, not {shown(fault['input'])}"
+    return f"{path}: {_in_our_words(message)}, not {shown(fault['input'])}"
+
+
+def _in_our_words(message: str) -> str:
+    """Say pydantic's message of a value in the words of all others.
+
+    >>> _in_our_words("Input should be a valid integer, got a number with a fractional part")
+    'must be a whole number'
+    """
+    message = message.partition(", got ")[0].partition(", unable ")[0]
+    for theirs, ours in _WORDS.items():
+        message = message.replace(theirs, ours)
+    return message
+
+
+_WORDS = {
+    "Input should": "must",
+    "String should": "must",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid string": "a text",
+    "a valid boolean": "true or false",
+}
 
 
 def _keys_at(model: type[BaseModel], location: tuple[str | int, ...]) -> list[str]:

@@ -21,6 +21,7 @@ from scaleout.program.program import Program
 from scaleout.schedule.decision import Planned
 from scaleout.schedule.overlap import in_program_order
 from scaleout.workloads.config import ModelFamily
+from scaleout.workloads.pipeline import PIPELINES
 
 Pass = Callable[[Program, Machine | None], Program | Planned]
 """A program and, where it weighs costs, the machine to a program, or to one with what was decided."""
@@ -271,6 +272,11 @@ def substituting(name: str) -> list[str]:
 def _schedule(part: str) -> tuple[Schedule, str]:
     """Return what a part of a schedule's name stands for, and its option."""
     name, _, option = part.partition(":")
+    if name in PIPELINES:
+        raise ConfigError(
+            f"schedule {name!r} is one of pipelines, which order micro-batches; give it as "
+            f"--set pipeline_schedule={name} (scaleout list schedules has those of communication)"
+        )
     if name not in SCHEDULES:
         raise ConfigError(f"unknown schedule {name!r}; {nearest(name, SCHEDULES)} (join several with '+')")
     return SCHEDULES[name], option

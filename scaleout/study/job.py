@@ -203,8 +203,10 @@ class Prepared(NamedTuple):
     program: Program | None = None
 
 
-def _replicas(work: ModelFamily | Program, num_ranks: int) -> str:
-    """Return the option that gives a model so many ranks; empty if none does."""
+def _replicas(work: ModelFamily | Program, num_ranks: int) -> str | None:
+    """Return the option that gives a model so many ranks; empty if none is known, None for a trace."""
+    if isinstance(work, Program):
+        return None
     model_ranks = work.num_ranks // work.data_parallel if isinstance(work, LayeredModel) else 0
     fits = model_ranks and num_ranks % model_ranks == 0
     return f"--set data_parallel={num_ranks // model_ranks}" if fits else ""

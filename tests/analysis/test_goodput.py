@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -129,7 +130,31 @@ JOB = ("goodput", "llama-3-8b", "--set", "tensor_parallel=8", "--set", "data_par
 def test_nothing_fails_and_nothing_is_trained(scaleout):
     assert "no checkpoints" in scaleout(*JOB, "--tokens", "15T", "--checkpoint", "10s", "--failures", "0/year")[1]
     error = scaleout(*JOB, "--tokens", "0", "--checkpoint", "10s")[2]
-    assert error == "error: --tokens 0 trains on nothing; give more than zero, such as 15T\n"
+    assert error == "error: --tokens 0 trains on nothing; give more than zero\n"
+
+
+def test_so_long_trains_the_tokens_that_take_so_long(scaleout):
+    more = ("--checkpoint", "10s", "--json")
+    lasts = json.loads(scaleout(*JOB, "--duration", "30day", *more)[1])
+    trains = json.loads(scaleout(*JOB, "--tokens", f"{lasts['tokens']:.0f}", *more)[1])
+    assert lasts["training_s"] == pytest.approx(30 * 86400)
+    assert trains["training_s"] == pytest.approx(30 * 86400)
+
+
+def test_the_training_without_the_changes_stands_beside_it(scaleout):
+    job, more = (*JOB, "--tokens", "1e12", "--checkpoint", "10s"), ("--slow", "5=1.2", "--bandwidth", "nvlink=0.5x")
+    assert "unchanged" not in scaleout(*job)[1]
+    changed = scaleout(*job, *more)[1]
+    before, after = (json.loads(scaleout(*job, *each, "--json")[1])["training_s"] for each in ((), more))
+    days, percent = re.findall(r"unchanged +([\d.]+) days [^;]*; ([\d.]+)% longer", changed.replace("│\n│", ""))[0]
+    assert float(days) == pytest.approx(before / 86400, rel=5e-3)
+    assert float(percent) == pytest.approx(100 * (after / before - 1), abs=0.06)
+
+
+def test_shares_of_the_time_add_up():
+    found = goodput(1.0, compute_s=0.8, ranks=64, disturbance=Disturbance(1e-5, 10.0, jitter=0.03))
+    assert found.waiting_share > 0.02
+    assert found.speed + found.waiting_share + found.checkpoint_share + found.failure_share == pytest.approx(1)
 
 
 def test_the_command(scaleout):
@@ -148,6 +173,9 @@ def test_the_command(scaleout):
     ("options", "message"),
     [
         (("--tokens", "15", "--checkpoint", "10s"), "'15' has no unit, and is to be a number of tokens"),
+        (("--checkpoint", "10s"), "give either --tokens, such as 15T, or --duration, such as 30day"),
+        (("--tokens", "1T", "--duration", "1h", "--checkpoint", "10s"), "give either --tokens"),
+        (("--duration", "1ms", "--checkpoint", "10s"), "--duration: that is less than one step of"),
         (("--tokens", "15T", "--checkpoint", "10"), "'10' has no unit, and is to be a time"),
         (
             ("--tokens", "15T", "--checkpoint", "1s", "--device", "b200"),

@@ -46,6 +46,32 @@ def test_other_ranks_than_the_topology_has_are_told_what_would_do(scaleout):
     assert "take a topology of 32 ranks (--nodes 4), or run the job on 64 ranks (--set data_parallel=8)" in err
 
 
+def test_a_trace_has_the_ranks_that_it_has_and_a_recording_is_imported_first(scaleout, tmp_path):
+    scaleout("trace", "llama-3-8b", "--output", tmp_path / "t")
+    _, _, err = scaleout("run", "--trace", tmp_path / "t", "--topology", "dgx-h200-2")
+    assert err.startswith("error: the trace has 8 ranks and topology 'dgx-h200-2' has 16; take a topology of 8 ranks")
+    assert "run the job" not in err
+    (tmp_path / "k.json").write_text("{}")
+    _, _, err = scaleout("run", "--trace", tmp_path / "k.json")
+    assert f"scaleout import pytorch {tmp_path / 'k.json'} --output DIR, then --trace DIR" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "llama-3-8b", "--schedule", "dualpipe"), "give it as --set pipeline_schedule=dualpipe"),
+        (("run", "llama-3-8b", "--set", "dtype=fp8"), "fp8 is of GEMMs alone: linear_dtype"),
+        (("run", "llama-3-8b", "--set", "global_batch=64"), "the global batch over data_parallel"),
+        (("study", "topologies", "--output", "o", "--bandwidth", "ndr=2x"), "by the key 'bandwidth'"),
+        (("study", "topologies", "--output", "o", "--bandwith", "ndr=2x"), "No such option '--bandwith'."),
+    ],
+)
+def test_what_other_verbs_call_otherwise_is_named(scaleout, arguments, message):
+    code, out, err = scaleout(*arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
 def test_the_unchanged_network_stands_beside_the_changed_one(scaleout):
     job = (*JOB, "--set", "tensor_parallel=8", "--set", "data_parallel=4", "--nodes", "4")
     _, plain, _ = scaleout(*job)

@@ -327,7 +327,7 @@ def refused(answer, *words):
         (["trace", "dlrm-129", "--output", "unused"], ["unknown workload"]),
         (["collective", "all_reduce", "--bytes", "1MiB", "--topology", "ring-128", "--group", "²"], ["no rank"]),
         (["run", "dlrm-128", "--set", "global_batch=1099511627776"], ["than a node can count"]),
-        (["run", "dlrm-128", "--set", "data_parallel=true"], ["data_parallel", "integer"]),
+        (["run", "dlrm-128", "--set", "data_parallel=true"], ["data_parallel", "whole number"]),
         (["run", "dlrm-128", "--set", "global_batch=128", "--set", "global_batch=256"], ["given twice"]),
         (
             ["collective", "all_reduce", "--bytes", "1MiB", "--topology", "dgx-h200-2", "--algorithm", "tree"],
@@ -537,7 +537,7 @@ def test_a_folder_is_no_workload(scaleout, tmp_path, monkeypatch):
     assert "'rec' is a folder here: traces are run by --trace rec, recordings read by `scaleout import pytorch`" in err
     code, _, err = scaleout("run", "--trace", "rec")
     assert code == 2
-    assert "for recordings of PyTorch: scaleout import pytorch rec --output DIR" in err
+    assert "if it is of torch.profiler: scaleout import pytorch rec --output DIR, then --trace DIR" in err
 
 
 def test_the_answer_of_a_recording_is_one_step(scaleout, tmp_path):

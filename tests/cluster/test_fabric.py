@@ -101,7 +101,7 @@ def test_nodes_of_any_name_say_which_rank_they_are(tmp_path):
         ([*STAR[:2], "{between: [2, leaf], latency: fast}"], 3, "'fast' is not a time"),
         ([*STAR[:2], "{between: [2]}"], 3, "between"),
         ([], 3, "a graph needs either 'links' (between, bandwidth, latency) or 'file'"),
-        (STAR, 0, "dimensions.0.size: Input should be greater than 0, not 0"),
+        (STAR, 0, "dimensions.0.size: must be greater than 0, not 0"),
     ],
 )
 def test_listed_links_that_make_no_network_are_refused(tmp_path, scaleout, links, size, words):

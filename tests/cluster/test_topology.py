@@ -156,7 +156,7 @@ def test_bandwidth_may_be_given_for_the_whole_rank(tmp_path):
     ("change", "message"),
     [
         ({"kind": "rings"}, "dimensions.0: unknown kind of dimension 'rings'; did you mean 'ring'?"),
-        ({"size": 0}, "dimensions.0.size: Input should be greater than 0, not 0"),
+        ({"size": 0}, "dimensions.0.size: must be greater than 0, not 0"),
         ({"bandwidth": "bandwidth: 0 GB/s"}, "give a bandwidth above zero"),
         ({"bandwidth": "bandwith: 80 GB/s"}, "unknown key 'dimensions.0.bandwith'; did you mean 'bandwidth'?"),
         ({"bandwidth": "{}"}, "not valid YAML"),

@@ -49,7 +49,7 @@ def test_good_values_pass_and_are_frozen():
         ({}, "mine.yaml: key 'name' is missing; add it"),
         ({"name": "a", "links": [{}]}, "key 'links.0.bandwidth' is missing; add it"),
         ({"name": "a", "links": [{"bandwidth": "8 furlongs"}]}, "links.0.bandwidth: '8 furlongs': unknown unit"),
-        ({"name": ["a"]}, "name: Input should be a valid string, not ['a']"),
+        ({"name": ["a"]}, "name: must be a text, not ['a']"),
     ],
 )
 def test_what_is_refused_and_what_is_said(values, message):
@@ -66,7 +66,9 @@ def test_every_fault_has_a_line():
 def test_nearest_names_one_or_all():
     assert nearest("allreduce", ["all_reduce", "barrier"]) == "did you mean 'all_reduce'?"
     assert nearest("fsdp", ["sequence", "zero"]) == "did you mean 'zero'?"
-    assert nearest("global_batch", ["batch_per_replica", "microbatch"]) == "did you mean 'batch_per_replica'?"
+    assert nearest("global_batch", ["batch_per_replica", "microbatch"]) == (
+        "did you mean 'batch_per_replica', sequences of a step of each replica: the global batch over data_parallel?"
+    )
     # what begins so goes before what is spelt nearly so
     assert nearest("a100", ["a100-40g", "a100-80g", "v100"]) == "did you mean 'a100-40g' or 'a100-80g'?"
     assert nearest("tp", ["ffn"]) == "known: ffn"

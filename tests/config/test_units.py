@@ -68,6 +68,12 @@ def test_plain_numbers_are_bytes(text):
     assert parse(text, BYTES) == 1000
 
 
+def test_tokens_are_counted_without_a_unit_but_few_are_a_slip():
+    assert parse("1e12", TOKENS) == parse("1T", TOKENS) == parse(10**12, TOKENS)
+    with pytest.raises(ConfigError, match="'15' has no unit, and is to be a number of tokens; write it like '15T'"):
+        parse("15", TOKENS)
+
+
 @pytest.mark.parametrize("quantity", [BYTES_PER_S, SECONDS, FLOPS_PER_S, HERTZ])
 def test_all_else_but_zero_needs_a_unit(quantity):
     assert parse(0, quantity) == parse("0", quantity) == 0

@@ -292,7 +292,7 @@ def test_ranks_that_a_plan_does_not_divide_are_refused(imported):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"microbatch": "1 TFLOP/s"}, "microbatch: Input should be"),
+        ({"microbatch": "1 TFLOP/s"}, "microbatch: must be"),
         ({"kind": []}, r"kind \[\] is no kind of workload"),
         ({"kind": "dlrm"}, "unknown key 'rotary'"),
     ],

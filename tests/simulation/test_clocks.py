@@ -257,8 +257,8 @@ def test_old_names_of_clocks_still_work(old, new):
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [("limit", "90 W", "the limit, 90.0 W, must be above idle, 113.0 W"),
-     ("exponent", 1.0, "power.exponent.value: Input should be greater than or equal to 1.01"),
-     ("memory", "0 ms", "power.memory.value: Input should be greater than 0")],
+     ("exponent", 1.0, "power.exponent.value: must be greater than or equal to 1.01"),
+     ("memory", "0 ms", "power.memory.value: must be greater than 0")],
 )  # fmt: skip
 def test_bad_power_is_said(tmp_path, key, value, message):
     path = Path(__file__).parents[2] / "traces" / "h200" / "device.yaml"

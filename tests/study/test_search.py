@@ -317,7 +317,7 @@ def test_the_command_prints_plans_and_draws_them(scaleout, tmp_path):
         (("--memory", "3GB", "--workers", "1"), "more; give more ranks or a smaller batch"),
         (("--set", "tensor_paralel=8"), "unknown key 'tensor_paralel'; did you mean 'tensor_parallel'?"),
         (("--set", "tensor_parallel=3"), "has tensor_parallel 3; choose degrees whose product divides 8"),
-        (("--set", "tensor_parallel=many"), "--set: tensor_parallel: Input should be a valid integer"),
+        (("--set", "tensor_parallel=many"), "--set: tensor_parallel: must be a whole number"),
         (("--set", "pipeline_schedule=1f2b"), "unknown pipeline_schedule '1f2b'; did you mean '1f1b'?"),
         (("--set", "layers=7", "--set", "pipeline_parallel=8"), "divides: layers 7"),
         (("--set", "mode=prefill"), "in mode 'prefill'; a search is over plans of training"),

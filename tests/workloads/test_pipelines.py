@@ -389,10 +389,10 @@ def test_1f1b_by_hand():
     ("name", "sizes", "message"),
     [
         ("1f1bb", {}, "unknown pipeline_schedule '1f1bb'; did you mean '1f1b'"),
-        ("1f1b", {"stages": 0}, "pipeline_parallel: Input should be greater than 0, not 0"),
+        ("1f1b", {"stages": 0}, "pipeline_parallel: must be greater than 0, not 0"),
         ("1f1b", {"chunks": 2}, "'1f1b' cuts the model of a rank into 1 virtual stages, not 2; .* interleaved_1f1b"),
         ("interleaved_1f1b", {"chunks": 1}, "one chunk, which is 1f1b; interleave 2 chunks or more"),
-        ("interleaved_1f1b", {"chunks": 0}, "virtual_stages: Input should be greater than 0, not 0"),
+        ("interleaved_1f1b", {"chunks": 0}, "virtual_stages: must be greater than 0, not 0"),
         ("dualpipe", {"stages": 3}, "3 stages have no middle where the two directions meet; give an even number"),
         ("dualpipe", {"microbatches": 9}, "9 microbatches do not halve into two directions; give an even number"),
         ("dualpipe", {"microbatches": 6}, "6 microbatches are too few for 4 stages; give 8 or more"),

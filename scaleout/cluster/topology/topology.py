@@ -255,16 +255,19 @@ def slow_down(topology: Topology, factors: Mapping[int, float]) -> Topology:
     return replace(topology, slow_ranks=tuple(sorted({**dict(topology.slow_ranks), **factors}.items())))
 
 
-def check_ranks(topology: Topology, num_ranks: int, *, option: str = "") -> None:
+def check_ranks(topology: Topology, num_ranks: int, *, option: str | None = "") -> None:
     """Refuse a job whose ranks are not those of the topology (`ConfigError`); say how they would be.
 
-    `option` is the one that gives the job as many ranks as the topology has; empty if none is known.
+    `option` is the one that gives the job as many ranks as the topology has; empty if none is known, and None where
+    nothing can, as the job is a trace.
     """
     if num_ranks != topology.num_ranks:
+        how = f" ({option})" if option else ""
+        instead = "" if option is None else f", or run the job on {counted(topology.num_ranks, 'rank')}{how}"
         raise ConfigError(
-            f"the job has {counted(num_ranks, 'rank')} and topology {topology.name!r} has {topology.num_ranks}; "
-            f"take a topology of {counted(num_ranks, 'rank')} ({_nodes_for(topology, num_ranks)}), or run the job "
-            f"on {counted(topology.num_ranks, 'rank')}{f' ({option})' if option else ''}"
+            f"the {'trace' if option is None else 'job'} has {counted(num_ranks, 'rank')} and topology "
+            f"{topology.name!r} has {topology.num_ranks}; take a topology of {counted(num_ranks, 'rank')} "
+            f"({_nodes_for(topology, num_ranks)}){instead}"
         )
 
 

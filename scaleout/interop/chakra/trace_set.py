@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scaleout.config.documents import parse_json, read_json, unique
+from scaleout.config.documents import is_file, parse_json, read_json, unique
 from scaleout.errors import ConfigError, TraceError, shown
 from scaleout.interop.chakra.vocabulary import WORLD, StatedFamily
 from scaleout.interop.chakra.wire import Node
@@ -139,7 +139,7 @@ def find_traces(path: str | os.PathLike[str]) -> TraceSet:
         found = prefixes(path)
         if not found:
             recorded = any(path.glob("*.json*"))
-            hint = f"; for recordings of PyTorch: scaleout import pytorch {path} --output DIR" if recorded else ""
+            hint = _recording(path) if recorded else ""
             raise TraceError(f"{path}: holds no trace; its files must be named <prefix>.<rank>.et, ranks from 0{hint}")
         if len(found) > 1:
             choices = ", ".join(str(path / prefix) for prefix in found)
@@ -157,8 +157,14 @@ def _no_prefix(path: Path, found: dict[str, dict[int, Path]]) -> str:
     of_rank = _RANK_FILE.fullmatch(path.name)
     if of_rank is not None and of_rank[1] in found:
         return f"{path}: is the name of one rank's file; give the prefix of all ranks, {path.parent / of_rank[1]}"
+    if is_file(path):
+        return f"{path}: is no set of traces <prefix>.<rank>.et{_recording(path)}"
     hint = f"; {path.parent} holds the prefixes {', '.join(found)}" if found else ""
     return f"{path}: no such folder, and no files {path.name}.<rank>.et; give a folder, or one and a prefix{hint}"
+
+
+def _recording(path: Path) -> str:
+    return f"; if it is of torch.profiler: scaleout import pytorch {path} --output DIR, then --trace DIR"
 
 
 def _complete(folder: Path, prefix: str, files: dict[int, Path]) -> tuple[Path, ...]:

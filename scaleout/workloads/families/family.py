@@ -8,11 +8,12 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from scaleout.config.documents import MAX_RANKS
 from scaleout.config.units import Bytes, RankCount
 from scaleout.config.validated import Config
+from scaleout.errors import shown
 from scaleout.program.mesh import RANK_ORDER, Mesh
 from scaleout.program.operations import ITEM_BYTES
 from scaleout.program.program import Program
@@ -55,6 +56,13 @@ class ModelFamily(Config):
         description="gradients are reduced in buckets of at least this size, as PyTorch DDP's 25 MiB; those of zero 3 "
         "layer by layer",
     )
+
+    @field_validator("dtype", mode="before")
+    @classmethod
+    def _of_all_but_gemms(cls, dtype: Any) -> Any:
+        if isinstance(dtype, str) and dtype.startswith(("fp8", "fp4", "int")) and "linear_dtype" in cls.model_fields:
+            raise ValueError(f"must be fp32, bf16 or fp16, not {shown(dtype)}; fp8 is of GEMMs alone: linear_dtype")
+        return dtype
 
     @model_validator(mode="after")
     def _fits_machines(self) -> "ModelFamily":
