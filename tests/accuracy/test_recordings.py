@@ -183,8 +183,9 @@ def test_layers_of_a_step_whose_ranks_began_apart(tmp_path):
 @needs_shared
 @pytest.mark.parametrize(
     ("model", "forth", "back"),
-    # missed where kernels are small: one that does next to nothing takes 1.5 to 3 times as long on the MI300X
-    [("Qwen", 0.07, 0.05), ("Falconsai", 0.25, 0.30), ("gaunernst", 0.42, 0.85)],
+    # missed where kernels are small: one that does next to nothing takes 1.5 to 3 times as long on the MI300X. Launches
+    # that the GPU waited for are no time of kernels: with them the sums of the small two looked twice as good
+    [("Qwen", 0.05, 0.05), ("Falconsai", 0.42, 0.70), ("gaunernst", 0.35, 0.72)],
 )
 def test_the_same_job_on_another_device(model, forth, back):
     """Inference recorded on an H100 and on an MI300X, each predicted from the other."""
