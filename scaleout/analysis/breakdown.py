@@ -6,6 +6,7 @@ makespan. Exposed communication is time in which a rank communicates and does no
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import fsum
 from typing import TypeVar
 
@@ -101,6 +102,7 @@ class Running:
         return np.asarray(np.interp(end_s, self.times_s, self.until_s) - np.interp(start_s, self.times_s, self.until_s))
 
 
+@lru_cache(maxsize=1)  # asked for by what bounds a step, and by what its time is lost to
 def exposed_by_family(result: Result) -> dict[GroupFamily | None, float]:
     """Divide exposed communication among the families of process groups, in seconds, the mean over ranks.
 

@@ -48,7 +48,7 @@ def diff(a: str, b: str, schedules: tuple[str, ...], topology: str | None, outpu
     Example: scaleout diff results/before results/after --output results/difference.
     """
     from scaleout.analysis.difference import difference
-    from scaleout.report.difference import is_result, summary_of, write
+    from scaleout.report.difference import is_result, named_apart, summary_of, write
     from scaleout.report.documents import document
 
     if len(schedules) > 2:
@@ -57,7 +57,7 @@ def diff(a: str, b: str, schedules: tuple[str, ...], topology: str | None, outpu
         raise ConfigError("--topology is for traces, and neither A nor B is a folder of them; leave it out")
     of_a, of_b = (schedules * 2)[:2] if schedules else (None, None)
     timeline = output.folder is not None
-    sides = [_side(path, of, topology, timeline=timeline) for path, of in ((a, of_a), (b, of_b))]
+    sides = named_apart([_side(path, of, topology, timeline=timeline) for path, of in ((a, of_a), (b, of_b))])
     found = difference(sides[0].profile, sides[1].profile)
     inputs = {"a": a, "b": b, "schedule": [each.schedule for each in sides]}
     inputs |= {"topology": topology} if topology else {}
@@ -90,13 +90,22 @@ def _side(path: str, schedule: str | None, topology: str | None, *, timeline: bo
 
 def _print(found: "Difference", models: list[str]) -> None:
     from scaleout.cli.console import print_answer, print_table
+    from scaleout.cli.tables import merged
+    from scaleout.config.units import format_bytes
 
     whole: Sequence[Change] = (*found.step, found.makespan)
     changed = [f"{row.name} {_times(row)[2]}" for row in found.operations[:_NAMED] if row.difference_s]
     facts = {row.name: _words(row) for row in (found.makespan, *found.step)}
     facts |= {"most": ", ".join(changed) or "-", "A": str(found.a), "B": str(found.b)}
     print_answer("B against A", facts | {"model": "; ".join(models)} if models else facts)
-    tables = {"phase": found.phases, "operation": found.operations, "collective": found.collectives}
+    collectives = merged(
+        found.collectives,
+        lambda row: (row.name, format_bytes(row.bytes), row.group_size, row.only_in),
+        *("a_count", "b_count", "a_s", "b_s", "difference_s"),
+    )
+    collectives.sort(key=lambda row: -abs(row.difference_s))
+    tables: dict[str, Sequence[Change]]
+    tables = {"phase": found.phases, "operation": found.operations, "collective": collectives}
     for what, rows in tables.items():
         sized = what == "collective"
         columns = (what, *(("size", "ranks") if sized else ("",)), "A", "B", "difference", "of A", "")
@@ -114,10 +123,11 @@ def _words(row: "Change") -> str:
 
 
 def _cells(row: "Change", *, sized: bool) -> list[str]:
+    from scaleout.cli.tables import phase_name
     from scaleout.config.units import format_bytes
 
     if not sized:
-        return [row.name, row.kind, *_times(row)]
+        return [phase_name(row.name), row.kind, *_times(row)]
     return [row.name, format_bytes(row.bytes) if row.bytes else "-", str(row.group_size or "-"), *_times(row)]
 
 

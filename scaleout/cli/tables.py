@@ -1,10 +1,10 @@
 """Comparisons as tables on the terminal."""
 
 import math
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import asdict, replace
 from math import fsum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from scaleout.analysis import breakdown as analysis
 from scaleout.analysis.bounds import bound_of_step
@@ -24,7 +24,8 @@ from scaleout.config.units import (
 )
 
 if TYPE_CHECKING:
-    from scaleout.analysis.breakdown import Row
+    from scaleout.analysis.bounds import Bound
+    from scaleout.analysis.difference import Change
     from scaleout.analysis.efficiency import Fit
     from scaleout.simulation.result import Result
     from scaleout.study.comparison import Comparison
@@ -114,6 +115,8 @@ def _answer(comparison: "Comparison", unchanged: "Comparison | None") -> tuple[s
     )
     facts["bound by"] = _bound(best, steps)
     facts.setdefault("memory", _room(best.fit))
+    if best.workload is not None and best.workload.left_out:
+        facts["memory"] += f"; {best.workload.left_out} not counted"
     if comparison.provenance:
         facts["model"] = comparison.provenance.title
     title = f"{comparison.workload} on {comparison.topology}, ranks {comparison.ranks}, device {comparison.device}"
@@ -134,6 +137,11 @@ def _bound(outcome: "Outcome", steps: int) -> str:
 
 def _print_bounds(outcome: "Outcome", steps: int) -> None:
     """Print what bounds the collectives and messages of a schedule that are exposed longest."""
+    alike = merged(
+        outcome.bounds,
+        lambda row: (row.operation, row.algorithm, row.axis, row.bound_by, format_bytes(row.bytes), row.group_size),
+        *("count", "busy_s", "exposed_communication_s"),
+    )
     rows = [
         [
             f"{row.operation} {row.algorithm}".strip(),
@@ -145,7 +153,7 @@ def _print_bounds(outcome: "Outcome", steps: int) -> None:
             *(format_seconds(seconds / steps) for seconds in (row.busy_s, row.exposed_communication_s)),
             ", ".join(f"{name} {format_share(share)}" for name, share in row.busy_shares.items()),
         ]
-        for row in outcome.bounds[:_BOUND_ROWS]
+        for row in sorted(alike, key=lambda row: (-row.exposed_communication_s, -row.busy_s))[:_BOUND_ROWS]
     ]
     if rows:
         columns = (
@@ -160,6 +168,30 @@ def _print_bounds(outcome: "Outcome", steps: int) -> None:
             "share of its time",
         )
         print_table(f"what bounds communication under {outcome.schedule}", columns, rows, left=3)
+
+
+Row = TypeVar("Row", "Bound", "Change")
+
+
+def merged(rows: "Iterable[Row]", named: "Callable[[Row], Hashable]", *adds: str) -> "list[Row]":
+    """Return rows of which those that a table names alike are one, with some columns added up.
+
+    Of sizes that differ by less than what is printed of them, and are in files and JSON.
+    """
+    found: dict[Hashable, list[Row]] = {}
+    for row in rows:
+        found.setdefault(named(row), []).append(row)
+
+    def added(alike: list[Row]) -> Row:
+        sums: dict[str, Any] = {name: fsum(getattr(row, name) for row in alike) for name in adds}
+        return replace(alike[0], **sums)
+
+    return [added(alike) if len(alike) > 1 else alike[0] for alike in found.values()]
+
+
+def phase_name(phase: str) -> str:
+    """Return the name of a phase; of what belongs to none a word."""
+    return phase or "no phase"
 
 
 def _room(found: "Fit | None") -> str:
@@ -210,16 +242,16 @@ def _schedule_row(outcome: "Outcome", steps: int) -> list[str]:
 
 
 def _print_rows(
-    title: str, comparison: "Comparison", rows_of: "Callable[[Result], list[Row]]", *, limit: int | None
+    title: str, comparison: "Comparison", rows_of: "Callable[[Result], list[analysis.Row]]", *, limit: int | None
 ) -> None:
-    columns: dict[tuple[str, str], dict[str, Row]] = {}
+    columns: dict[tuple[str, str], dict[str, analysis.Row]] = {}
     for outcome in comparison.outcomes:
         for row in rows_of(outcome.result):
             columns.setdefault((row.name, row.kind), {})[outcome.schedule] = row
     names, steps = [outcome.schedule for outcome in comparison.outcomes], comparison.steps or 1
     rows = [
         [
-            name,
+            phase_name(name),
             kind,
             *(format_seconds(of[schedule].busy_s / steps) if schedule in of else "-" for schedule in names),
         ]
@@ -236,7 +268,7 @@ def _print_critical_path(outcome: "Outcome", steps: int) -> None:
         [
             row.phase,
             row.operation,
-            f"{row.count / steps:.6g}",
+            f"{row.count / steps:.12g}",
             format_seconds(row.critical_s / steps),
             format_share(row.share),
         ]

@@ -4,7 +4,7 @@ A result is a folder of `scaleout run --output`, or the summary that `scaleout r
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -29,6 +29,7 @@ class Side:
     schedule: str
     events: tuple[Mapping[str, Any], ...] | None
     models: tuple[str, ...] = ()  # what answered
+    inputs: Mapping[str, Any] = field(default_factory=dict)  # what was asked
 
 
 def is_result(path: Path) -> bool:
@@ -86,8 +87,32 @@ def side_of(summary: Any, schedule: str | None, trace: Mapping[str, Any] | None,
     )
     profile = Profile(name=name, busy=busy, **{key: float(row[key]) / steps for key in _SECONDS})
     events = None if trace is None else _of_schedule(trace["traceEvents"], row["schedule"])
-    models = summary.get("models")
-    return Side(profile, row["schedule"], events, tuple(map(str, models)) if isinstance(models, list) else ())
+    models, inputs = summary.get("models"), summary.get("inputs")
+    answered = tuple(map(str, models)) if isinstance(models, list) else ()
+    return Side(profile, row["schedule"], events, answered, inputs if isinstance(inputs, dict) else {})
+
+
+def named_apart(sides: Sequence[Side]) -> list[Side]:
+    """Return two results, each with what was asked of it and not of the other in its name."""
+    found = []
+    for side, other in zip(sides, reversed(sides), strict=True):
+        keys = [key for key, value in side.inputs.items() if key not in _IN_NAMES and other.inputs.get(key) != value]
+        words = [f"{key.removeprefix('set.')}={_plain(side.inputs[key])}" for key in keys]
+        name = ", ".join([side.profile.name, *words])
+        found.append(replace(side, profile=replace(side.profile, name=name)))
+    return found
+
+
+_IN_NAMES = ("workload", "topology", "schedule")
+"""Inputs that a result's name has already."""
+
+
+def _plain(value: Any) -> str:
+    """Return a value of JSON on a line, cut if it is long."""
+    return value if isinstance(value, str) and len(value) <= _LONGEST else shown(value)
+
+
+_LONGEST = 80
 
 
 def _changes(summary: Mapping[str, Any]) -> list[str]:

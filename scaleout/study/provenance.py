@@ -10,7 +10,9 @@ import scaleout
 from scaleout.cluster.device.host import unknown_costs
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.topology import Topology
+from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
+from scaleout.workloads.config import ModelFamily
 
 if TYPE_CHECKING:
     from scaleout.study.job import Job
@@ -62,7 +64,15 @@ def provenance_of(job: "Job") -> Provenance:
     """Say by what and from what a job is simulated."""
     work = job.work.name
     found = provenance(job.network, job.device, job.options, workload=work, contends=job.contention is not None)
-    return found if job.traced else replace(found, notes=(*found.notes, *_unknown(job.device, job.options)))
+    notes = [] if job.traced else _unknown(job.device, job.options)
+    return replace(found, notes=(*_left_out(job.work), *found.notes, *notes))
+
+
+def _left_out(work: ModelFamily | Program) -> list[str]:
+    """Say which parts of its model a workload does not have."""
+    if isinstance(work, Program) or not work.left_out:
+        return []
+    return [f"workload {work.name} leaves out {work.left_out} of its model: no parameter nor kernel of it is counted"]
 
 
 def _unknown(device: Device | str, options: SimulationOptions) -> list[str]:

@@ -157,3 +157,19 @@ def test_other_input_is_refused(made, scaleout, tmp_path):
         assert (code, out) == (2, ""), (arguments, err)
         assert words in err
         assert "Traceback" not in err
+
+
+def test_what_differs_of_two_results_is_in_their_names_and_no_two_rows_read_alike(scaleout, tmp_path):
+    job = ("run", "llama-3-8b", "--set", "layers=2", "--schedule", "overlap")
+    scaleout(*job, "--output", tmp_path / "a")
+    scaleout(*job, "--set", "framework=fsdp2", "--device", "h100", "--output", tmp_path / "b")
+    found = json.loads(scaleout("diff", tmp_path / "a", tmp_path / "b", "--json")[1])
+    assert found["a"] == "llama-3-8b, overlap, on dgx-h200-1, device=h200"
+    assert found["b"] == "llama-3-8b, overlap, on dgx-h200-1, device=h100, framework=fsdp2"
+    rows = scaleout("diff", tmp_path / "a", tmp_path / "b")[1].partition("by collective\n")[2].partition("\n\n")[0]
+    printed = [line.split()[:4] + line.split()[-1:] for line in rows.splitlines()[1:]]
+    assert len(printed) == len(set(map(tuple, printed)))
+    line = next(line for line in rows.splitlines() if "reduce_scatter" in line and "1000 MiB" in line)
+    large = [row for row in found["by_collective"] if row["name"] == "reduce_scatter" and row["bytes"] > 1.04e9]
+    assert len(large) == 2
+    assert f"{1e3 * sum(row['b_s'] for row in large):.3g} ms" in line

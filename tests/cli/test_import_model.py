@@ -91,3 +91,18 @@ def test_plans_that_a_framework_cannot_run_are_refused(scaleout):
     assert (
         "--export torchtitan: none of the 3 fastest plans can be written; plan 1: torchtitan shards parameters" in err
     )
+
+
+def test_what_an_import_leaves_out_is_told_by_every_answer(scaleout, tmp_path):
+    config = {
+        "model_type": "qwen2_vl", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1024, "vision_config": {"depth": 32},
+    }  # fmt: skip
+    (tmp_path / "q.json").write_text(json.dumps(config))
+    workload = tmp_path / "q.yaml"
+    assert scaleout("import", "model", tmp_path / "q.json", "--output", workload)[0] == 0
+    told = "note: workload q leaves out vision_config of its model: no parameter nor kernel of it is counted"
+    assert told in scaleout("run", workload)[1]
+    assert "left; vision_config not counted" in scaleout("run", workload)[1]
+    assert told in scaleout("goodput", workload, "--tokens", "1T", "--checkpoint", "10s")[1]
+    assert "leaves out" not in scaleout("run", workload, "--set", "left_out=''")[1]

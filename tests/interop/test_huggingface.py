@@ -86,6 +86,7 @@ def test_of_models_that_read_pictures_the_language_model_is_read(imported, confi
     assert found.workload.num_parameters == parameters
     told = f"left out: vision_config (eye): the workload is the language model of {config['model_type']} alone"
     assert any(note.startswith(told) for note in found.notes)
+    assert found.keys["left_out"] == "vision_config (eye)"
     assert not [note for note in found.notes if note.startswith("unknown") and "text_config" in config]
 
 

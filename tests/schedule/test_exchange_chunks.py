@@ -20,8 +20,12 @@ from scaleout.program.graph import COLLECTIVES, GraphBuilder, NodeKind, NodeRole
 from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule, plan_schedule
-from scaleout.schedule.centauri.partition.exchange import chunk_times, partition_exchanges
+from scaleout.schedule.centauri.operation_tier import Weights, cut
+from scaleout.schedule.centauri.partition.exchange import Written, chunk_times, partition_exchanges
 from scaleout.schedule.centauri.partition.segments import _Rows, find_segments
+from scaleout.schedule.cost import ProgramCosts
+from scaleout.schedule.out_of_order import weight_gradients_first
+from scaleout.simulation.cost_model import CostModel
 from scaleout.simulation.options import SimulationOptions
 from scaleout.simulation.run import simulate
 from scaleout.study.job import Job, run
@@ -62,9 +66,9 @@ def program_of(job):
     )
 
 
-def cut_into(program, count):
+def cut_into(program, count, before=None):
     found = [[(segment, count) for segment in find_segments(graph)] for graph in program.graphs]
-    return partition_exchanges(program, MACHINE, found)
+    return partition_exchanges(program, MACHINE, found, before=before)
 
 
 def chunk_of(name):
@@ -200,6 +204,49 @@ def test_segments_that_are_found_alike_are_those_searched_node_by_node(job, monk
     monkeypatch.setattr(_Rows, "alike", lambda *_: [])
     assert [find_segments(graph) for graph in graphs] == found
     assert any(found)
+
+
+def slower(program, roles):
+    """The program with other kernel times in some roles, whose graphs alone are other objects."""
+    graphs = [
+        graph.with_columns(duration_s=1.5 * graph.duration_s) if role in roles else graph
+        for role, graph in enumerate(program.graphs)
+    ]
+    return replace(program, graphs=tuple(graphs))
+
+
+@each_job
+@pytest.mark.parametrize("roles", [set(), {0}, {1}, {0, 1}])
+def test_graphs_that_were_cut_before_are_not_cut_anew(job, roles):
+    """Whatever was cut before, in whatever way, and however much of it differs."""
+    program, other, written = program_of(job), slower(program_of(job), roles), Written()
+    first = cut_into(program, 2, written)
+    found = cut_into(other, 2, written)
+    assert columns_of(found) == columns_of(cut_into(other, 2))
+    kept = [role not in roles for role in range(len(program.graphs))]
+    assert [new is old for new, old in zip(found.graphs, first.graphs, strict=True)] == kept
+    for count in (3, 2):
+        assert columns_of(cut_into(program, count, written)) == columns_of(cut_into(program, count))
+
+
+@each_job
+def test_candidates_that_share_graphs_are_cut_as_if_alone(job):
+    """A program, then another order of it, and the program again: each as with nothing weighed before."""
+    costs = ProgramCosts(program_of(job), CostModel(MACHINE))
+
+    def weights():
+        return Weights(costs, costs.best_s).with_exchanges()
+
+    shared, found = weights(), []
+    for program in (program_of(job), weight_gradients_first(program_of(job)), slower(program_of(job), {0})):
+        new, decisions = cut(program, shared)
+        alone, of_alone = cut(program, weights())
+        assert columns_of(new) == columns_of(alone)
+        assert decisions == of_alone
+        found.append(new)
+    again = cut(program_of(job), shared)[0]
+    assert all(one is other for one, other in zip(again.graphs, found[0].graphs, strict=True))
+    assert all(one is other for one, other in zip(found[2].graphs[1:], found[0].graphs[1:], strict=True))
 
 
 def test_kernels_of_the_main_job_were_measured_in_the_sizes_of_eight_chunks():

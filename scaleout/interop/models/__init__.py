@@ -21,7 +21,7 @@ from scaleout.workloads.config import LayeredModel, layered, workload_of
 
 USUAL_SEQUENCE = 4096
 _CHOSEN: Mapping[str, Any] = {"device": "h200", "batch_per_replica": 1}
-_FIRST = ("kind", "framework", "description", "source", "topology", "device", "schedules")
+_FIRST = ("kind", "framework", "description", "source", "left_out", "topology", "device", "schedules")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ def import_model(path: Path, *, ranks: int | None = None, changes: Mapping[str, 
     if chosen:
         told = ", ".join(f"{key} {value}" for key, value in chosen.items())
         notes.append(f"chosen, of which the {source.what} says nothing: {told}; --set changes it")
-    keys |= {"description": f"{source.what} of {file.absolute().parent.name}", "source": str(file), **chosen, **given}
+    whose = file.absolute().parent.name if file.stem == "config" else file.name
+    keys |= {"description": f"{source.what} of {whose}", "source": str(file), **chosen, **given}
     keys |= _capacity(keys, notes)
     keys = {key: keys[key] for key in (*_FIRST, *keys) if key in keys}
     workload = workload_of({"name": file.stem} | keys, file, where=str(file))

@@ -369,10 +369,10 @@ _OF_THE_WHOLE = ("torch_dtype", "dtype", "tie_word_embeddings", "quantization_co
 """Keys that such a config leaves to the whole model's."""
 
 
-def _language_model_of(values: Mapping[str, Any], where: str) -> tuple[Fields, str]:
+def _language_model_of(values: Mapping[str, Any], where: str) -> tuple[Fields, str, str]:
     """Return the config of the language model within a model that reads pictures or sound, and its architecture.
 
-    Of other models that is all of it.
+    Of other models that is all of it; else with what is left out, in words.
     """
     key = next((key for key in _LANGUAGE_MODELS if isinstance(values.get(key), Mapping)), None)
     parts = [each for each in values if each.endswith("_config") and each not in (key, "quantization_config")]
@@ -390,10 +390,12 @@ def _language_model_of(values: Mapping[str, Any], where: str) -> tuple[Fields, s
             f"{c.where}: model_type {shown(kind)} is no architecture that is read; known are {known}. For another "
             f"decoder write a workload file: `scaleout show llama-3-8b` prints the keys of one, to copy and change"
         )
+    left_out = ""
     if parts or key is not None:
-        said = ", ".join(f"{each} ({values[each].get('model_type', 'of no model_type')})" for each in parts)
+        said = [f"{each} ({found})" if (found := values[each].get("model_type")) else each for each in parts]
+        left_out = ", ".join(said) or "all but the language model"
         c.note(
-            f"left out: {said or 'all but the language model'}: the workload is the language model of "
+            f"left out: {left_out}: the workload is the language model of "
             f"{values['model_type']} alone, with neither the parameters nor the kernels of what feeds it"
         )
     if key is not None:
@@ -405,7 +407,7 @@ def _language_model_of(values: Mapping[str, Any], where: str) -> tuple[Fields, s
             c.values |= missing
             told = ", ".join(f"{name} {size}" for name, size in missing.items())
             c.note(f"not in {key}, so those of the class {named}: {told}")
-    return c, named
+    return c, named, left_out
 
 
 def read(values: Mapping[str, Any], where: str) -> tuple[Keys, list[str], int | None]:
@@ -416,11 +418,12 @@ def read(values: Mapping[str, Any], where: str) -> tuple[Keys, list[str], int | 
     ConfigError
         If the architecture is not known, or the model has something that no workload can have.
     """
-    c, kind = _language_model_of(values, where)
+    c, kind, left_out = _language_model_of(values, where)
     architecture = ARCHITECTURES[kind]
     keys = architecture.read(c)
     longest = c.optional(architecture.longest)
     keys["dtype"] = _dtype(c)
+    keys |= {"left_out": left_out} if left_out else {}
     _head(c)
     c.left_out(_LEFT_OUT)
     c.finish(NEUTRAL)

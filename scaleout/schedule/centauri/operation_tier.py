@@ -16,7 +16,7 @@ import numpy as np
 from scaleout.program.fastest import MARGIN, fastest, is_faster
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind
 from scaleout.program.program import Program
-from scaleout.schedule.centauri.partition.exchange import Blocks, largest_count, partition_exchanges
+from scaleout.schedule.centauri.partition.exchange import Written, largest_count, partition_exchanges
 from scaleout.schedule.centauri.partition.exchange import finish_s as finish_segment_s
 from scaleout.schedule.centauri.partition.group import Levels
 from scaleout.schedule.centauri.partition.segments import Segment, find_segments
@@ -138,6 +138,7 @@ class Weighed:
 class Weights:
     """Chains that were weighed before, and spans that were written: layers are alike.
 
+    Candidates share graphs, as another order of layers changes few: these are weighed and written once, too.
     `collective_s` is what a collective or a chunk of it takes. Reductions of gradients are cut only with `gradients`,
     all-to-alls only with `exchanges`.
     """
@@ -150,7 +151,8 @@ class Weights:
     found: dict[tuple[Hashable, ...], Weighed] = field(default_factory=dict)
     requests: dict[tuple[Hashable, ...], tuple[ExecutionGraph, Chain, float]] = field(default_factory=dict)
     segments: dict[tuple[Hashable, ...], dict[int, float]] = field(default_factory=dict)
-    blocks: Blocks = field(default_factory=dict)
+    written: Written = field(default_factory=Written)
+    exchanged: dict[int, tuple[ExecutionGraph, list[tuple[Segment, Weighed]]]] = field(default_factory=dict)
 
     def weigh(self, graph: ExecutionGraph, chain: Chain, independent_s: float) -> Weighed:
         """Weigh a chain, or remember what one like it came to."""
@@ -184,6 +186,12 @@ class Weights:
         return replace(self, exchanges=True) if has_any else self
 
     def weigh_segments(self, graph: ExecutionGraph) -> list[tuple[Segment, Weighed]]:
+        """Weigh the all-to-alls of a graph, or remember what they came to."""
+        if id(graph) not in self.exchanged:
+            self.exchanged[id(graph)] = graph, self._weigh_segments(graph)  # kept, lest the id returns
+        return self.exchanged[id(graph)][1]
+
+    def _weigh_segments(self, graph: ExecutionGraph) -> list[tuple[Segment, Weighed]]:
         """Weigh the all-to-alls of a graph; those of a layer are cut alike, as autograd plays chunks back."""
         layers: dict[int, list[Segment]] = {}
         done_of: dict[int, dict[int, float]] = {}  # shapes, by identity
@@ -289,7 +297,7 @@ def cut(
         for graph, mine in zip(new.graphs, weighed, strict=True)
     }
     decisions += _decisions(new, of_nodes)
-    return partition_exchanges(new, weights.costs.machine, counts, alike=weights.blocks), decisions
+    return partition_exchanges(new, weights.costs.machine, counts, before=weights.written), decisions
 
 
 def _decisions(program: Program, cuts: Mapping[int, Mapping[int, Weighed]]) -> tuple[Decision, ...]:

@@ -8,7 +8,7 @@ Source: Chen et al., Centauri, Sec. 3.1.3 and Table 3 (dimensions that are free)
 
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -36,8 +36,13 @@ Cut = tuple[Segment, int]
 Cuts = Mapping[int, Cut]
 """From each node that is cut to its segment and the number of chunks."""
 
-Blocks = dict[tuple[Hashable, ...], Block]
-"""What makes spans alike to what is written in place of them."""
+
+@dataclass
+class Written:
+    """What was written before: in place of spans, by what makes them alike, and of graphs, by identity, cut so."""
+
+    blocks: dict[tuple[Hashable, ...], Block] = field(default_factory=dict)
+    graphs: dict[int, tuple[ExecutionGraph, Sequence[Cut], ExecutionGraph]] = field(default_factory=dict)
 
 
 def largest_count(graph: ExecutionGraph, segment: Segment) -> int:
@@ -161,16 +166,16 @@ def chunked(program: Program, machine: Machine | None = None, *, count: int = 2)
 
 
 def partition_exchanges(
-    program: Program, machine: Machine | None, chosen: Sequence[Sequence[Cut]], *, alike: Blocks | None = None
+    program: Program, machine: Machine | None, chosen: Sequence[Sequence[Cut]], *, before: Written | None = None
 ) -> Program:
     """Cut all-to-alls and the kernels next to them into equal chunks.
 
     `chosen` has for each graph its segments and their numbers of chunks; 1 leaves one whole. Where members of a group
-    would cut differently, nobody does. Spans that are `alike`, on the same machine, are written once, and left there.
+    would cut differently, nobody does. What was written `before`, on the same machine, is taken from there.
     """
-    alike = {} if alike is None else alike
+    before = Written() if before is None else before
     graphs = zip(program.graphs, _agreed(program.graphs, chosen), strict=True)
-    return replace(program, graphs=tuple(_rewrite(graph, own, machine, alike) for graph, own in graphs))
+    return replace(program, graphs=tuple(_rewrite(graph, own, machine, before) for graph, own in graphs))
 
 
 def _agreed(graphs: Sequence[ExecutionGraph], chosen: Sequence[Sequence[Cut]]) -> list[list[Cut]]:
@@ -201,20 +206,25 @@ def _agreed(graphs: Sequence[ExecutionGraph], chosen: Sequence[Sequence[Cut]]) -
     return agreed
 
 
-def _rewrite(graph: ExecutionGraph, cuts: Sequence[Cut], machine: Machine | None, alike: Blocks) -> ExecutionGraph:
+def _rewrite(graph: ExecutionGraph, cuts: Sequence[Cut], machine: Machine | None, before: Written) -> ExecutionGraph:
     if not cuts:
         return graph
+    _, same, found = before.graphs.get(id(graph), (graph, (), graph))
+    if same == cuts:
+        return found
     new, upto = Rewrite(graph), 0
     for begin, end, own in _spans(cuts):
         new.keep(upto, begin)
         upto = end
         key = _likeness(graph, own)
-        if key not in alike:
+        if key not in before.blocks:
             of_nodes = {node: cut for cut in own for node in cut[0].nodes}
-            alike[key] = _block(graph, dict(sorted(of_nodes.items())), (begin, end), machine)
-        new.add_block(begin, alike[key])
+            before.blocks[key] = _block(graph, dict(sorted(of_nodes.items())), (begin, end), machine)
+        new.add_block(begin, before.blocks[key])
     new.keep(upto, len(graph))
-    return new.build()
+    found = new.build()
+    before.graphs[id(graph)] = graph, cuts, found  # kept, lest the id returns
+    return found
 
 
 def _spans(cuts: Sequence[Cut]) -> list[tuple[int, int, list[Cut]]]:
