@@ -105,5 +105,5 @@ def _draw_errors(axes: Axes, comparison: Comparison, known: Sequence[Compared], 
         for name in names
     ]
     axes.set(ylim=(len(names) - 0.4, -0.6), yticks=range(len(names)), yticklabels=labels)
-    axes.set_title("(b) families (rows), mean absolute error; mark: median", loc="left", fontsize=9)
+    axes.set_title("(b) families (rows), mean absolute error; mark: median", loc="right", fontsize=9)
     axes.tick_params(axis="y", length=0)
