@@ -93,8 +93,9 @@ def _joules(graph: ExecutionGraph, power: Power) -> Floats:
     """Energy of each node's kernel at full clock, shape (N,); a slice of a kernel takes its part."""
     calls = columns_of(graph.kernels)
     of_kind = np.array([power.joules_per_flop(call) for call in calls.kinds], np.float64)
-    of_flops = np.append(of_kind[calls.kind], np.nan)[graph.kernel] * graph.flops
-    joules = np.where(np.isnan(of_flops), power.other_w * graph.duration_s, of_flops)  # `NONE` is the last entry
+    of_flops = np.append(of_kind[calls.kind], np.nan)[graph.kernel] * graph.flops  # `NONE` is the last entry
+    of_work = of_flops + float(power.energy.byte) * graph.bytes
+    joules = np.where(np.isnan(of_flops), power.other_w * graph.duration_s, of_work)
     return np.where((graph.kind == NodeKind.COMPUTE) & ~graph.has_role(NodeRole.HOST), joules, 0.0)
 
 

@@ -96,6 +96,14 @@ def test_a_collective_on_a_long_line(tmp_path, scaleout, monkeypatch):
     assert "links of a graph of many hops" in scaleout(*arguments)[2]
 
 
+def test_a_collective_on_a_line_of_ranks_that_once_took_minutes(tmp_path):
+    """Each distance is found once, and routes of too many hops are refused before they are followed."""
+    link = "{'bandwidth': '10 GB/s', 'latency': '1 us'}"
+    files = {"net.edgelist": "".join(f"{rank} {rank + 1} {link}\n" for rank in range(1100)).encode()}
+    arguments = ("collective", "all_reduce", "--bytes", "1MiB", "--topology", "net.edgelist", "--json")
+    assert judge(Case("command", files, arguments), None, tmp_path / "case") == ("accepted", "")
+
+
 RECORDING = ("import", "pytorch", "job", "--output", "out", "--allow-partial")
 
 
@@ -413,8 +421,8 @@ def test_the_page_names_the_limits():
         f"call one another | {kineto._MOST_CALLERS} |", f"for each | {communication.MOST_NAMED:,} |",
         f"divides by | {recorded._MOST_TIMES:,} |", f"after an edit | {repeats.MOST_NODES:,} |",
         f"`like` | {library._LONGEST_CHAIN} |", f"to {framing._MOST_TIMES} times its size",
-        f"collective` | {collective._MOST_SIZES:,} |", f"along a dimension | {routing._MOST_CROSSED:,} |",
-        f"hops multiplied | {routing._MOST_COMPARED:,} |", f"are searched | {disjoint_rings._MOST_MEMBERS:,} |",
+        f"collective` | {collective._MOST_SIZES:,} |", f"at a time | {routing._MOST_CROSSED:,} |",
+        f"multiplied | {routing._MOST_COMPARED:,} |", f"are searched | {disjoint_rings._MOST_MEMBERS:,} |",
         f"a shard of it | {views._MOST_VALUES:,}, and {shards._MOST_VALUES:,} |",
         f"a message | {errors._MOST_LINES} lines of {errors._LONGEST_LINE:,} characters",
     ):  # fmt: skip

@@ -68,7 +68,11 @@ def cost(topology, kind, algorithm, ranks=None):
     ],
     ids=lambda dimension: f"{dimension.kind}-{dimension.size}",
 )
-def test_shortest_ways_over_the_edges_are_the_closed_forms(dimension):
+@pytest.mark.parametrize("few_hops", [0, 32])
+def test_shortest_ways_over_the_edges_are_the_closed_forms(dimension, few_hops, monkeypatch):
+    """Whether all distances are compared each time, or those that have shrunk."""
+    monkeypatch.setattr("scaleout.network.routes.routing._FEW_HOPS", few_hops)
+    router.cache_clear()
     n = dimension.size
     ends = tuple(axis.ravel()[np.arange(n * n) % (n + 1) != 0] for axis in np.indices((n, n)))
     closed, hops = dimension.structure.routes(dimension, ends)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.kernel_times import kernel_time, kernel_times
-from scaleout.cluster.device.sections import FlopEnergy, Power, SentEnergy
+from scaleout.cluster.device.sections import Power, SentEnergy, WorkEnergy
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import load_topology
@@ -45,7 +45,7 @@ POWER = Power.model_construct(
     other_w=50.0,
     exponent=3.0,
     memory_s=0.1,
-    energy=FlopEnergy.model_construct(gemm=1e-12, attention=2e-12),
+    energy=WorkEnergy.model_construct(gemm=1e-12, attention=2e-12, byte=1e-11),
     sent=SentEnergy.model_construct(all_reduce=1e-9, all_gather=0.0, reduce_scatter=0.0, all_to_all=0.0),
 )
 """Room for 100 W; energy falls with the square of the slowdown."""
@@ -68,7 +68,7 @@ def test_slowdowns_by_hand():
     """400 J in 1 s are four times what there is room for, and a quarter of the energy is left at half the speed."""
     assert POWER.slowdown(400.0, 1.0) == pytest.approx(2.0)
     assert POWER.slowdown(90.0, 1.0) == 1.0
-    assert POWER.joules(kernel("gemm", dtype="bf16", M=10, N=10, K=10), 1.0) == pytest.approx(2000e-12)
+    assert POWER.joules(kernel("gemm", dtype="bf16", M=10, N=10, K=10), 1.0) == pytest.approx(2000e-12 + 600e-11)
     assert POWER.joules(kernel("gemm", dtype="fp32", M=10, N=10, K=10), 2.0) == 100.0
 
 
@@ -120,6 +120,20 @@ def test_measured_gemms_at_the_power_limit():
     assert len(found) == 10
     assert np.mean(np.abs(found)) < 0.05
     assert np.max(np.abs(found)) < 0.10
+
+
+def test_products_that_the_memory_bounds_draw_what_was_measured():
+    """Of one row to 64, on an H100 by its energy counter: FLOPs alone say 3 to 200 W of 380 to 580 W beyond idle."""
+    device, errors = load_device("h100"), []
+    for line in MEASURED.parents[1].joinpath("h100", "two-byte-power.jsonl").read_text().splitlines()[1:]:
+        row = json.loads(line)
+        if row["kind"] == "power" and row["name"] == "gemm" and row["M"] <= 64:
+            call = kernel("gemm", dtype=row["dtype"], M=row["M"], N=row["N"], K=row["K"])
+            drawn_w = device.power.joules(call, 0.0) / (row["sustained_us"] * 1e-6)
+            errors.append(drawn_w / (row["counter_w"] - device.power.idle_w) - 1)
+    assert len(errors) == 8
+    assert np.mean(np.abs(errors)) < 0.04
+    assert np.max(np.abs(errors)) < 0.10
 
 
 def test_gemms_at_full_clock_take_what_was_measured_there():

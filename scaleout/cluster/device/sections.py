@@ -38,11 +38,14 @@ _DTYPES = ("bf16", "fp16")
 _FLOPS_OF: Mapping[Family, str] = {Family.GEMM: "gemm", Family.CONVOLUTION: "gemm", Family.ATTENTION: "attention"}
 
 
-class FlopEnergy(Config):
-    """Energy of a FLOP at full clock in two-byte types, by class of kernels, with the bytes that come with it."""
+class WorkEnergy(Config):
+    """Energy at full clock of what kernels with FLOPs in two-byte types do: of a FLOP, by class, and of a byte."""
 
     gemm: Cited[Joules] = Field(description="of a FLOP of a GEMM or convolution")
     attention: Cited[Joules] = Field(description="of a FLOP of attention")
+    byte: Cited[Joules] = Field(
+        default=0.0, description="of a byte that such a kernel must move between the memory and the SMs"
+    )
 
 
 class SentEnergy(Config):
@@ -65,7 +68,7 @@ class Power(Config):
         "saves energy"
     )
     memory_s: Cited[Duration] = Field(alias="memory", description="time over which the governor takes the mean")
-    energy: FlopEnergy = Field(description="energy of FLOPs, by class of kernels")
+    energy: WorkEnergy = Field(description="energy of FLOPs, by class of kernels, and of their bytes")
     sent: SentEnergy = Field(description="energy of sent bytes, by kind of collective")
 
     @model_validator(mode="after")
@@ -77,7 +80,9 @@ class Power(Config):
     def joules(self, kernel: Kernel, seconds: float) -> float:
         """Return the energy at full clock, beyond idle, of one call that takes so long isolated."""
         per_flop = self.joules_per_flop(kernel)
-        return self.other_w * seconds if per_flop is None else per_flop * kernel.flops
+        if per_flop is None:
+            return self.other_w * seconds
+        return per_flop * kernel.flops + float(self.energy.byte) * kernel.bytes
 
     def joules_per_flop(self, kernel: Kernel) -> float | None:
         """Return the energy of a FLOP of one call; None where they have none, and `other_w` is drawn."""

@@ -83,7 +83,7 @@ def combined(pattern: Pattern, routes: Routes, ends: tuple[Ints, Ints], groups: 
 _QUICK_ROUNDS, _QUICK_MESSAGES = 256, 2**24
 """Most different rounds, and most messages of one, that `auto` weighs where they have to be routed."""
 
-_AT_ONCE = 2**18
+_AT_ONCE = 2**16
 """Messages that are routed at a time."""
 
 

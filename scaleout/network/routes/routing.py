@@ -8,9 +8,10 @@ Symbols: V nodes; E edges; M messages; T distinct destinations; H pairs of a mes
 Source: Hopps, Analysis of an Equal-Cost Multi-Path Algorithm, RFC 2992, for ECMP.
 """
 
-import itertools
+import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,17 +29,23 @@ _FAR = np.iinfo(np.int64).max // 4
 _GRAIN = 2.0**36
 """Shares are whole multiples of its inverse, so that sums of them are exact in any order."""
 
-_CELLS = 2**24
-"""Distances that are kept at a time."""
+_CELLS = 2**25
+"""Links and destinations of which it is kept whether the one leads to the other."""
 
-_CACHED = 2**18
-"""Distances that are worked out at a time, which a cache holds."""
+_FEW_HOPS = 32
+"""As many or fewer are found by comparing all distances each time; more by comparing those that have shrunk."""
+
+_AT_ONCE = {True: 2**18, False: 2**21}
+"""Links and destinations that are looked at at a time, where hops are few, as a cache holds, and where they are not."""
 
 _MOST_COMPARED = 2 * 10**10
 """Distances that are compared at the most to find routes: half a minute."""
 
-_MOST_CROSSED = 10**8
-"""Pairs of a message and a link of a dimension that are listed at the most: gigabytes of memory."""
+_MOST_SWEEPS = 30_000
+"""How often distances are compared that have shrunk, at the most: two seconds beside what they are compared."""
+
+_MOST_CROSSED = 2 * 10**7
+"""Pairs of a message and a link of a dimension that are listed at a time at the most: 2 GB of memory."""
 
 
 def check_crossed(dimension: Dimension, number: int) -> None:
@@ -49,6 +56,13 @@ def check_crossed(dimension: Dimension, number: int) -> None:
             f"{_MOST_CROSSED:,} times, too often to list; take fewer ranks or a network of fewer hops (--network "
             f"alpha_beta lists less)"
         )
+
+
+class _Shortest(NamedTuple):
+    """Shortest routes to T destinations."""
+
+    on: Flags  # (E, T) whether an edge is on one
+    hops: npt.NDArray[np.int32]  # (V, T) from a node
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,50 +127,93 @@ class Router:
         return message, edge, share, np.where(latency_s < 0, np.inf, latency_s)
 
     @cached_property
-    def _to_all(self) -> Flags | None:
+    def _to_all(self) -> _Shortest | None:
         """Shortest routes to every rank, if they are not too many to keep."""
         if max(len(self.begins), len(self.edges.tails)) * self.dimension.size > _CELLS:
             return None
         return self._shortest(np.arange(self.dimension.size), self.dimension.size)
 
-    def _shortest(self, wanted: Ints, total: int) -> Flags:
-        """(E, T) whether an edge is on a shortest route to each of some destinations, of so many in all."""
-        many = max(1, _CACHED // max(1, len(self.edges.tails)))
-        begins = [0, *range(1, len(wanted), many), len(wanted)]  # one first: it soon shows how many hops there are
-        parts = [self._shortest_to(wanted[begin:end], total) for begin, end in itertools.pairwise(begins)]
-        return np.concatenate(parts, axis=1)
+    def _shortest(self, wanted: Ints, total: int) -> _Shortest:
+        """Shortest routes to T destinations, of so many in all; refused where they would take long to find.
 
-    def _shortest_to(self, wanted: Ints, total: int) -> Flags:
-        """(E, T) whether an edge is on a shortest route: then the distance left shrinks by its own cost.
-
-        All distances are compared as often as there are hops: where that turns out too often, it is refused.
+        The first one shows how many hops there are.
         """
-        edges, num_nodes = self.edges, len(self.begins) - 1
-        # Hops are the last digits of a cost; a way through all nodes must not be as far as no way.
-        edge_s = edges.latency_s + edges.reluctance_s
-        per_s = min(_PER_S, _FAR / 2 / num_nodes**2 / max(float(edge_s.max(initial=0.0)), 1 / _PER_S))
-        cost = np.round(edge_s * per_s).astype(np.int64)[:, None] * num_nodes + 1
-        distance = np.full((num_nodes, len(wanted)), _FAR, np.int64)
-        distance[wanted, np.arange(len(wanted))] = 0
-        leaving = np.flatnonzero(np.diff(self.begins))
-        left_to_compare = _MOST_COMPARED // (total * max(1, len(edges.tails)))
-        while len(leaving):
-            left_to_compare -= 1
-            if left_to_compare < 0:
+        num_edges = max(1, len(self.edges.tails))
+        sweeps = max(_FEW_HOPS, _MOST_SWEEPS // math.ceil(total / max(1, _AT_ONCE[False] // num_edges)))
+        distance = self._far(wanted[:1])
+        shrunk = wanted[:1]
+        hops = 0
+        while len(shrunk):
+            if hops == sweeps or total * num_edges * min(hops, _FEW_HOPS) > _MOST_COMPARED:
                 raise TooManyMessagesError(
-                    f"routes to {total:,} ranks over the {len(edges.tails):,} links of a {self.dimension.kind} of many "
-                    f"hops would take long to find; take fewer ranks, or a network of fewer hops"
+                    f"routes to {total:,} ranks over the {len(self.edges.tails):,} links of a {self.dimension.kind} of "
+                    f"many hops would take long to find; take fewer ranks, or a network of fewer hops"
                 )
-            through = np.minimum(distance[edges.heads] + cost, _FAR)
-            better = np.minimum(distance[leaving], np.minimum.reduceat(through, self.begins[leaving], axis=0))
-            if np.array_equal(better, distance[leaving]):
-                break
-            distance[leaving] = better
+            hops, shrunk = hops + 1, self._nearer(distance, shrunk)
+        few = hops <= _FEW_HOPS and bool((self.part == self.part[0]).all())  # else others may have more
+        many = max(1, _AT_ONCE[few] // num_edges)
+        found = [self._shortest_to(wanted[begin : begin + many], few=few) for begin in range(0, len(wanted), many)]
+        return _Shortest(*(np.concatenate(arrays, axis=1) for arrays in zip(*found, strict=True)))
+
+    @cached_property
+    def _cost(self) -> Ints:
+        """(E,) what edges cost; hops are the last digits, and a way through all nodes is not as far as no way."""
+        num_nodes = len(self.begins) - 1
+        edge_s = self.edges.latency_s + self.edges.reluctance_s
+        per_s = min(_PER_S, _FAR / 2 / num_nodes**2 / max(float(edge_s.max(initial=0.0)), 1 / _PER_S))
+        return np.round(edge_s * per_s).astype(np.int64) * num_nodes + 1
+
+    def _far(self, wanted: Ints) -> Ints:
+        """(V, T) distances of which none is known, but of destinations to themselves."""
+        distance = np.full((len(self.begins) - 1, len(wanted)), _FAR, np.int64)
+        distance[wanted, np.arange(len(wanted))] = 0
+        return distance
+
+    def _shortest_to(self, wanted: Ints, *, few: bool) -> _Shortest:
+        """Shortest routes to T destinations: an edge is on one if the distance left shrinks by its own cost."""
+        edges, distance = self.edges, self._far(wanted)
+        if few:
+            while self._all_nearer(distance):
+                pass
+        else:
+            shrunk = wanted * len(wanted) + np.arange(len(wanted))
+            while len(shrunk):
+                shrunk = self._nearer(distance, shrunk)
         left = distance[edges.tails]
-        return np.asarray((cost + distance[edges.heads] == left) & (left < _FAR))
+        on = (self._cost[:, None] + distance[edges.heads] == left) & (left < _FAR)
+        return _Shortest(on, np.where(distance < _FAR, distance % len(distance), 0).astype(np.int32))
+
+    def _all_nearer(self, distance: Ints) -> bool:
+        """Shorten (V, T) distances by way of every edge, and return whether one has shrunk."""
+        leaving = np.flatnonzero(np.diff(self.begins))
+        through = np.minimum(distance[self.edges.heads] + self._cost[:, None], _FAR)
+        better = np.minimum(distance[leaving], np.minimum.reduceat(through, self.begins[leaving], axis=0))
+        same = np.array_equal(better, distance[leaving])
+        distance[leaving] = better
+        return not same
+
+    def _nearer(self, distance: Ints, shrunk: Ints) -> Ints:
+        """Shorten (V, T) distances by way of those that have shrunk, by their places; return which have shrunk now."""
+        flat, width = distance.ravel(), distance.shape[1]
+        into, begins = self._into
+        node, column = np.divmod(shrunk, width)
+        counts = begins[node + 1] - begins[node]
+        row = np.repeat(np.arange(len(shrunk)), counts)
+        edge = into[np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts) + begins[node][row]]
+        through = flat[shrunk[row]] + self._cost[edge]
+        reached = self.edges.tails[edge] * width + column[row]
+        nearer = through < flat[reached]
+        np.minimum.at(flat, reached[nearer], through[nearer])
+        return np.unique(reached[nearer])
+
+    @cached_property
+    def _into(self) -> tuple[Ints, Ints]:
+        """The (E,) edges sorted by head, and the first into each node, (V + 1,)."""
+        order = np.argsort(self.edges.heads, kind="stable")
+        return order, np.searchsorted(self.edges.heads[order], np.arange(len(self.begins)))
 
     def _walk(
-        self, shortest: Flags, chosen: Ints, ends: tuple[Ints, Ints, Ints], latency_s: Floats
+        self, shortest: _Shortest, chosen: Ints, ends: tuple[Ints, Ints, Ints], latency_s: Floats
     ) -> tuple[Ints, Ints, Floats]:
         """Send all messages on, one hop at a time; parts of a message that meet at a node go on together."""
         edges, begins = self.edges, self.begins
@@ -166,11 +223,12 @@ class Router:
         found: list[tuple[Ints, Ints, Floats]] = [_NOTHING]
         # All routes of a message to a node have equally many hops, as hops count: its parts arrive together.
         crossed = 0
+        check_crossed(self.dimension, int(shortest.hops[node, column[chosen]].sum(dtype=np.int64)))
         while len(message):
             counts = begins[node + 1] - begins[node]
             row = np.repeat(np.arange(len(message)), counts)
             edge = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts) + begins[node][row]
-            on = shortest[edge, column[message[row]]]
+            on = shortest.on[edge, column[message[row]]]
             row, edge = row[on], edge[on]
             hops = np.bincount(row, minlength=len(message))
             part, gone_s = share[row] / hops[row], passed_s[row] + edges.latency_s[edge]

@@ -70,6 +70,12 @@ RESTATED = (
         changes={"gradient_dtype": "fp32", "fused_accumulation": False},
         where={"dtype": "bf16"},
     ),
+    Restated(
+        "InternLM/InternEvo",
+        "the table is of 8 July 2023 (InternLM/InternLM, c18bec9), of Flash-Attention 1.0.5 (doc/en/install.md); the "
+        "second came on 17 July. Its version in Triton stands for the first",
+        changes={"attention": "triton"},
+    ),
     Restated("arXiv:2104.04473, Table 1", *_SC21),
     Restated("arXiv:2104.04473, Table 2, PTD-P", *_SC21),
     Restated(

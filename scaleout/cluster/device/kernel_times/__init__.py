@@ -184,11 +184,11 @@ def _full_clock_s(device: Device, kernel: Kernel, isolated_s: float) -> float:
     Source: `traces/h200/power.jsonl`, ten GEMMs measured both ways: times at full clock come out 3% above in the mean,
     13% at the worst, where the table's are 14% and 26% above.
     """
-    power = device.power
+    power, kernel = device.power, grouped.single(device, kernel)
     slowdown = power.slowdown(power.joules(kernel, isolated_s), isolated_s) if power and isolated_s > 0 else 1.0
     if slowdown <= 1.0:
         return isolated_s
-    shortest_s, kernel = isolated_s / slowdown, grouped.single(device, kernel)
+    shortest_s = isolated_s / slowdown
     source = _source_at_full_clock(device, kernel)
     if source is None:
         return shortest_s

@@ -4,8 +4,8 @@ Tiles of as many rows and as deep do the same work, whichever group they are of,
 rows are cut into groups, until the matrices of the groups take longer to read than their tiles to compute.
 
 Source: 55 such kernels of an H100 (`traces/h100/kernels.jsonl`) take a tenth longer than single GEMMs of their rows,
-28% at the most; cuBLAS's batched ones of a recorded job on H200 (1,470 us) are 1% faster than a single one at full
-clock (1,480 us).
+28% at the most; cuBLAS's batched ones of a recorded job on H200 (1,470 us) are 3% faster than a single one at full
+clock (1,520 us).
 """
 
 from typing import Any

@@ -23,6 +23,7 @@ from scaleout.cluster.device.kernel_times.estimate import (
     estimate,
     is_tiled_gemm,
     kernel_classes,
+    on_matrix_units,
     padded_head,
     waits_for_arithmetic,
 )
@@ -45,6 +46,8 @@ def times(device: Device, calls: Calls) -> Array:
     """Return the seconds of calls near to measured ones over the device's calibration, shape (N,); NaN for others."""
     seconds = np.full(len(calls.bytes), np.nan)
     table = table_of(device)
+    if calls.key not in table.rows and on_matrix_units(calls):
+        calls = calls._replace(dtype=next(other for other in _TWO_BYTES if other != calls.dtype))
     if calls.key in table.rows:
         series = table.series(calls.key)
         near = _near(series.calls, calls)
@@ -113,7 +116,7 @@ def left_out_s(device: Device, kernel: Kernel) -> float | None:
 def _left_out(device: Device, key: Key) -> Mapping[Shape, float]:
     """Return the estimate of each shape of a series, as its first source has it, without all its measurements."""
     group, series = _group(device, _series_with(*key)), table_of(device).series(key)
-    (members,) = np.nonzero(group.points.labels[:, 0] // NUM_CLASSES == group.keys.index(key))
+    (members,) = np.nonzero(group.key == group.keys.index(key))
     rank = {shape: number for number, shape in enumerate(series.exact)}
     shapes = np.array([rank[shape] for shape in series.calls.shapes()])
     hidden = np.zeros((len(members), len(group.values)), dtype=bool)
@@ -138,6 +141,7 @@ class _Group(NamedTuple):
 
     keys: tuple[Key, ...]
     points: Points
+    key: Labels  # (G,) which of the keys each is of
     values: Array  # (G,) log of time over estimate
 
 
@@ -150,12 +154,23 @@ def _group(device: Device, wanted: tuple[Key, ...]) -> _Group:
         np.vstack([_coordinates(one.calls) for one in series]),
         np.vstack([_labels(index, one.calls, one.sources) for index, one in enumerate(series)]),
     )
-    return _Group(keys, points, np.concatenate([np.log(one.seconds / estimate(one.calls, device)) for one in series]))
+    key = np.repeat(np.arange(len(keys)), [len(one.seconds) for one in series])
+    values = np.concatenate([np.log(one.seconds / estimate(one.calls, device)) for one in series])
+    return _Group(keys, points, key, values)
 
 
 def _labels(index: int, calls: Calls, sources: Labels) -> Labels:
-    """Return what a Gaussian process tells points apart by, shape (N, 2): series with kernel class, and source."""
+    """Return what a Gaussian process tells points apart by, shape (N, 2): series with kernel class, and source.
+
+    Matrix units do both two-byte types alike, so their GEMMs are one series, which each type's sources measured.
+    """
+    if on_matrix_units(calls):
+        index, sources = 0, sources + _SOURCES * index
     return np.column_stack([NUM_CLASSES * index + kernel_classes(calls), sources])
+
+
+_SOURCES = 1000
+"""More than the sources of any series."""
 
 
 _TWO_BYTES = ("bf16", "fp16")
