@@ -1,7 +1,6 @@
 """Compiled functions are kept once a machine, whatever the state of the folder that keeps them."""
 
 import logging
-import multiprocessing
 import subprocess
 import sys
 
@@ -167,11 +166,6 @@ def test_while_another_process_compiles_this_one_does_not(fresh, caplog):
         assert not ready(function, worth_it=True)
     assert not caplog.records
     assert ready(function)
-
-
-def test_a_process_of_a_pool_does_not_compile(fresh, monkeypatch):
-    monkeypatch.setattr(compiling, "parent_process", multiprocessing.current_process)
-    assert not ready(fresh(), worth_it=True)
 
 
 def test_who_does_not_compile_finds_only_what_others_have(fresh, caplog):

@@ -11,7 +11,6 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -99,8 +98,8 @@ def is_ready(
 ) -> bool:
     """Whether a function can be called, compiled here if need be (`compiles`), and the user told why that takes longer.
 
-    Processes of a pool do not compile, nor does one while another does; without a folder to keep the code it has to be
-    `worth_it` for this process alone.
+    No process does while another one does, which may be of the same pool; without a folder to keep the code it has to
+    be `worth_it` for this process alone.
     """
     dispatcher: Any = function
     signature = tuple(map(dispatcher.typeof_pyval, arguments))
@@ -108,7 +107,7 @@ def is_ready(
     machine = dispatcher.targetctx.codegen().magic_tuple()
     if signature in dispatcher.overloads or (kept is not None and kept.has(signature, machine)):
         return True
-    if not compiles or parent_process() is not None or (kept is None and not worth_it):
+    if not compiles or (kept is None and not worth_it):
         return False
     with _alone(None if kept is None else Path(kept.cache_path)) as alone:
         if alone:
