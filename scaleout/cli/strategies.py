@@ -108,7 +108,7 @@ def _print(title: str, model: str, rows: "Sequence[dict[str, Any]]", *, verbose:
         fits = "the fastest that fits" if best["fits"] else "the fastest; none fits"
         answer = {
             "strategy": f"{best['strategy']}, {fits}",
-            "step": f"{format_seconds(best['makespan_s'])}, {format_times(best['speedup'])} as fast as the first",
+            "step": f"{format_seconds(best['makespan_s'])}, {format_times(best['speedup'])} as fast as {ran[0]['strategy']}",
             "exposed": format_seconds(best["exposed_communication_s"]),
             "memory": format_bytes(best["memory_bytes"]),
             "model": model,
