@@ -30,6 +30,13 @@ def _level_of_captions(app, pagename, templatename, context, doctree):
     context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
 
 
+def _scrolled_by_keys(app, pagename, templatename, context, doctree):
+    """Let keys reach what is wider than the page, which else a mouse alone can scroll: code and tables."""
+    body = context.get("body", "").replace("<pre>", '<pre tabindex="0">')
+    context["body"] = body.replace('<div class="table-wrapper', '<div tabindex="0" class="table-wrapper')
+
+
 def setup(app):
     """Register with Sphinx, after the theme."""
     app.connect("html-page-context", _level_of_captions, priority=900)
+    app.connect("html-page-context", _scrolled_by_keys, priority=900)

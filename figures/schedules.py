@@ -13,6 +13,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.patches import Patch
 
 from scaleout import run
 from scaleout.config.writing import write_text
@@ -37,19 +38,12 @@ TITLES = {
 }
 
 NETWORKS = {
-    "torus": "dgx-h200-16-torus",
-    "ring": "dgx-h200-16-ring",
+    "torus of 4 x 4 nodes": "dgx-h200-16-torus",
+    "ring of 16 nodes": "dgx-h200-16-ring",
     "switch": "dgx-h200-16",
-    "fat tree": "dgx-h200-16-fat-tree",
+    "fat tree, 2:1": "dgx-h200-16-fat-tree",
 }
-SCHEDULES = {
-    "baseline": "baseline",
-    "overlap": "overlap",
-    "centauri": "partitioned",
-    "fused": "fused",
-    "centauri+fused": "partitioned + fused",
-}
-"""Schedules, and what the figure calls them."""
+SCHEDULES = ("baseline", "overlap", "centauri", "fused", "centauri+fused")
 
 
 def draw(axes: Axes, found: list[Comparison]) -> None:
@@ -61,7 +55,7 @@ def draw(axes: Axes, found: list[Comparison]) -> None:
         computes = [1e3 * outcome.breakdown.compute_s for outcome in outcomes]
         steps = [1e3 * outcome.makespan_s for outcome in outcomes]
         axes.bar(at, steps, width * 0.9, color=colour, alpha=0.4)
-        axes.bar(at, computes, width * 0.9, color=colour, label=SCHEDULES[outcomes[0].schedule])
+        axes.bar(at, computes, width * 0.9, color=colour, label=outcomes[0].schedule)
         for place, step, first in zip(at, steps, found, strict=True):
             gain = 1e3 * first.outcomes[0].makespan_s / step
             axes.annotate(f"{gain:.2f}", (place, step), ha="center", va="bottom", fontsize=6)
@@ -72,14 +66,14 @@ def draw(axes: Axes, found: list[Comparison]) -> None:
 
 def table(found: list[Comparison]) -> str:
     """Return the steps in milliseconds as a table in Markdown."""
-    lines = [f"| job | network | {' | '.join(SCHEDULES.values())} |", "|---|---|" + "---:|" * len(SCHEDULES)]
+    lines = [f"| job | network | {' | '.join(SCHEDULES)} |", "|---|---|" + "---:|" * len(SCHEDULES)]
     for comparison in found:
         steps = (f"{outcome.makespan_s * 1e3:.4g}" for outcome in comparison.outcomes)
         lines.append(f"| {comparison.workload} | {comparison.topology} | {' | '.join(steps)} |")
     title = "# Steps of three jobs on 128 H200 under five schedules, in ms"
     about = (
-        "By `python figures/schedules.py`, which says what each job is. Partitioned is the schedule `centauri`,\n"
-        "which overlaps too; `baseline` and `fused` overlap nothing else. Mixtral and Llama shard their optimizer\n"
+        "By `python figures/schedules.py`, which says what each job is. `centauri` partitions communication, and\n"
+        "overlaps too; `baseline` and `fused` overlap nothing else. Mixtral and Llama shard their optimizer\n"
         "(ZeRO-1) under all schedules, as Centauri would, so that the schedules differ and not the plans."
     )
     return "\n".join([title, "", about, "", *lines, ""])
@@ -103,11 +97,14 @@ def main() -> None:
         figure, panels = plt.subplots(len(JOBS), 1, figsize=(9, 8), layout="constrained")
         for panel, mine in zip(panels, found.values(), strict=True):
             draw(panel, mine)
-        panels[0].legend(frameon=False, fontsize=8, ncols=len(SCHEDULES), loc="lower left", bbox_to_anchor=(0, 1.1))
+        parts = [Patch(color="#555555", label="compute"), Patch(color="#555555", alpha=0.4, label="exposed or idle")]
+        handles = [*panels[0].get_legend_handles_labels()[0], *parts]
+        place = {"loc": "lower left", "bbox_to_anchor": (-0.07, 1.1)}
+        panels[0].legend(handles=handles, frameon=False, fontsize=8, ncols=len(handles), **place)
         figure.supxlabel(
-            "network between 16 nodes of eight H200, 400 Gb/s a GPU; solid: compute, as slowed by what runs beside it; "
-            "pale: exposed communication and idle\n"
-            "numbers: speed-up over baseline, which overlaps nothing; fused overlaps nothing but what it fuses",
+            "network between 16 nodes of eight H200, 400 Gb/s a GPU; NVLink within a node\n"
+            "numbers: speed-up over baseline, which overlaps nothing; fused overlaps nothing but what it fuses; "
+            "compute is as slowed by what runs beside it",
             fontsize=8,
         )  # fmt: skip
         save(figure, output / "schedules.png")

@@ -182,16 +182,24 @@ def ends_of_ranks(result: Result) -> list[RankEnds]:
 
 @dataclass(frozen=True)
 class Row:
-    """Mean time of a rank's nodes of one name, and how many there are."""
+    """Mean time of a rank's nodes of one name and kind, and how many there are.
+
+    `kind` is ``compute``, ``communication`` or, for time of the host between its calls, ``host``.
+    """
 
     name: str
-    communication: bool
+    kind: str
     count: float
     busy_s: float
 
+    @property
+    def communication(self) -> bool:
+        """Whether they communicate."""
+        return self.kind == "communication"
+
 
 def by_phase(result: Result) -> list[Row]:
-    """Busy time of kernels and of communication in each phase, in program order."""
+    """Busy time of kernels, of communication and of the host in each phase, in program order."""
     return _rows(result, lambda line: line.graph.phase, lambda graph, node: graph.phases[graph.phase[node]])
 
 
@@ -231,12 +239,18 @@ def busy_times(result: Result) -> list[Busy]:
         graph = line.graph
         phase, operation = graph.phases[graph.phase[node]], graph.operation(node)
         if not line.is_communication[node]:
-            return phase, operation, "host" if graph.role[node] & NodeRole.HOST else "compute", 0, 0
+            return phase, operation, _kind(line, node), 0, 0
         group = int(graph.group[node])
         size = 0 if group == NONE else len(result.program.groups[group].of(line.ranks[0]))
         return phase, operation, "communication", int(graph.bytes[node]), size
 
     return [Busy(*key, count, busy_s) for key, count, busy_s in _added(result, numbers, label)]
+
+
+def _kind(line: Timeline, node: int) -> str:
+    if line.is_communication[node]:
+        return "communication"
+    return "host" if line.graph.role[node] & NodeRole.HOST else "compute"
 
 
 def _operations(graph: ExecutionGraph) -> Ints:
@@ -254,8 +268,8 @@ def _rows(
     """Add up kernels and communication of one name, which nodes of one number have."""
     found = _added(
         result,
-        lambda line: 2 * numbers_of(line) + line.is_communication,
-        lambda line, node: (name_of(line.graph, node), bool(line.is_communication[node])),
+        lambda line: 4 * numbers_of(line) + 2 * line.graph.has_role(NodeRole.HOST) + line.is_communication,
+        lambda line, node: (name_of(line.graph, node), _kind(line, node)),
     )
     return [Row(*key, count, busy_s) for key, count, busy_s in found]
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,7 +28,7 @@ from scaleout.study.realism import IDEAL, as_stated
 from scaleout.study.search.best import Best, Choice, EvaluatedPlan
 from scaleout.study.search.checkpoint import Memory, PlanLog
 from scaleout.study.search.evaluate import unlike_blocks
-from scaleout.study.search.execution import execution_of
+from scaleout.study.search.execution import SoFar, execution_of
 from scaleout.study.search.explanation import Explanation, explanation, fastest_step, why_none
 from scaleout.study.search.request import SearchRequest, request_of
 from scaleout.study.search.search import Answer as Found
@@ -70,12 +70,20 @@ class Export(NamedTuple):
         }  # fmt: skip
 
 
+class SearchInterrupted(KeyboardInterrupt):
+    """An interrupt of a search that had found plans; its `answer` has them, and says what was not tried."""
+
+    def __init__(self, answer: "SearchAnswer") -> None:
+        super().__init__()
+        self.answer = answer
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class SearchAnswer(Answer):
     """The fastest plans that fit the memory; a row of the table is a plan, with the command that runs it.
 
-    `plans` has all that is known, `explanation` what the fastest overlaps where schedules were asked for, and
-    `interval` its error bars; `export` writes the configuration of a framework.
+    `plans` has all that is known, `explanation` what the fastest overlaps where schedules were asked for, `interval`
+    its error bars, `not_tried` what an interrupt left; `export` writes the configuration of a framework.
     """
 
     request: SearchRequest
@@ -84,6 +92,7 @@ class SearchAnswer(Answer):
     interval: Interval | None
     asked: Mapping[str, Any]
     changes: Mapping[str, Any]
+    not_tried: str = ""
     command: str = "search"
     rows: str = "fastest"
 
@@ -157,6 +166,8 @@ class SearchAnswer(Answer):
             "fastest": [self._row(found) for found in plans.fastest],
             "front": [self._row(found) for found in plans.front],
         }
+        if self.not_tried:
+            summary["not_tried"] = self.not_tried
         if self.interval is not None:
             summary["fastest"][0] |= self.interval.summary(plans.fastest[0].estimate.step_s)
         if self.explanation is not None and plans.simulated is not None:
@@ -269,6 +280,8 @@ def search(
     ------
     ScaleoutError
         If anything in the input is wrong, no plan fits, or a worker is killed.
+    SearchInterrupted
+        On an interrupt once plans are found.
 
     Examples
     --------
@@ -307,14 +320,22 @@ def search(
     kept: AbstractContextManager[Memory] = nullcontext(Memory())
     if directory is not None:
         kept = PlanLog(Path(directory), request)
-    with kept as known, execution_of(workers, known, tell) as execution:
-        plans = found_by(request, execution)
-        if not plans.fastest:
-            raise ConfigError(why_none(request, plans))
-        step = fastest_step(request, plans, execution)
-        why = explanation(request, plans, step.overlap, execution) if request.schedules else None
     chosen = {name: getattr(request.options, name) for name in IDEAL}
     named = {"workload": workload, "topology": name_of(network, request.topology), "device": named_device}
     asked = inputs_of(named, settings=changes, changes=given, schedules=("baseline", *request.schedules))
     asked |= {**chosen, "global_batch": request.batch, "memory_bytes": request.memory_bytes, "top": request.top}
-    return SearchAnswer(request, plans, why, step.interval, asked, changes_as_inputs(given))
+    so_far, answer = SoFar(), partial(SearchAnswer, request, asked=asked, changes=changes_as_inputs(given))
+    try:
+        with kept as known, execution_of(workers, known, tell, so_far) as execution:
+            plans = found_by(request, execution)
+            if not plans.fastest:
+                raise ConfigError(why_none(request, plans))
+            step = fastest_step(request, plans, execution)
+            why = explanation(request, plans, step.overlap, execution) if request.schedules else None
+    except KeyboardInterrupt:
+        best = so_far.best
+        if best is None or not best.fastest:
+            raise
+        found = Found(tuple(best.fastest), tuple(best.near), (), so_far.counts, None)
+        raise SearchInterrupted(answer(found, None, None, not_tried=so_far.left)) from None
+    return answer(plans, why, step.interval)

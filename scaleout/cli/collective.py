@@ -55,6 +55,7 @@ SIZES_HELP = "Sizes such as 64MiB or 1MiB,64MiB; FIRST:LAST doubles from the fir
     is_flag=True,
     help="Print which back end of the topology (--policy) is the fastest, by size and ranks.",
 )
+@click.option("-v", "--verbose", is_flag=True, help="Also print why other algorithms are not among the rows.")
 @output_options("Write tables and a heat map of all links here.")
 @network_options(ranks=False)
 def collective(
@@ -70,6 +71,7 @@ def collective(
     decide: bool,
     policy: str | None,
     comparing: bool,
+    verbose: bool,
     output: Output,
     changes: "NetworkChanges",
 ) -> None:
@@ -118,7 +120,7 @@ def collective(
         _decide(answer, output)
         return
     summary = answer.to_dict()
-    output.give(summary, partial(_print, answer, unchanged), partial(_write, answer, summary))
+    output.give(summary, partial(_print, answer, unchanged, verbose=verbose), partial(_write, answer, summary))
 
 
 def _check(network: str, algorithms: tuple[str, ...], *, decide: bool, output: Path | None, count: int) -> None:
@@ -231,7 +233,7 @@ def _bound(taken: dict[str, Any], unchanged: "CollectiveAnswer | None") -> dict[
     return facts
 
 
-def _print(answer: "CollectiveAnswer", unchanged: "CollectiveAnswer | None") -> None:
+def _print(answer: "CollectiveAnswer", unchanged: "CollectiveAnswer | None", *, verbose: bool) -> None:
     """Print all algorithms of one size, or of each of several what auto takes; what `unchanged` takes in the box."""
     from scaleout.cli.console import console, print_answer, print_links, print_table
     from scaleout.config.units import format_bytes, format_bytes_per_s, format_seconds
@@ -271,8 +273,13 @@ def _print(answer: "CollectiveAnswer", unchanged: "CollectiveAnswer | None") -> 
     )
     if not several and "busiest_links" in chosen[0]:
         print_links(f"busiest links of {chosen[0]['algorithm']}", chosen[0]["busiest_links"])
-    for why, names in answer.refused.items() if not several else ():
-        console().print(f"not here: {', '.join(names)}: {why}")
+    if not several and (refused := answer.refused):
+        listed = [f"{', '.join(names)}: {why}" for why, names in refused.items()]
+        others = [f"{', '.join(name for names in refused.values() for name in names)} (-v says why)"]
+        for words in listed if verbose else others:
+            console().print(f"not here: {words}")
+    for note in answer.model.notes:
+        console().print(f"note: {note}")
     if left_out:
         say(f"left out, as they have too many messages to route: {', '.join(left_out)}")
 

@@ -6,15 +6,26 @@ from scaleout.cli.options import NamedJob
 from scaleout.errors import ConfigError
 
 
-def on_gpus(job: NamedJob, gpus: int) -> NamedJob:
-    """Return a job with as many replicas and nodes as make so many ranks.
+def on_gpus(job: NamedJob, gpus: int, *, replicas: bool = True) -> NamedJob:
+    """Return a job with as many nodes as make so many ranks, and as many `replicas` where no search chooses these.
 
     Raises
     ------
     ConfigError
         If the job is of no model of layers, replicas or nodes do not divide the GPUs, or either is given as well.
     """
-    from scaleout.cluster.topology.topology import load_topology
+    from scaleout.workloads.config import load_workload
+
+    if not replicas:
+        if job.changes.nodes is not None:
+            raise ConfigError(f"--gpus {gpus} and --nodes both say how many ranks there are; give one of them")
+        assert job.workload is not None
+        topology = job.topology or load_workload(job.workload).topology
+        return job._replace(changes=replace(job.changes, nodes=_nodes(topology, gpus)))
+    return _with_replicas(job, gpus)
+
+
+def _with_replicas(job: NamedJob, gpus: int) -> NamedJob:
     from scaleout.config.units import counted
     from scaleout.workloads.config import LayeredModel, load_workload
 
@@ -30,15 +41,27 @@ def on_gpus(job: NamedJob, gpus: int) -> NamedJob:
             f"--gpus {gpus}: a replica of this job takes {counted(model_ranks, 'rank')}; give a multiple, or other "
             f"degrees (--set tensor_parallel=1 --set pipeline_parallel=1)"
         )
-    topology = load_topology(job.topology or workload.topology)
+    settings = {**job.settings, "data_parallel": gpus // model_ranks}
+    nodes = _nodes(job.topology or workload.topology, gpus)
+    return job._replace(settings=settings, changes=replace(job.changes, nodes=nodes))
+
+
+def _nodes(name: str, gpus: int) -> int | None:
+    """Return how many nodes of a topology are so many ranks; none if it has these."""
+    from scaleout.cluster.topology.topology import load_topology
+    from scaleout.config.units import counted
+
+    topology = load_topology(name)
     inside = topology.num_ranks // topology.shape[-1]
-    if topology.num_ranks != gpus and len(topology.dimensions) < 2:
+    if topology.num_ranks == gpus:
+        return None
+    if len(topology.dimensions) < 2:
+        ranks = topology.num_ranks
+        other = f"a multiple of {ranks} and a topology of several nodes" if gpus % ranks else "one of several nodes"
         raise ConfigError(
-            f"--gpus {gpus}: topology {topology.name!r} has {counted(topology.num_ranks, 'rank')} and no nodes that "
-            f"there could be more of; give one that has, such as --topology dgx-h200-2 (`scaleout list topologies`)"
+            f"--gpus {gpus}: topology {topology.name!r} has {counted(ranks, 'rank')} and no nodes that there could be "
+            f"more of; give {other}, such as --topology dgx-h200-2 (`scaleout list topologies`)"
         )
     if gpus % inside:
         raise ConfigError(f"--gpus {gpus}: a node of topology {topology.name!r} has {inside}; give a multiple")
-    nodes = None if topology.num_ranks == gpus else gpus // inside
-    settings = {**job.settings, "data_parallel": gpus // model_ranks}
-    return job._replace(settings=settings, changes=replace(job.changes, nodes=nodes))
+    return gpus // inside

@@ -422,26 +422,26 @@ def network_options(*, ranks: bool = True) -> Callable[[Command], Command]:
     )
 
 
-def job_options(*, required: bool = True, sized: bool = True) -> Callable[[Command], Command]:
+def job_options(*, required: bool = True, replicas: bool = True) -> Callable[[Command], Command]:
     """Add WORKLOAD, ``--topology``, ``--device``, ``--set`` and changes of the network; hand the verb a `NamedJob`.
 
-    And, if it is `sized`, ``--gpus``, which stands for replicas and nodes.
+    And ``--gpus``, which stands for nodes and `replicas`, unless the verb chooses these.
     """
 
     def collect(given: dict[str, Any]) -> NamedJob:
-        settings, gpus = parse_settings(given.pop("settings")), given.pop("gpus", None)
+        settings, gpus = parse_settings(given.pop("settings")), given.pop("gpus")
         named = {name: given.pop(name) for name in ("workload", "topology", "device", "changes")}
         job = NamedJob(**named, settings=settings)
         if gpus is None:
             return job
         from scaleout.cli.gpus import on_gpus
 
-        return on_gpus(job, gpus)
+        return on_gpus(job, gpus, replicas=replicas)
 
     def add(command: Command) -> Command:
-        if sized:
-            words = "Run on so many: as many replicas (data_parallel) and nodes of the topology as that makes."
-            command = click.option("--gpus", type=Whole(), metavar="N", help=words)(command)
+        of = "replicas (data_parallel) and nodes" if replicas else "nodes"
+        words = f"Run on so many: as many {of} of the topology as that makes."
+        command = click.option("--gpus", type=Whole(), metavar="N", help=words)(command)
         named = machine_options()(set_option()(network_options()(command)))
         known = completion.names_of("workload")
         return click.argument("workload", required=required, shell_complete=known)(named)

@@ -49,7 +49,9 @@ def progress(*, kept: str, quiet: bool = False) -> "Iterator[Tell]":
     shows.start()
     try:
         yield tell
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        if type(interrupt) is not KeyboardInterrupt:  # it has more to say than what is kept
+            raise
         raise KeyboardInterrupt(kept) from None
     finally:
         shows.cancel()

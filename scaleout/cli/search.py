@@ -27,7 +27,7 @@ _COUNTED = {
 
 
 @click.command()
-@job_options(sized=False)
+@job_options(replicas=False)
 @click.option(
     "--ranks",
     "num_ranks",
@@ -92,7 +92,13 @@ def search(
     search llama-3-70b --global-batch 32 --schedule overlap --schedule centauri; scaleout search llama-3-8b
     --export torchtitan.
     """
-    answer = _search(job, options, workers, output, **wanted)
+    from scaleout.api.searches import SearchInterrupted
+
+    try:
+        answer = _search(job, options, workers, output, **wanted)
+    except SearchInterrupted as interrupted:
+        _give_so_far(interrupted.answer, output)
+        raise KeyboardInterrupt(_kept(output)) from None
     exports, refused = list["Export"](), list[ConfigError]()
     for name in dict.fromkeys(formats):
         try:
@@ -168,6 +174,23 @@ def _memory(text: str) -> float:
     return size_bytes
 
 
+def _kept(output: Output) -> str:
+    if output.folder is None:
+        return "nothing is kept; with --output plans are, and the same command goes on"
+    return f"evaluated plans are kept in {output.folder}; the same command goes on"
+
+
+def _give_so_far(answer: "SearchAnswer", output: Output) -> None:
+    """Print the plans that an interrupted search has found."""
+    from scaleout.cli.printing import say_json
+
+    if output.as_json:
+        say_json(answer.to_dict())
+        return
+    _print_answer(answer, None, ())
+    _print_best(answer)
+
+
 def _search(
     job: NamedJob,
     options: Stated,
@@ -182,10 +205,7 @@ def _search(
     from scaleout.cli.progress import progress
     from scaleout.config.units import format_seconds
 
-    kept = "nothing is kept; with --output plans are, and the same command goes on"
-    if output.folder is not None:
-        kept = f"evaluated plans are kept in {output.folder}; the same command goes on"
-    with progress(kept=kept, quiet=output.as_json) as show:
+    with progress(kept=_kept(output), quiet=output.as_json) as show:
 
         def tell(done: int, total: int, evaluated: int, best: Any) -> None:
             fastest = f", fastest {format_seconds(best.fastest[0].estimate.step_s)}" if best.fastest else ""
@@ -239,6 +259,7 @@ def _print_answer(answer: "SearchAnswer", folder: Path | None, exports: "Sequenc
     print_answer(
         f"{request.base.name} on {request.topology.name}, ranks {request.num_ranks}, device {request.device.name}",
         {
+            **({"not tried": f"{answer.not_tried}; below is the best until then"} if answer.not_tried else {}),
             "plan": f"{best.plan}, under {best.schedule}"
             + ("" if request.schedules else ", which overlaps nothing; --schedule overlap may favour another"),
             "batch": _batch(request),
@@ -265,7 +286,16 @@ def _print_answer(answer: "SearchAnswer", folder: Path | None, exports: "Sequenc
 def _print(answer: "SearchAnswer") -> None:
     from scaleout.cli.console import print_table
 
-    request, plans, found = answer.request, answer.plans, answer.explanation
+    plans, found = answer.plans, answer.explanation
+    _print_best(answer)
+    counts = vars(plans.counts)
+    print_table("plans", [_COUNTED.get(key, key) for key in counts], [[f"{n:,}" for n in counts.values()]], left=0)
+    if found is not None:
+        _print_explanation(plans, found)
+
+
+def _print_best(answer: "SearchAnswer") -> None:
+    request, plans = answer.request, answer.plans
     several = bool(request.schedules)
     _print_plans("the fastest plans", request, plans.fastest, several=several)
     _print_plans(
@@ -274,10 +304,6 @@ def _print(answer: "SearchAnswer") -> None:
         plans.front,
         several=several,
     )
-    counts = vars(plans.counts)
-    print_table("plans", [_COUNTED.get(key, key) for key in counts], [[f"{n:,}" for n in counts.values()]], left=0)
-    if found is not None:
-        _print_explanation(plans, found)
 
 
 def _print_explanation(answer: "Answer", found: "Explanation") -> None:

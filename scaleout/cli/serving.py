@@ -8,10 +8,13 @@ loopback address reaches it (DNS rebinding). Nothing is kept in the browser: no 
 import hmac
 import re
 import secrets
+import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain, islice
+from threading import BoundedSemaphore
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -19,6 +22,10 @@ from scaleout.config.documents import decode_json, to_json
 
 ADDRESS = "127.0.0.1"
 _MOST_BODY_BYTES = 1 << 20
+_MOST_CONNECTIONS = 32
+"""At a time, each with a thread; a browser opens six. Where there are more, the oldest that has not asked yet ends."""
+_ROOM_S = 1.0
+"""How long a connection waits for the thread of one that has ended."""
 _LENGTH = re.compile("[0-9]{1,9}")
 _POLICY = (
     "default-src 'none'; script-src 'nonce-{nonce}' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:; "
@@ -39,16 +46,47 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 128
 
     def __init__(self, port: int, page: Callable[[str], str], asks: Mapping[str, Ask]) -> None:
         self.page, self.asks = page, asks
         self.token = secrets.token_urlsafe(24)
+        self.waiting: dict[Any, None] = {}  # sockets of which no whole request of the page has come, the oldest first
+        self._room = BoundedSemaphore(_MOST_CONNECTIONS)
         super().__init__((ADDRESS, port), _Handler)
 
     @property
     def url(self) -> str:
         """Where the page is."""
         return f"http://{ADDRESS}:{self.server_port}/?token={self.token}"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begin a thread for a connection; where there are too many, one that waits for a request ends, or this one."""
+        if not self._room.acquire(blocking=False):
+            for oldest in [*self.waiting][:1]:
+                self.waiting.pop(oldest, None)
+                with suppress(OSError):  # it has ended by itself
+                    oldest.shutdown(socket.SHUT_RDWR)
+            if not self._room.acquire(timeout=_ROOM_S):
+                self.shutdown_request(request)
+                return
+        self.waiting[request] = None
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # the system has no thread for it
+            self._end(request)
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a connection, then make room for the next."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._end(request)
+
+    def _end(self, request: Any) -> None:
+        self.waiting.pop(request, None)
+        self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Pass over a browser that has gone away; all else is a fault, and is printed."""
@@ -66,6 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         if not self._may(parse_qs(query).get("token", [""])[0]):
             return
+        self.server.waiting.pop(self.connection, None)
         if path != "/":
             self._give(404, "text/plain", b"no such page\n")
             return
@@ -86,6 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
             body = decode_json(self.rfile.read(int(length)).decode())
         except ValueError:  # no JSON, or beyond a limit
             body = None
+        self.server.waiting.pop(self.connection, None)
         try:
             lines = iter(ask(body if isinstance(body, dict) else {}))
             first = [*islice(lines, 1)]  # none of a question that is given up

@@ -105,10 +105,11 @@ def _print(title: str, model: str, rows: "Sequence[dict[str, Any]]", *, verbose:
     ran = [row for row in rows if "makespan_s" in row]
     if ran:
         best = min(ran, key=lambda row: (not row["fits"], row["makespan_s"]))
+        faster = f"{format_times(best['speedup'])} as fast as {ran[0]['strategy']}"
         fits = "the fastest that fits" if best["fits"] else "the fastest; none fits"
         answer = {
             "strategy": f"{best['strategy']}, {fits}",
-            "step": f"{format_seconds(best['makespan_s'])}, {format_times(best['speedup'])} as fast as the first",
+            "step": f"{format_seconds(best['makespan_s'])}, {faster}",
             "exposed": format_seconds(best["exposed_communication_s"]),
             "memory": format_bytes(best["memory_bytes"]),
             "model": model,

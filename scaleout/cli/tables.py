@@ -41,23 +41,25 @@ _MENTIONED = 1e-3
 def print_comparison(comparison: "Comparison", *, verbose: bool = False, unchanged: "Comparison | None" = None) -> None:
     """Print a comparison: the answer, the schedules, and where the time and the memory go.
 
-    `verbose` adds each schedule's critical path, what it decided, and when its ranks are done. `unchanged` is the
-    fastest schedule without the changes of the network.
+    Of a recording all times, counts and energies are of one step, the mean of those recorded. `verbose` adds each
+    schedule's critical path, what it decided, and when its ranks are done. `unchanged` is the fastest schedule without
+    the changes of the network.
     """
+    steps = comparison.steps or 1
     print_answer(*_answer(comparison, unchanged))
-    rows = [_schedule_row(outcome) for outcome in comparison.outcomes]
+    rows = [_schedule_row(outcome, steps) for outcome in comparison.outcomes]
     columns = ("schedule", "makespan", "speed-up", "saved", "compute", "communication", "exposed", "idle")
     print_table("schedules", columns, rows)
     _print_efficiency(comparison)
     _print_rows("busy time by phase", comparison, analysis.by_phase, limit=None)
     _print_rows("busy time by operation", comparison, analysis.by_operation, limit=_OPERATION_ROWS)
-    _print_bounds(min(comparison.outcomes, key=lambda outcome: outcome.makespan_s))
+    _print_bounds(min(comparison.outcomes, key=lambda outcome: outcome.makespan_s), steps)
     for outcome in comparison.outcomes:
         if outcome.result.busiest_links:
-            links = [asdict(use) for use in outcome.result.busiest_links]
+            links = [{**asdict(use), "size_bytes": use.size_bytes / steps} for use in outcome.result.busiest_links]
             print_links(f"busiest links of {outcome.schedule}", links)
         if verbose:
-            _print_details(outcome)
+            _print_details(outcome, steps)
     fits = {id(outcome.fit): outcome.fit for outcome in comparison.outcomes if outcome.fit is not None}
     for key, found in fits.items():
         under = [outcome.schedule for outcome in comparison.outcomes if id(outcome.fit) == key]
@@ -133,7 +135,7 @@ def _bound(outcome: "Outcome", steps: int) -> str:
     return f"{words}; exposed longest ({exposed}): {most.operation}{over}, bound by {most.bound_by}"
 
 
-def _print_bounds(outcome: "Outcome") -> None:
+def _print_bounds(outcome: "Outcome", steps: int) -> None:
     """Print what bounds the collectives and messages of a schedule that are exposed longest."""
     alike = merged(
         outcome.bounds,
@@ -147,8 +149,8 @@ def _print_bounds(outcome: "Outcome") -> None:
             row.bound_by,
             format_bytes(row.bytes),
             str(row.group_size),
-            f"{row.count:.3g}",
-            *map(format_seconds, (row.busy_s, row.exposed_communication_s)),
+            f"{row.count / steps:.3g}",
+            *(format_seconds(seconds / steps) for seconds in (row.busy_s, row.exposed_communication_s)),
             ", ".join(f"{name} {format_share(share)}" for name, share in row.busy_shares.items()),
         ]
         for row in sorted(alike, key=lambda row: (-row.exposed_communication_s, -row.busy_s))[:_BOUND_ROWS]
@@ -204,9 +206,9 @@ def _room(found: "Fit | None") -> str:
     return f"does not fit: {words}, {format_bytes(total - capacity)} too much{remedy}"
 
 
-def _print_details(outcome: "Outcome") -> None:
+def _print_details(outcome: "Outcome", steps: int) -> None:
     """Print what few ask for: the critical path, when ranks are done, and what a schedule decided."""
-    _print_critical_path(outcome)
+    _print_critical_path(outcome, steps)
     _print_causes(outcome)
     if outcome.result.has_puts:
         _print_ranks(outcome)
@@ -227,46 +229,54 @@ def _print_recorded(comparison: "Comparison") -> None:
         console().print(f"simulated{name}: {step} a step, {format_times(times)} what was recorded")
 
 
-def _schedule_row(outcome: "Outcome") -> list[str]:
+def _schedule_row(outcome: "Outcome", steps: int) -> list[str]:
     parts = outcome.breakdown
+    times_s = (parts.compute_s, parts.communication_s, parts.exposed_communication_s, parts.idle_s)
     return [
         outcome.schedule,
-        format_seconds(outcome.makespan_s),
+        format_seconds(outcome.makespan_s / steps),
         format_times(outcome.speedup),
         format_share(1 - 1 / outcome.speedup),
-        *map(format_seconds, (parts.compute_s, parts.communication_s, parts.exposed_communication_s, parts.idle_s)),
+        *(format_seconds(seconds / steps) for seconds in times_s),
     ]
 
 
 def _print_rows(
     title: str, comparison: "Comparison", rows_of: "Callable[[Result], list[analysis.Row]]", *, limit: int | None
 ) -> None:
-    columns: dict[tuple[str, bool], dict[str, analysis.Row]] = {}
+    columns: dict[tuple[str, str], dict[str, analysis.Row]] = {}
     for outcome in comparison.outcomes:
         for row in rows_of(outcome.result):
-            columns.setdefault((row.name, row.communication), {})[outcome.schedule] = row
-    names = [outcome.schedule for outcome in comparison.outcomes]
+            columns.setdefault((row.name, row.kind), {})[outcome.schedule] = row
+    names, steps = [outcome.schedule for outcome in comparison.outcomes], comparison.steps or 1
     rows = [
         [
             phase_name(name),
-            "communication" if communicates else "compute",
-            *(format_seconds(of[schedule].busy_s) if schedule in of else "-" for schedule in names),
+            kind,
+            *(format_seconds(of[schedule].busy_s / steps) if schedule in of else "-" for schedule in names),
         ]
-        for (name, communicates), of in columns.items()
+        for (name, kind), of in columns.items()
         if any(row.busy_s for row in of.values())
     ]
     print_table(title, (title.removeprefix("busy time by "), "", *names), rows[:limit], left=2)
 
 
-def _print_critical_path(outcome: "Outcome") -> None:
+def _print_critical_path(outcome: "Outcome", steps: int) -> None:
     """Print how much of the makespan each operation of the critical path decides, the largest first."""
     found = analysis.decisive(outcome.result)
     rows = [
-        [row.phase, row.operation, str(row.count), format_seconds(row.critical_s), format_share(row.share)]
+        [
+            row.phase,
+            row.operation,
+            f"{row.count / steps:.12g}",
+            format_seconds(row.critical_s / steps),
+            format_share(row.share),
+        ]
         for row in found[:_PATH_ROWS]
     ]
     if rest := found[_PATH_ROWS:]:
-        times = format_seconds(fsum(row.critical_s for row in rest)), format_share(fsum(row.share for row in rest))
+        total_s = fsum(row.critical_s for row in rest) / steps
+        times = format_seconds(total_s), format_share(fsum(row.share for row in rest))
         rows.append(["others", "", "", *times])
     columns = ("phase", "operation", "graph nodes", "time", "of makespan")
     print_table(f"critical path of {outcome.schedule}", columns, rows, left=2)
@@ -342,16 +352,17 @@ def _print_fit(found: "Fit", under: str) -> None:
 
 def _print_cost(comparison: "Comparison") -> None:
     """Print the energy of a step under each schedule, and what the machine costs, as far as that is public."""
-    rows = []
+    rows, steps = [], comparison.steps or 1
     for outcome in comparison.outcomes:
         found = outcome.energy
         if found is not None and outcome.makespan_s:
             joules = (found.total_j, found.device_j, found.node_j, found.network_j)
             mean_w = format_watts(found.total_j / outcome.makespan_s)
-            rows.append([outcome.schedule, *("-" if each is None else format_joules(each) for each in joules), mean_w])
+            rows.append(
+                [outcome.schedule, *("-" if each is None else format_joules(each / steps) for each in joules), mean_w]
+            )
     if rows:
-        steps = f"{comparison.steps} steps" if (comparison.steps or 1) > 1 else "a step"
-        columns = ("schedule", f"energy of {steps}", "devices", "rest of the nodes", "network", "mean power")
+        columns = ("schedule", "energy of a step", "devices", "rest of the nodes", "network", "mean power")
         print_table("energy", columns, rows)
     machine = comparison.bill
     if machine is not None and machine.network_dollars is not None and machine.device_dollars is not None:

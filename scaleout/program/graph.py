@@ -63,7 +63,7 @@ class NodeRole(IntFlag):
     OPTIMIZER = 32
     INPUT = 64  # reading of the next step's data, which uses no device resource
     LOOP = 128  # back-to-back calls of a measurement
-    HOST = 16384  # time of the host between its calls, or an untold wait, which use no device resource
+    HOST = 16384  # time of the host between its calls, of a launch, or an untold wait, which use no device resource
 
     WEIGHTS = 256  # multiplies activations by weights, or casts for such a GEMM
     ACTIVATION_GRADIENT = 512  # computes the gradient of such a GEMM's input

@@ -2,8 +2,12 @@
 
 HOST = "host"
 """Name of nodes in which the host computes between its calls."""
+LAUNCH = "launch"
+"""Name of nodes by which work reaches a GPU that waits for it, after the host's call."""
 RECORDER = "recorder"
 """Name of nodes in which the host writes down what it does; of an edited recording, the time that it loses by that."""
+BEGINS = "rank begins"
+"""Name of nodes by which a rank begins the recorded steps after the first rank: their profilers start one by one."""
 UNTOLD = "untold wait"
 """Name of nodes in which a stream waited for what the recording does not tell."""
 REDUCER = "torch::distributed::reducer::"

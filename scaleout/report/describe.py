@@ -13,7 +13,7 @@ from typing import Any
 from scaleout.cluster.device.kernel_times.interpolated import leave_one_out
 from scaleout.cluster.device.sections import Power
 from scaleout.cluster.device.spec import load_device
-from scaleout.cluster.topology.communication_library import Library
+from scaleout.cluster.topology.communication_library import Library, Protocol
 from scaleout.cluster.topology.faults import name_link
 from scaleout.cluster.topology.link_type import load_link_type, sources_of
 from scaleout.cluster.topology.placement import place
@@ -25,7 +25,7 @@ from scaleout.interop.chakra.tables import NodeType
 from scaleout.interop.chakra.trace_set import find_traces
 from scaleout.interop.chakra.wire import read
 from scaleout.network.alpha_beta.lower_bound import lower_bound_s
-from scaleout.network.collectives import KINDS
+from scaleout.network.collectives import ALGORITHMS, KINDS
 from scaleout.program.graph import NodeKind
 from scaleout.report.drawing import link_names
 from scaleout.study.sweep.study import load_study
@@ -181,7 +181,7 @@ def _protocols(found: Library) -> list[dict[str, Any]]:
     return [
         {
             "protocol": protocol.name,
-            "collectives": ", ".join(protocol.collectives),
+            "collectives": ", ".join(protocol.collectives) + _served(protocol),
             "startup_s": protocol.actual.startup_s,
             "link": hop.link,
             "latency_s": hop.latency_s,
@@ -190,6 +190,13 @@ def _protocols(found: Library) -> list[dict[str, Any]]:
         for protocol in found.protocols
         for hop in protocol.actual.hops
     ]
+
+
+def _served(protocol: Protocol) -> str:
+    """Say which algorithms a protocol alone serves, as NCCL calls them where it does; nothing where it serves all."""
+    names = [ALGORITHMS[name].nccl for name in protocol.algorithms if name in ALGORITHMS and ALGORITHMS[name].nccl]
+    words = names or list(protocol.algorithms)
+    return f" by {' or '.join(words)}" if words else ""
 
 
 def _backend(name: str, found: Library) -> dict[str, Any]:

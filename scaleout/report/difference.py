@@ -76,9 +76,16 @@ def side_of(summary: Any, schedule: str | None, trace: Mapping[str, Any] | None,
     row = _chosen({each["schedule"]: each for each in results}, schedule, where=where)
     if "busy" not in row:
         raise ConfigError(f"{where}: says nothing of phases and operations, as results of older releases; run it again")
+    steps = summary.get("num_steps") or 1  # of a recording, which all its numbers are of
+    if not _is(steps, int):
+        raise ConfigError(f"{where}: `num_steps` is no number of steps; run it again")
     name = f"{summary['workload']}, {row['schedule']}, on {summary.get('topology', '?')}"
     name = ", ".join([name, *_changes(summary)])
-    profile = Profile(name=name, busy=_busy(row["busy"], where=where), **{key: float(row[key]) for key in _SECONDS})
+    name += f", a step of {steps}" if steps > 1 else ""
+    busy = tuple(
+        replace(one, count=one.count / steps, busy_s=one.busy_s / steps) for one in _busy(row["busy"], where=where)
+    )
+    profile = Profile(name=name, busy=busy, **{key: float(row[key]) / steps for key in _SECONDS})
     events = None if trace is None else _of_schedule(trace["traceEvents"], row["schedule"])
     models, inputs = summary.get("models"), summary.get("inputs")
     answered = tuple(map(str, models)) if isinstance(models, list) else ()

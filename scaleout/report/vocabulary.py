@@ -144,7 +144,8 @@ _JOB = "workload topology device ranks"
 DOCUMENTS: Mapping[str, Contents] = {
     "run": Contents(f"{_JOB} results", "model samples cost memory recorded_s num_steps notes failures"),
     "search": Contents(
-        f"{_JOB} model global_batch memory_capacity_bytes counts fastest front", "simulations explanation exports"
+        f"{_JOB} model global_batch memory_capacity_bytes counts fastest front",
+        "simulations explanation exports not_tried",
     ),
     "goodput": Contents(
         f"{_JOB} schedule model tokens num_steps training_s training_joules makespan_s step_mean_s step_median_s "

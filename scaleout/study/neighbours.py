@@ -14,7 +14,7 @@ from scaleout.program.cut import without
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind, NodeRole, compress
 from scaleout.program.operations import ITEM_BYTES, Kernel
 from scaleout.program.program import Program
-from scaleout.program.recorded import HOST, RECORDER
+from scaleout.program.recorded import HOST, LAUNCH, RECORDER
 
 _MOVES = ("cat", "copy_", "clone", "contiguous", "_to_copy", "fill_", "zero_", "split_with_sizes_copy", "chunk_cat")
 """Operators that move or clear data."""
@@ -29,7 +29,7 @@ def beside_collectives(program: Program) -> Program:
 
 def _of_gpu(graph: ExecutionGraph) -> ExecutionGraph:
     """Leave out the host, and mark the kernels that compute gradients of weights, which no slice of tokens ends."""
-    is_host = np.array([name in (HOST, RECORDER) for name in graph.names], bool)
+    is_host = np.array([name in (HOST, LAUNCH, RECORDER) for name in graph.names], bool)
     graph = without(graph, is_host & graph.has_role(NodeRole.HOST))
     sums = np.array([call.tokens == "K" for call in graph.kernels] + [False])[graph.kernel]
     return graph.with_columns(role=np.where(sums, graph.role | int(NodeRole.WEIGHT_GRADIENT), graph.role))

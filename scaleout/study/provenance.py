@@ -3,6 +3,9 @@
 Knows no numbers of the result.
 """
 
+import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +13,8 @@ import scaleout
 from scaleout.cluster.device.host import unknown_costs
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.topology import Topology
+from scaleout.config.library import names
+from scaleout.config.units import counted
 from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
 from scaleout.workloads.config import ModelFamily
@@ -117,6 +122,30 @@ def provenance(
     )
 
 
+def _of_another(topology: Topology, device: Device | str) -> list[str]:
+    """Say that a network is that of other devices, by what its library says; of devices that ship with the package."""
+    name, library = device if isinstance(device, str) else device.name, topology.library
+    own = library is None or any(re.search(rf"\b{each}\b", name, re.IGNORECASE) for each in library.devices)
+    if library is None or own or not library.devices or name not in names("device"):
+        return []
+    others = " or ".join(library.devices)
+    return [
+        f"topology {topology.name} is a network of {others}: its links and the times of {library.name} are theirs, not "
+        f"those of device {name}"
+    ]
+
+
+def _of_cards(topology: Topology, down: Sequence[str]) -> str:
+    """Say what NCCL does where cards are down, which the shares of links leave out."""
+    inside, between = topology.shape[0], topology.dimensions[-1].link or len(topology.dimensions) - 1
+    most = max(Counter(int(each.split()[-1]) // inside for each in down).values())
+    return (
+        f"two ranks share a card, so that what these carry decides: at the roots of trees half of what others do. NCCL "
+        f"that starts without {counted(most, 'card')} of {inside} drops as many channels on every node; for groups of "
+        f"whole nodes that is --bandwidth {between}={1 - most / inside:.4g}x"
+    )
+
+
 def _notes(topology: Topology, device: Device | str | None, options: SimulationOptions, *, contends: bool) -> list[str]:
     """Say what is left out."""
     notes = []
@@ -127,8 +156,11 @@ def _notes(topology: Topology, device: Device | str | None, options: SimulationO
             f"topology {topology.name} names no communication library{reason}: its collectives are {kind}, without "
             f"the costs of protocols, and may be faster than with one"
         )
+    if down := [each for each in topology.altered if each.startswith("nic_down")]:
+        notes.append(_of_cards(topology, down))
     if device is None:
         return notes
+    notes += _of_another(topology, device)
     if isinstance(device, str):
         notes.append(f"no file of device {device}: kernels and collectives do not slow each other down")
     elif options.contention and not contends:

@@ -5,7 +5,11 @@ import re
 
 import pytest
 
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.topology import load_topology
 from scaleout.config.units import SECONDS, parse
+from scaleout.simulation.options import SimulationOptions
+from scaleout.study.provenance import provenance
 
 JOB = ("run", "llama-3-8b", "--topology", "dgx-h200-2", "--set", "layers=2", "--schedule", "overlap")
 
@@ -29,6 +33,10 @@ def test_gpus_are_replicas_and_nodes(scaleout, gpus, same):
     [
         (("llama-3-70b", "--gpus", "60"), "a replica of this job takes 8 ranks; give a multiple, or other degrees"),
         (("llama-3-8b", "--gpus", "16"), "topology 'dgx-h200-1' has 8 ranks and no nodes that there could be more of"),
+        (
+            ("llama-3-8b", "--gpus", "12", "--topology", "dgx-h200-1"),
+            "give a multiple of 8 and a topology of several nodes",
+        ),
         (("llama-3-8b", "--gpus", "12", "--topology", "dgx-h200-2"), "a node of topology 'dgx-h200-2' has 8"),
         (("dlrm-128", "--gpus", "64"), "--gpus 64 is for models of layers, which have replicas"),
         (("llama-3-8b", "--gpus", "64", "--nodes", "8"), "--gpus 64 and --nodes both say how many ranks there are"),
@@ -39,6 +47,57 @@ def test_gpus_that_cannot_be(scaleout, options, message):
     code, out, err = scaleout("run", *options)
     assert (code, out) == (2, "")
     assert message in err
+
+
+def test_gpus_of_a_search_are_nodes(scaleout):
+    job = ("search", "llama-3-8b", "--topology", "dgx-h200-2", "--set", "layers=2", "--top", "1", "--workers", "1")
+    found, expected = (json.loads(scaleout(*job, *each, "--json")[1]) for each in (("--gpus", "32"), ("--nodes", "4")))
+    assert found["ranks"] == 32
+    assert found == expected
+    assert "--gpus 32 and --nodes both" in scaleout(*job, "--gpus", "32", "--nodes", "4")[2]
+    assert "a node of topology 'dgx-h200-2' has 8" in scaleout(*job, "--gpus", "12")[2]
+
+
+@pytest.mark.parametrize(
+    ("topology", "device", "whose"),
+    [
+        ("dgx-h200-1", "mi300x", "H100 or H200 or H800"),
+        ("a100-node-8", "h100", "A100"),
+        ("dgx-h200-1", "h200", ""),
+        ("dgx-h200-1", "h100-p5", ""),
+        ("ring-128", "mi300x", ""),
+    ],
+)
+def test_a_network_of_other_devices_is_told(topology, device, whose):
+    notes = provenance(load_topology(topology), load_device(device), SimulationOptions()).notes
+    told = [note for note in notes if "is a network of" in note]
+    assert [note.startswith(f"topology {topology} is a network of {whose}:") for note in told] == [True] * bool(whose)
+
+
+def test_a_card_that_is_down_says_what_nccl_does_without_it(scaleout):
+    asked = (
+        "collective",
+        "all_reduce",
+        "--bytes",
+        "1MiB",
+        "--topology",
+        "dgx-h200-2",
+        "--nic-down",
+        "5",
+        "--nic-down",
+        "6",
+    )
+    notes = json.loads(scaleout(*asked, "--nic-down", "9", "--json")[1])["model"]["notes"]
+    assert "--bandwidth infiniband=0.75x" in notes[0]  # the node that has the fewest left
+
+
+def test_why_an_algorithm_is_not_there_is_told_on_demand(scaleout):
+    asked = ("collective", "all_reduce", "--bytes", "1MiB", "--topology", "dgx-h200-2")
+    plain, verbose = (scaleout(*asked, *more)[1] for more in ((), ("-v",)))
+    assert plain.count("not here") == 1
+    assert verbose.count("not here: ") > 2
+    assert "rings or meshes only" in verbose
+    assert "rings or meshes only" not in plain
 
 
 def test_other_ranks_than_the_topology_has_are_told_what_would_do(scaleout):

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Thread, active_count
 
 import pytest
 
@@ -135,6 +135,26 @@ def test_only_the_page_is_answered(served, folder, change):
     assert status(server, "POST", "/simulate", body, headers) == 403
     token = server.token if change in ("host", "origin") else {"token": server.token[:-1], "none": ""}[change]
     assert status(server, "GET", f"/?token={token}", None, headers) == 403
+
+
+@pytest.mark.parametrize(
+    "begins", ["", "GET / HT", "POST /simulate HTTP/1.1\r\nX-A: 1\r\n", "a body that does not come"]
+)
+def test_connections_that_ask_nothing_end_where_others_come(served, folder, begins):
+    """However many there are, the page is given, and the threads are few."""
+    server = served(folder)
+    headers = f"X-Token: {server.token}\r\nContent-Type: application/json\r\nContent-Length: 99\r\n"
+    host = f"Host: 127.0.0.1:{server.server_port}\r\n"
+    said = begins if "body" not in begins else f"POST /simulate HTTP/1.1\r\n{host}{headers}\r\n{{"
+    before = active_count()
+    silent = []
+    for _ in range(100):
+        silent.append(socket.create_connection(("127.0.0.1", server.server_port), timeout=30))
+        silent[-1].sendall(said.encode())
+    assert status(server, "GET", f"/?token={server.token}", None, {}) == 200
+    assert active_count() - before <= 32
+    for each in silent:
+        each.close()
 
 
 def status(server, method, path, body, headers):

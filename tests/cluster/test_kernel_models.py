@@ -13,6 +13,7 @@ from scaleout import simulate
 from scaleout.analysis.breakdown import breakdown
 from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.kernel_times import MODELS, kernel_time, kernel_times, source_names
+from scaleout.cluster.device.kernel_times.analytical import nearest_of
 from scaleout.cluster.device.kernel_times.measured import table_of
 from scaleout.cluster.device.kernel_times.model import calls_of, first_answers
 from scaleout.cluster.device.spec import load_device
@@ -197,3 +198,16 @@ def test_matrix_units_do_both_two_byte_types_alike():
     calls = [kernel("gemm", dtype="fp16", **dict(zip("MNK", shape, strict=True))) for shape in fp16]
     errors = kernel_times(without, calls)[0] / np.array(list(fp16.values())) - 1
     assert np.mean(np.abs(errors)) < 0.08  # 12% if fp16 were a series of its own
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(1, 200), st.sampled_from([0.1, 1.0, 40.0]))
+def test_what_is_looked_up_by_cells_is_the_nearest_of_all(seed, num_points, num_places, wide):
+    """Also among equally distant ones, of which points of a raster and places half-way between two have many."""
+    random = np.random.default_rng(seed)
+    points = random.uniform(0, wide, (num_points, 2)).round(int(random.integers(0, 12)))
+    places = random.uniform(-wide, 2 * wide, (num_places, 2))
+    pairs = points[random.integers(0, num_points, (2, num_places))]
+    places = np.where(random.random((num_places, 1)) < 0.5, pairs.mean(axis=0), places)
+    naive = [int(np.round(((points - place) ** 2).sum(axis=1), 9).argmin()) for place in places]
+    assert nearest_of(places, points).tolist() == naive

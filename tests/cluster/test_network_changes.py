@@ -216,7 +216,7 @@ def test_changes_are_told_and_can_be_given_again():
         ("dgx-h200-2", {"nic_down": [16]}, "rank 16 is not in topology 'dgx-h200-2'"),
         ("dgx-h200-2", {"nic_down": range(8)}, "no card is left in the node of ranks 0 to 7"),
         ("torus-8x16", {"nic_down": [3]}, "dimension 1, a ring, links ranks to their neighbours"),
-        ("h200-node-4", {"nic_down": [3]}, "has no nodes of several ranks, whose cards could take over"),
+        ("h200-node-4", {"nic_down": [3]}, "is one network without network cards between nodes"),
         (
             "dgx-h200-2",
             {"nic_down": [3], "broken": ["1:2-switch"]},

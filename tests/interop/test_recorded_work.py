@@ -137,3 +137,76 @@ def test_a_real_recording_has_the_flops_of_its_operators_and_no_kernel_exceeds_t
         assert above <= {"aten::gather"}  # whose index is one of a row that is read for all its columns
         types = Counter(graph.kernels[index].dtype for index in graph.kernel[kernels].tolist())
         assert set(types) == {"bf16"}
+
+
+def summed(rank, at, dims, *around):
+    """Sum a tensor over all ranks, called by some operators, the outermost first."""
+    for depth, name in enumerate(around):
+        rank.operator(name, at + depth * 0.1, 8 - depth * 0.2, dims=dims if name.endswith("AccumulateGrad") else None)
+    rank.operator("c10d::allreduce_", at + 2, 3, dims=dims)
+    rank.collective(at + 100, 4, launch=at + 3, elements=64)
+
+
+def carries_tokens(folder):
+    """Return of each sum whether it carries activations."""
+    graph = load_recording((folder,))[0].graphs[0]
+    sums = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE)
+    return [graph.kernels[graph.kernel[each]].sizes["token_bytes"] > 0 for each in sums.tolist()]
+
+
+@pytest.mark.parametrize("shape", [[64, 64], [4096], [2, 32, 64]])
+def test_sums_before_backward_are_of_activations_whatever_their_shape(tmp_path, shape):
+    """64 tokens of a model that is 64 wide: activations have the shape of a weight; flat ones 64 elements a token."""
+    for number in range(2):
+        rank = Rank(number, 2)
+        rank.operator("aten::mm", 0, 6, dims=[[64, 64], [64, 64]])
+        rank.kernel(90, 5, launch=2)
+        summed(rank, 20, [shape], "AllReduce")
+        summed(rank, 40, [shape], "autograd::engine::evaluate_function", "AllReduceBackward")
+        hook = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+        summed(rank, 60, [[64, 64]], hook, "torch::autograd::AccumulateGrad")
+        summed(rank, 80, [[64, 64]])  # of gradients, behind backward
+        summed(rank, 90, [shape], "RegisterPostBackwardFunctionBackward", "FSDP::post_backward_reduce")
+        summed(rank, 99, [[8192]], "HookBackward")  # a bucket, of which backward alone has one
+        rank.write(tmp_path)
+    assert carries_tokens(tmp_path) == [True, True, False, False, len(shape) > 2, False]
+
+
+def test_an_input_that_wants_its_gradient_is_no_parameter(tmp_path):
+    """Four layers of one weight of 32 x 64, an input of 2 x 8 x 64."""
+    for number in range(2):
+        rank = Rank(number, 2)
+        rank.operator("aten::layer_norm", 0, 6, dims=[[2, 8, 64], [], [64], [64]])
+        rank.kernel(90, 5, launch=2)
+        rank.operator("aten::copy_", 10, 6, dims=[[2, 8, 64], [2, 8, 64]])
+        rank.kernel(96, 3, launch=12)
+        summed(rank, 20, [[2, 8, 64]], "AllReduce")
+        for each in range(4):
+            rank.operator("torch::autograd::AccumulateGrad", 40 + 5 * each, 3, dims=[[32, 64]])
+        rank.operator("torch::autograd::AccumulateGrad", 80, 3, dims=[[2, 8, 64]])
+        rank.write(tmp_path)
+    program, facts, _ = load_recording((tmp_path,))
+    assert facts["parameters"] == "2048x4"
+    assert carries_tokens(tmp_path) == [True]
+    copied = next(call for call in program.graphs[0].kernels if call.op.endswith("copy_"))
+    assert copied.sizes["token_bytes"] == copied.bytes
+
+
+def test_half_a_batch_halves_a_sum_and_says_which_kernels_stay(tmp_path):
+    """An addition of 30 us beside a product of 220: half the tokens take 1.1 us, as any kernel, and half the rest."""
+    rank = Rank()
+    for place, (name, lasts, dims) in enumerate(
+        (("aten::mm", 220, [[4096, 4096]] * 2), ("aten::add", 30, [[4096, 4096]] * 2), ("aten::odd", 50, None))
+    ):
+        rank.operator(name, 20 * place, 10, dims=dims)
+        rank.kernel(300 * place + 50, lasts, launch=20 * place + 5, name=name)
+    rank.write(tmp_path)
+    program, facts, _ = load_recording((tmp_path,))
+    half = edited(described(program, facts, load_device("h200")), {"batch": "0.5x"})
+    graph = half.program.graphs[0]
+    lasts_us = dict(zip(graph.names, graph.duration_s * 1e6, strict=True))
+    assert lasts_us["aten::mm"] == pytest.approx(110, rel=0.1)
+    assert lasts_us["aten::add"] == pytest.approx(1.1 + (30 - 1.1) / 2, abs=0.1)
+    assert lasts_us["aten::odd"] == pytest.approx(50)
+    (told,) = [note for note in half.notes if "recorded sizes" in note]
+    assert told.startswith("1 kernel with no recorded sizes, as without record_shapes, 16.7% of the time")

@@ -9,7 +9,7 @@ from kineto_builder import Rank
 from scaleout.cluster.device.spec import load_device
 from scaleout.interop.pytorch.load import load_recording
 from scaleout.program.graph import NodeRole
-from scaleout.program.recorded import HOST, RECORDER
+from scaleout.program.recorded import HOST, LAUNCH, RECORDER
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.edits import edited
 from scaleout.study.edits.recorder import with_recorder, without_recorder
@@ -19,7 +19,7 @@ from scaleout.study.recording import described, replayed
 CALLS = 50
 
 
-def job(folder, *, kernel_us=38.0, every_us=60.0, cost_us=10.0, operators=True):
+def job(folder, *, kernel_us=40.0, every_us=60.0, cost_us=10.0, operators=True):
     """Write a rank that launches a kernel each `every_us`; entering and leaving an operator takes `cost_us`.
 
     Between two launches are three operators. A kernel begins 2 us after its launch or the one before.
@@ -109,6 +109,25 @@ def test_a_recorder_that_holds_nothing_up_costs_nothing(tmp_path):
     assert len(quiet.graphs[0]) < len(program.graphs[0])
 
 
+@pytest.mark.parametrize(("times", "late_us"), [(2, 4000), (0.5, 4000), (2, 0)])
+def test_ranks_that_begin_to_be_recorded_one_after_another(tmp_path, times, late_us):
+    """Of a step of 1.1 ms the first rank waits 4 ms for the other's profiler; twice the kernels take twice the step."""
+    for number, begin in enumerate((0, late_us)):
+        rank = Rank(number, 2)
+        for each in range(10):
+            rank.kernel(begin + 5 + 100 * each, 100, launch=begin + 5 * each)
+        rank.collective(begin + 1005, late_us + 100 - begin, launch=begin + 60, stream=7)
+        rank.write(tmp_path)
+    program, facts, _ = load_recording((tmp_path,))
+    assert makespan_us(program) == pytest.approx(late_us + 1100, abs=20)
+    quiet, slowed = without_recorder(program)
+    assert makespan_us(quiet) == pytest.approx(1100, abs=20)
+    changed = with_recorder(longer_kernels(quiet, times), slowed)
+    assert makespan_us(changed) / makespan_us(program) == pytest.approx(times, rel=0.03)
+    told = " ".join(edited(described(program, facts, "h200"), {"batch": "2x"}).notes)
+    assert ("4 ms by which ranks began" in told) == bool(late_us)
+
+
 def test_an_edit_says_what_recording_cost(tmp_path, scaleout):
     """Also behind a round trip by Chakra."""
     job(tmp_path / "recording")
@@ -138,3 +157,19 @@ def test_archives_in_a_folder_are_read(tmp_path):
         archive.add(tmp_path / "job", "job")
     (tmp_path / "job" / "job.rank0.kineto.json").unlink()
     assert load_recording((tmp_path,))[2].kernels_kept == CALLS
+
+
+@pytest.mark.parametrize("kernel_us", [30.0, 70.0])
+def test_a_launch_is_no_time_of_its_kernel(tmp_path, kernel_us):
+    """A kernel begins 2 us after its call, each 60 us; of 70 us it runs as soon as the one before has ended."""
+    program, facts, _ = job(tmp_path / "in", kernel_us=kernel_us, operators=False)
+    graph = program.graphs[0]
+    works = ~graph.has_role(NodeRole.HOST)
+    waits = CALLS if kernel_us < 60 else 1
+    # back to back a kernel's time holds the 2 us before it, as no wait for its launch
+    assert graph.duration_s[works].sum() * 1e6 == pytest.approx(CALLS * kernel_us + (CALLS - waits) * 2)
+    assert host_us(program, LAUNCH) == pytest.approx(2 * waits)
+    assert makespan_us(program) == pytest.approx(float(facts["recorded_s"]) * 1e6, abs=0.1)
+    # twice as long, a kernel ends after the next one is called: what that launch takes is hidden
+    longer = makespan_us(longer_kernels(program, 4))
+    assert longer == pytest.approx(55 + 2 + 4 * graph.duration_s[works].sum() * 1e6, abs=0.1)

@@ -1,7 +1,6 @@
 """Compiled functions are kept once a machine, whatever the state of the folder that keeps them."""
 
 import logging
-import multiprocessing
 import subprocess
 import sys
 
@@ -169,11 +168,6 @@ def test_while_another_process_compiles_this_one_does_not(fresh, caplog):
     assert ready(function)
 
 
-def test_a_process_of_a_pool_does_not_compile(fresh, monkeypatch):
-    monkeypatch.setattr(compiling, "parent_process", multiprocessing.current_process)
-    assert not ready(fresh(), worth_it=True)
-
-
 def test_who_does_not_compile_finds_only_what_others_have(fresh, caplog):
     asked = {"what": "a sum", "worth_it": True, "compiles": False}
     assert not compiling.is_ready(fresh(), (1,), **asked)
@@ -187,7 +181,13 @@ def test_without_a_folder_it_must_be_worth_it(fresh, monkeypatch, caplog):
         raise RuntimeError("no locator available")
 
     monkeypatch.setattr(compiling._Cache, "__init__", lambda *_: nowhere(_))
+    compiling._say_slow.cache_clear()
     function = fresh()
     assert not ready(function)
+    assert not ready(function)
+    assert not compiling.is_ready(function, (1,), what="another", worth_it=False, compiles=False)
+    (record,) = caplog.records
+    assert "a sum runs in plain Python" in record.getMessage()
+    assert "set NUMBA_CACHE_DIR" in record.getMessage()
     assert ready(function, worth_it=True)
     assert "kept in no folder, as none can be written" in caplog.text

@@ -67,5 +67,6 @@ def start(tmp_path_factory):
 
 
 @each_look
-def test_start_page_of_the_docs(faults, start):
-    assert faults(start.as_uri(), "h1") == []
+@pytest.mark.parametrize("page", ["index", "quickstart", "beside-other-tools", "gallery"])
+def test_pages_of_the_docs(faults, start, page):
+    assert faults(start.with_name(f"{page}.html").as_uri(), "h1") == []

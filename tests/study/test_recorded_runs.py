@@ -218,7 +218,10 @@ def test_a_replay_says_what_a_step_takes_and_claims_no_network(folders, scaleout
     _, out, _ = scaleout("run", "--trace", folders("moe"))
     assert "265 ms in 2 steps, 133 ms a step" in out
     assert "simulated: 132 ms a step, 1.00x what was recorded" in out
-    assert "energy of 2 steps" in out
+    rows = [line.split() for line in out.splitlines()]
+    assert ["recorded", "132", "ms"] in [row[:3] for row in rows]  # of the table, also of one step
+    assert ["host", "host"] in [row[:2] for row in rows]
+    assert "energy of a step" in out
     assert "collectives as recorded, contention as recorded" in out
     assert "names no communication library" not in out
 
@@ -235,3 +238,8 @@ def test_titles_and_differences_say_what_was_edited(folders, scaleout, tmp_path)
     _, out, _ = scaleout("diff", folders("moe"), tmp_path / "edited")
     assert "moe-base, recorded, on recorded network" in out
     assert "moe-base, recorded, on recorded network, batch=4->2" in out
+    code, out, err = scaleout("diff", folders("moe"), tmp_path / "edited", "--json")
+    assert code == 0, err
+    makespan = json.loads(out)["makespan"]
+    assert makespan["a_s"] == pytest.approx(0.1325, rel=0.01)
+    assert makespan["b_s"] / makespan["a_s"] == pytest.approx(0.556, abs=0.01)

@@ -244,6 +244,7 @@ class Library:
     # which back end serves an all-reduce, where a library is made of several; without it the fastest
     selection: Selection | None = None
     spread: tuple[tuple[str, LinkSpread], ...] = ()  # kind of link to how far off times over it are, where it says so
+    devices: tuple[str, ...] = ()  # whose links and calls its numbers are of, as words of their names; any if none
 
     def __hash__(self) -> int:
         return hash(self.name)  # placements are hashed often
@@ -364,6 +365,9 @@ class LibraryFile(validated.Config):
     spread: dict[str, LinkSpread] = Field(
         default_factory=dict, description="kind of link to how far off times over it are, for error bars"
     )
+    devices: tuple[str, ...] = Field(
+        default=(), description="devices on whose links its numbers hold, each a word of their names; any if unset"
+    )
     protocols: tuple[_ProtocolFile, ...] = Field(description="what messages are sent by")
 
 
@@ -393,6 +397,7 @@ def load_library(path: Path) -> Library:
         values.contention,
         values.blocks_host,
         spread=tuple(values.spread.items()),
+        devices=values.devices,
     )
 
 

@@ -262,10 +262,15 @@ def _shared_cards(topology: Topology, ranks: Sequence[int]) -> dict[str, float]:
     if not ranks:
         return {}
     inside = topology.shape[0]
-    if len(topology.dimensions) < 2 or inside < 2:
+    if len(topology.dimensions) < 2:
         raise ConfigError(
-            f"nic_down: topology {topology.name!r} has no nodes of several ranks, whose cards could take over; break "
-            f"the link of the rank instead"
+            f"nic_down: topology {topology.name!r} is one network without network cards between nodes; give one of "
+            f"several nodes (`scaleout list topologies`), or slow a link down with --degrade"
+        )
+    if inside < 2:
+        raise ConfigError(
+            f"nic_down: a node of topology {topology.name!r} is one rank, whose card no other can take over; break its "
+            f"link instead"
         )
     topology.coordinates(ranks)  # refuses ranks that are not there
     taken_over: dict[int, int] = {}

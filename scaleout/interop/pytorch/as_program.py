@@ -24,18 +24,18 @@ from scaleout.interop.pytorch.communication import (
     communications_of,
     is_communication,
 )
-from scaleout.interop.pytorch.kernels import describe, describe_communication, parameter_shapes
-from scaleout.interop.pytorch.kineto import NONE, Recording, Work, ancestors
-from scaleout.interop.pytorch.timeline import UNTOLD_US, Moment, Timeline, streams_of
+from scaleout.interop.pytorch.kernels import Communicated, describe
+from scaleout.interop.pytorch.kineto import NONE
+from scaleout.interop.pytorch.roles import where_of
+from scaleout.interop.pytorch.timeline import CLOCK_US, UNTOLD_US, Moment, Timeline, streams_of
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, GraphBuilder, NodeKind, NodeRole, lowest_first, users_in
 from scaleout.program.operations import Kernel, TimeSource
 from scaleout.program.program import GroupFamily, Program
-from scaleout.program.recorded import BEFORE, HOST, RECORDER, UNTOLD
+from scaleout.program.recorded import BEFORE, BEGINS, HOST, LAUNCH, RECORDER, UNTOLD
 
 _AXES = {"tp": "tensor", "tensor": "tensor", "dp": "data", "data": "data", "fsdp": "data",
          "ep": "expert", "expert": "expert", "cp": "context", "context": "context",
          "pp": "pipeline", "pipeline": "pipeline"}  # fmt: skip
-_LAYER = re.compile(r"(?:layers?|blocks?|h)\.(\d+)|(?:Layer|Block)_(\d+)")
 
 Key = tuple[tuple[int, ...], str, int]
 """What ranks agree on: the group, the kind of what they do (`send` for messages, with both ends), and its turn."""
@@ -329,16 +329,13 @@ def _graph(
     timed, described = timeline.modelled is None, timeline.modelled
     if described is None:
         described = describe(recording, [moment.work for moment in timeline.moments if moment.work != NONE])
-    shapes = parameter_shapes(recording)
+    carried = Communicated(recording, described.values())
     streams = streams_of(timeline)
     host = max(streams.values(), default=0) + 1
     ends: dict[int, tuple[int, ...]] = {}  # moment to its nodes
     recorded = {each.number for each in ranks}
     everyone = frozenset(chain.from_iterable(members for family in families for members in family.members))
-    late_us = _begin_us(rank) - min(_begin_us(each) for each in ranks)
-    root: tuple[int, ...] = _before(builder, rank, streams)
-    if late_us > 1:
-        root = (_wait(builder, root, late_us, host, "rank begins"),)
+    root = _root(builder, rank, ranks, streams)
     for number in rank.order:
         moment = timeline.moments[number]
         after = tuple(node for each in moment.follows for node in ends[each]) or root
@@ -346,7 +343,8 @@ def _graph(
             ends[number] = (_host(builder, after, moment, host),)
             continue
         work = recording.works[moment.work]
-        where = _where(recording, work)
+        where = where_of(recording, work)
+        carried.passes(where.get("role", 0))
         columns: dict[str, Any] = {
             "name": work.name, "stream": streams[work.stream], **where,
             "time_source": TimeSource.RECORDED if timed else TimeSource.UNKNOWN,
@@ -358,7 +356,9 @@ def _graph(
             if lasts[key].seen >= len(_expected(key, recorded)) and len(set(key[0])) > 1
         ]
         waits_us = _apart_us(moment)
-        if waits_us:
+        if waits_us and waits_us <= UNTOLD_US:  # beside what the stream still does, and hidden where that takes longer
+            after = (*after, _wait(builder, ends[moment.launch], waits_us, host + 1 + streams[work.stream], LAUNCH))
+        elif waits_us:
             after = (_wait(builder, after, waits_us, streams[work.stream], UNTOLD),)
         if not matched or any(call.kind in (SEND, RECEIVE) and key[1] != SEND for key, call in matched):
             columns |= _work(builder, described.get(moment.work))
@@ -369,8 +369,7 @@ def _graph(
         for key, call in matched:
             own = _communication(rank.number, _group_of(key, everyone), call, lasts[key], families)
             if timed:
-                carried = describe_communication(recording, moment.work, call, lasts[key].size_bytes or 0, shapes)
-                own["kernel"] = builder.kernel_index(carried)
+                own["kernel"] = builder.kernel_index(carried.describe(moment.work, call, lasts[key].size_bytes or 0))
             sent.append(builder.add(after, **columns, **own))
         ends[number] = tuple(sent)
     return builder.build()
@@ -406,9 +405,18 @@ def _before(builder: GraphBuilder, rank: _Rank, streams: Mapping[tuple[int, int]
     return tuple(last.values())
 
 
+def _root(
+    builder: GraphBuilder, rank: _Rank, ranks: Sequence[_Rank], streams: Mapping[tuple[int, int], int]
+) -> tuple[int, ...]:
+    """Add what the first works and calls of a rank follow: the rest of a step before, and that it begins late."""
+    root = _before(builder, rank, streams)
+    late_us = _begin_us(rank) - min(map(_begin_us, ranks))
+    return (_wait(builder, root, late_us, max(streams.values(), default=0) + 1, BEGINS),) if late_us > 1 else root
+
+
 def _apart_us(moment: Moment) -> float:
-    """Return the wait of a work that is a node of its own."""
-    return moment.waits_us if moment.waits_us > UNTOLD_US else 0.0
+    """Return the wait of a work that is a node of its own: one that nothing explains, or for its launch."""
+    return moment.waits_us if moment.waits_us > (UNTOLD_US if moment.launch == NONE else CLOCK_US) else 0.0
 
 
 def _wait(builder: GraphBuilder, after: tuple[int, ...], lasts_us: float, stream: int, name: str) -> int:
@@ -437,35 +445,6 @@ def _communication(
         return columns | {"kind": NodeKind.COLLECTIVE, "collective": COLLECTIVES.index(call.kind)}
     kind = NodeKind.SEND if call.kind == SEND else NodeKind.RECV
     return columns | {"kind": kind, "peer": 1}
-
-
-_PHASES = ((NodeRole.OPTIMIZER, "optimizer"), (NodeRole.BACKWARD, "backward"), (NodeRole.FORWARD, "forward"))
-
-
-def _where(recording: Recording, work: Work) -> dict[str, Any]:
-    """Return the pass and the layer of a work, as far as the names of what called it tell.
-
-    Autograd numbers operators whose gradient it will compute. Within backward only a forward that runs again has such:
-    `torch.utils.checkpoint` turns gradients on for it.
-    """
-    role, layer = NodeRole.FORWARD, NONE
-    numbered = recomputed = False
-    for operator in ancestors(recording.operators, work.operator):
-        name = operator.name
-        if name.startswith("Optimizer.step"):
-            role = NodeRole.OPTIMIZER
-        elif "Backward" in name or "autograd::engine" in name or "backward" in name.lower():
-            recomputed |= numbered and role == NodeRole.FORWARD and "CppNode" not in name
-            role = role if role == NodeRole.OPTIMIZER else NodeRole.BACKWARD
-        numbered |= "Sequence number" in operator.args
-        found = _LAYER.search(name)
-        if found and layer == NONE:
-            layer = int(found[1] or found[2])
-    if work.operator == NONE:
-        return {"phase": "unlinked"}
-    again = NodeRole.RECOMPUTE if recomputed and role == NodeRole.BACKWARD else 0
-    columns: dict[str, Any] = {"role": role | again, "phase": dict(_PHASES)[role]}
-    return columns | ({"layer": layer} if layer != NONE else {})
 
 
 def _count(imported: Imported, ranks: Sequence[_Rank], lasts: Mapping[Key, _Length]) -> None:

@@ -12,12 +12,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 from scaleout.config.documents import whole
 from scaleout.interop.pytorch.communication import Communication, item_bytes
 from scaleout.interop.pytorch.kineto import NONE, Operator, Recording, Work, WorkKind, ancestors, shape_of
+from scaleout.program.graph import NodeRole
 from scaleout.program.operations import RECORDED, Kernel, kernel, recorded, recorded_table_gradient
 from scaleout.program.recorded import REDUCER
 from scaleout.schedule.rewrite import divided
@@ -36,6 +37,10 @@ _SEQUENCE_FIRST = ("_flash_attention", "_efficient_attention", "_flash_attn", "_
 """Operators of attention that take a sequence's heads together."""
 _GRADIENT = "torch::autograd::AccumulateGrad"
 """What adds up the gradient of a parameter, and the end of the name of what calls it and its hooks."""
+_TAKE_INPUT = tuple(
+    f"aten::{name}" for name in ("linear", "layer_norm", "rms_norm", "batch_norm", "group_norm", "conv2d")
+)
+"""Operators of a layer that take its input first, and parameters after it."""
 _PARAMETERS = ("FSDP::all_gather", "FSDP::post_backward", "fsdp::", "Optimizer.step", "Optimizer.zero_grad", "Reducer",
                "aten::flatten_dense_tensors", "aten::unflatten_dense_tensors")  # fmt: skip
 """What operators that work on parameters or their gradients are called by."""
@@ -50,13 +55,25 @@ class _Tensor:
     dtype: str
 
 
-def parameters_of(recording: Recording) -> Counter[Shape]:
-    """Count the parameters of each shape whose gradients a recording adds up, over all its steps."""
+def parameters_of(recording: Recording) -> tuple[Counter[Shape], int]:
+    """Count the parameters of each shape whose gradients a recording adds up, each as often as backward ran.
+
+    Returns that number too: every gradient is added up once a backward, and a model has one at least that no layer
+    repeats, such as its embedding. An input of the model may want its gradient too: what has a shape that products and
+    norms take first alone is no parameter.
+    """
     found: Counter[Shape] = Counter()
+    first: set[Shape] = set()
+    later: set[Shape] = set()
     for operator in recording.operators:
         if operator.name == _GRADIENT:
             found.update(tensor.shape for tensor in _tensors(operator))
-    return found
+        elif operator.name in _TAKE_INPUT:
+            shapes = [tensor.shape for tensor in _tensors(operator)]
+            first.update(shapes[:1])
+            later.update(shapes[1:])
+    times = gcd(*found.values()) if len(set(found.values())) > 1 else max(1, len(recording.steps))
+    return Counter({shape: count for shape, count in found.items() if shape not in first - later}), times
 
 
 def describe(recording: Recording, works: Sequence[int]) -> dict[int, Kernel]:
@@ -113,26 +130,52 @@ def _shared(works: Sequence[Work], calls: Mapping[int, Kernel], launched: Iterab
 
 def parameter_shapes(recording: Recording) -> set[Shape]:
     """Return the shapes of parameters, either way round."""
-    return {each for shape in parameters_of(recording) for each in _either_way(shape)}
+    return {each for shape in parameters_of(recording)[0] for each in _either_way(shape)}
 
 
-def describe_communication(
-    recording: Recording, work: int, call: Communication, size_bytes: int, shapes: set[Shape]
-) -> Kernel:
-    """Describe what a collective or message carries: activations, or parameters and their gradients.
+class Communicated:
+    """What a rank's collectives and messages carry: activations, or parameters and their gradients.
 
-    Exchanges and messages carry activations. Of the others, buckets and shards of parameters are flat.
+    Exchanges and messages carry activations. What is summed before a step's backward are activations; so are sums of
+    backward with the shape of one, but those that a parameter's gradient calls for. Of other collectives buckets and
+    shards of parameters are flat, and activations have a shape that no parameter has.
     """
-    carries = call.kind in ("all_to_all", "send", "receive")
-    if not carries:
-        for operator in ancestors(recording.operators, recording.works[work].operator):
-            if operator.name.startswith("c10d::"):
-                tensors = _tensors(operator)
-                carries = any(len(tensor.shape) > 1 and tensor.shape not in shapes for tensor in tensors)
-                break
-    tokens = size_bytes if carries else 0
-    dtype = {8: "fp64", 4: "fp32", 1: "int8"}.get(call.item_bytes or 0, "bf16")
-    return recorded(call.kind, dtype=dtype, token_bytes=tokens, other_bytes=size_bytes - tokens)
+
+    def __init__(self, recording: Recording, described: Iterable[Kernel]) -> None:
+        self._recording, self._parameters = recording, parameter_shapes(recording)
+        self._tokens = max((dict(call.shape)["M"] for call in described if call.tokens == "M"), default=0)
+        self._summed: set[Shape] = set()  # before the backward of a step
+        self._backward = False  # whether that of the step has begun
+
+    def passes(self, role: int) -> None:
+        """Tell of which pass the next work is, in the order of the program."""
+        if role & NodeRole.OPTIMIZER:
+            self._backward = False
+        self._backward |= bool(role & NodeRole.BACKWARD)
+
+    def describe(self, work: int, call: Communication, size_bytes: int) -> Kernel:
+        """Describe what a collective or message carries."""
+        callers = list(ancestors(self._recording.operators, self._recording.works[work].operator))
+        carries = call.kind in ("all_to_all", "send", "receive")
+        shapes = next(([each.shape for each in _tensors(one)] for one in callers if one.name.startswith("c10d::")), [])
+        if not carries and call.kind in ("all_reduce", "reduce_scatter") and not _of_parameters(callers):
+            if not self._backward:
+                self._summed.update(shape for shape in shapes if len(shape) > 1 or self._counts_tokens(shape))
+            within = not self._backward or any("Backward" in each.name for each in callers)
+            carries = within and any(shape in self._summed for shape in shapes)
+        carries = carries or any(len(shape) > 1 and shape not in self._parameters for shape in shapes)
+        tokens = size_bytes if carries else 0
+        dtype = {8: "fp64", 4: "fp32", 1: "int8"}.get(call.item_bytes or 0, "bf16")
+        return recorded(call.kind, dtype=dtype, token_bytes=tokens, other_bytes=size_bytes - tokens)
+
+    def _counts_tokens(self, shape: Shape) -> bool:
+        """Whether something flat has elements for each token."""
+        return bool(self._tokens) and prod(shape) % self._tokens == 0
+
+
+def _of_parameters(callers: Iterable[Operator]) -> bool:
+    """Whether what calls an operator works on parameters or their gradients."""
+    return any(each.name.startswith(_PARAMETERS) or each.name.endswith(_GRADIENT) for each in callers)
 
 
 def _either_way(shape: Shape) -> set[Shape]:
@@ -192,10 +235,7 @@ def _kernel(recording: Recording, number: int, shapes: set[Shape], gradients: se
     if not tensors:
         return None
     dtype = _dtype(tensors[-1])
-    of_parameters = any(
-        each.name.startswith(_PARAMETERS) or each.name.endswith(_GRADIENT)
-        for each in ancestors(recording.operators, number)
-    )
+    of_parameters = _of_parameters(ancestors(recording.operators, number))
     backward = any("Backward" in each.name for each in ancestors(recording.operators, number))
     reduces = next((each.name for each in ancestors(recording.operators, number) if each.name.startswith(REDUCER)), "")
     if name in _PRODUCTS and not of_parameters:

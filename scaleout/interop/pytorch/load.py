@@ -147,13 +147,8 @@ def load_recording(
 
 
 def _parameters(timelines: Mapping[int, Timeline]) -> str:
-    """Write how many parameters of each number of elements the first rank has: ``131072000x2 4096x17``.
-
-    Each is counted once a step and micro-batch; a model has one at least that no layer repeats, such as its embedding.
-    """
-    recording = next(iter(timelines.values())).recording
-    added = parameters_of(recording)
-    times = math.gcd(*added.values()) if len(set(added.values())) > 1 else max(1, len(recording.steps))
+    """Write how many parameters of each number of elements the first rank has: ``131072000x2 4096x17``."""
+    added, times = parameters_of(next(iter(timelines.values())).recording)
     counts: Counter[int] = Counter()
     for shape, count in added.items():
         counts[math.prod(shape)] += max(1, count // times)

@@ -36,7 +36,8 @@ class Moment:
     """A call of the host or a work of the GPU, and what it waits for.
 
     `lasts_us` is how long it takes from when all it follows has ended, `waits_us` the part of it before a work began,
-    `recorder_us` the part of it that the host took to record what it did.
+    `launch` what it waited for last where that was the call that launched it, `recorder_us` the part of it that the
+    host took to record what it did.
     """
 
     work: int  # index of the work; `NONE` for the host
@@ -45,6 +46,7 @@ class Moment:
     follows: list[int] = field(default_factory=list)  # earlier moments
     lasts_us: float = 0.0
     waits_us: float = 0.0
+    launch: int = NONE  # earlier moment
     recorder_us: float = 0.0
 
 
@@ -297,8 +299,9 @@ class _Layout:
         follows += [launch] if launch != NONE else []
         follows += [self._of_work[source] for source in self._waits.get(number, ()) if source in self._of_work]
         ready_us = max((moments[each].end_us for each in follows), default=timeline.begin_us)
+        launched = launch != NONE and moments[launch].end_us == ready_us
         if work.stream == self._busiest:
-            if launch != NONE and moments[launch].end_us == ready_us:
+            if launched:
                 reached_us = max(self._last_end_us, timeline.begin_us)
                 timeline.host_bound_us += max(0.0, work.start_us - reached_us)
             self._last_end_us = work.end_us
@@ -307,11 +310,12 @@ class _Layout:
             gap_us = CLOCK_US if self._in_one_graph(moments[other], work) else _TOGETHER_US
             if work.start_us - ready_us > gap_us and self._waited(moments[other], work):
                 follows.append(other)
-                ready_us = moments[other].end_us
+                ready_us, launched = moments[other].end_us, False
                 timeline.timed_waits += 1
         moment = Moment(number, work.start_us, work.end_us, sorted(set(follows)))
         moment.waits_us = max(0.0, work.start_us - max(ready_us, timeline.begin_us))
         moment.lasts_us = work.end_us - work.start_us + moment.waits_us
+        moment.launch = launch if launched else NONE
         if moment.waits_us > UNTOLD_US:
             timeline.untold_us += moment.waits_us
         self._of_work[number] = self._last_of[work.stream] = len(moments)

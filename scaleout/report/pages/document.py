@@ -17,12 +17,16 @@ _HEAD = ("schema", "version", "command", "inputs", "models", "model")
 _FORMS = (
     ("_bytes_per_s", units.format_bytes_per_s), ("_per_s", units.format_rate), ("_per_rank", units.format_rate),
     ("_s", units.format_seconds), ("bytes", units.format_bytes), ("_dollars", units.format_dollars),
-    ("dollars", units.format_dollars), ("_watts", units.format_watts), ("joules", units.format_joules),
-    ("_tokens", units.format_tokens), ("_share", units.format_share), ("utilisation", units.format_share),
-    ("speedup", units.format_times),
+    ("dollars", units.format_dollars), ("joules", units.format_joules),
+    ("tokens", units.format_tokens), ("_share", units.format_share), ("utilisation", units.format_share),
+    ("_shares", units.format_share), ("_error", units.format_share), ("watts", units.format_watts),
+    ("speedup", units.format_times), ("gain", units.format_times),
 )  # fmt: skip
 """End of a name to how its numbers are written; the first that fits."""
-_SHARES = ("mfu", "hfu", "bubble", "saving", "goodput", "kernel_time_sources", "share")
+_SHARES = (
+    "mfu", "hfu", "bubble", "saving", "goodput", "kernel_time_sources", "share", "error", "worst", "bias", "coverage",
+    "within", "below", "above",
+)  # fmt: skip
 _MOST_LOGARITHM = 700.0
 _LOGARITHMS = {
     "faster": lambda log: f"-{units.format_share(-math.expm1(-min(log, _MOST_LOGARITHM)))}",
@@ -88,9 +92,11 @@ def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
         if name not in (*_HEAD, "memory") and not _is_list(value) and not _is_row(value)
     }
     facts = [(_words(name), text_of(name, value)) for name, value in flattened(kept) if "." not in name]
+    facts = [(name, text) for name, text in facts if text]
     rows = [row for name in ("fastest", "results") for row in _timed(document.get(name))]
     if rows:
-        facts = [*_answer_of(min(rows, key=lambda row: float(row["makespan_s"]))), *_room(document), *facts]
+        best = min(rows, key=lambda row: float(row["makespan_s"]))
+        facts = [*_answer_of(best, rows[0].get("schedule", "the first")), *_room(document), *facts]
     return [*facts, *(("model", str(each)) for each in document.get("models", ()))]
 
 
@@ -100,14 +106,17 @@ def _timed(rows: Any) -> list[Mapping[str, Any]]:
     return [row for row in listed if isinstance(row, Mapping) and _is_number(row.get("makespan_s"))]
 
 
-def _answer_of(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what the fastest schedule or plan comes to, in the order of the terminal's box."""
+def _answer_of(row: Mapping[str, Any], first: str) -> Iterator[tuple[str, str]]:
+    """Yield what the fastest schedule or plan comes to, in the order of the terminal's box.
+
+    `first` is the schedule that speed-ups are over.
+    """
     if isinstance(plan := row.get("plan"), Mapping):
         chosen = (f"{_words(key)} {text_of(key, each)}" for key, each in plan.items() if each not in _USUAL)
         yield "plan", ", ".join(chosen)
     step_s = row["makespan_s"]
     speedup = row.get("speedup", 1)
-    faster = f", {text_of('speedup', speedup)} as fast as the first" if speedup != 1 else ""
+    faster = f", {text_of('speedup', speedup)} as fast as under {first}" if speedup != 1 else ""
     yield "step", f"{text_of('makespan_s', step_s)} under {row.get('schedule', '')}{faster}"
     for name in ("tokens_per_s_per_rank", "samples_per_s", "mfu"):
         if name in row:
@@ -188,6 +197,10 @@ def _tables(value: Mapping[str, Any], within: tuple[str, ...]) -> Iterator[Table
         yield from _tables(nested, (_words(name),))
 
 
+_QUANTITIES = {"dollars": "price", "watts": "power", "joules": "energy"}
+"""Units at the end of names to what has them."""
+
+
 def _words(name: str) -> str:
     """Return a name in words: without the unit, which stands at each number."""
     plain, _, rest = name.partition(".")
@@ -195,8 +208,18 @@ def _words(name: str) -> str:
         if plain.endswith(end) and not plain.endswith("_per_s"):
             plain = plain.removesuffix(end)
             break
+    for end, what in _QUANTITIES.items():
+        if plain == end or plain.endswith(f"_{end}"):
+            plain = f"{plain.removesuffix(end)}{what}"
     if plain == "plan" and rest:
         plain, rest = rest, ""
     words = plain.replace("_per_s", "/s").replace("_", " ")
-    known = {"mfu": "MFU", "hfu": "HFU", "results": "results", "busy": "busy times"}
+    known = {
+        "mfu": "MFU",
+        "hfu": "HFU",
+        "busy": "busy times",
+        "samples": "samples of a step",
+        "unpriced": "without a price",
+        "unpowered": "without a rating",
+    }
     return f"{known.get(words, words)}{f' ({rest})' if rest else ''}"

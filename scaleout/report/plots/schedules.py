@@ -43,6 +43,10 @@ _MOST_OPERATIONS = 20
 _JOURNAL: dict[Any, Any] = {"font.size": PAGE_POINTS, "axes.titlesize": PAGE_POINTS, "figure.dpi": 300}
 
 
+_HAIR = 1 / 400
+"""Of the longest timeline: a bar is drawn at least as wide, so that it is seen."""
+_SEEN = 0.01
+"""Share of a bar from which a part of it is seen."""
 _LEAST_HEIGHT = 0.6
 """Of a picture that is made narrower, of the height that it had."""
 _UNDATED = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
@@ -55,6 +59,10 @@ def draw_comparison(comparison: "Comparison", path: Path) -> None:
         scale, unit = time_scale(max(outcome.makespan_s for outcome in comparison.outcomes))
         _bars(grid[0, 0], comparison, scale, unit)
         _chains(grid[0, 1], comparison, scale, unit)
+        grid[0, 1].set_xlim(grid[0, 0].get_xlim())
+        rank = comparison.outcomes[0].result.timelines[0].ranks[0]
+        grid[0, 0].set_xlabel(f"(a) time, mean over ranks [{unit}]")
+        grid[0, 1].set_xlabel(f"(b) timeline of rank {rank} [{unit}]")
         figure.suptitle(
             f"{comparison.workload} on {comparison.topology}, {counted(comparison.ranks, 'rank')} "
             f"of {comparison.device}"
@@ -154,8 +162,8 @@ def _bars(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> None
         ("idle", IDLE, "idle_s"),
     ):
         widths = [getattr(outcome.breakdown, field) * scale for outcome in comparison.outcomes]
-        if label == "idle" and max(widths) < 1e-3 * max(left):
-            continue  # an empty entry in the legend tells the reader nothing
+        if label == "idle" and max(widths) < _SEEN * max(left):
+            continue  # an entry of the legend that is nowhere to be seen tells the reader nothing
         axes.barh(names, widths, left=left, color=colour, label=label, height=0.55)
         left = [start + width for start, width in zip(left, widths, strict=True)]
     for index, (outcome, end) in enumerate(zip(comparison.outcomes, left, strict=True)):
@@ -165,7 +173,7 @@ def _bars(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> None
         axes.text(end, index, note, va="center", fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0, max(left) * 1.3)
-    axes.set_xlabel(f"time of one step [{unit}]")
+    axes.set_xlabel(f"time [{unit}]")
     axes.legend(
         loc="upper center",
         bbox_to_anchor=(0.5, 1.0 + 0.5 / len(names)),
@@ -176,20 +184,20 @@ def _bars(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> None
 
 
 def _chains(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> None:
-    """Draw two rows for each schedule: kernels above, communication below."""
+    """Draw two rows for each schedule: compute above, communication below."""
+    least = _HAIR * scale * max(outcome.makespan_s for outcome in comparison.outcomes)
     for index, outcome in enumerate(comparison.outcomes):
         line = outcome.result.timelines[0]
         for communicates, offset, colour in ((False, -0.2, COMPUTE), (True, 0.2, COMMUNICATION)):
             spans = merged_spans(line, communicates=communicates)
-            bars = [(start * scale, (end - start) * scale) for start, end in spans]
+            bars = [(start * scale, max((end - start) * scale, least)) for start, end in spans]
             axes.broken_barh(bars, (index + offset - 0.17, 0.34), facecolors=colour)
     names = [outcome.schedule for outcome in comparison.outcomes]
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    axes.set_xlim(0, None)
     axes.set_xlabel(f"time [{unit}]")
     axes.legend(
-        handles=[Patch(color=COMPUTE, label="kernels"), Patch(color=COMMUNICATION, label="communication")],
+        handles=[Patch(color=COMPUTE, label="compute"), Patch(color=COMMUNICATION, label="communication")],
         loc="upper center",
         bbox_to_anchor=(0.5, 1.0 + 0.5 / len(names)),
         ncols=2,

@@ -164,6 +164,10 @@ def _side_by_side(way: _Way) -> _Way:
     return replace(way, costs=new, weights=Weights(new, new.best_s))
 
 
+_WHOLE = "by the whole group"
+"""What a collective is that is not partitioned over groups; in time it may be cut all the same."""
+
+
 def _decisions(program: Program, costs: ProgramCosts) -> tuple[Decision, ...]:
     """Say what primitives and groups become, for each size of each kind."""
     found = []
@@ -171,12 +175,12 @@ def _decisions(program: Program, costs: ProgramCosts) -> tuple[Decision, ...]:
         if kind not in _PARTITIONED:
             continue
         levels = costs.levels(family)
-        before_s, after_s, choice = costs.whole_s(family, kind, size_bytes), 0.0, "whole"
+        before_s, after_s, choice = costs.whole_s(family, kind, size_bytes), 0.0, _WHOLE
         if costs.substitutes(family, kind, size_bytes):
             choice, after_s = "reduce_scatter and all_gather", costs.substituted_s(family, size_bytes)
         if costs.by_levels(family, "reduce_scatter" if kind == "all_reduce" else kind, size_bytes):
             sizes = " x ".join(map(str, levels.sizes[::-1])) if isinstance(levels, Levels) else ""
-            choice = f"{choice} by levels {sizes}" if choice != "whole" else f"by levels {sizes}"
+            choice = f"{choice} by levels {sizes}" if choice != _WHOLE else f"by levels {sizes}"
         after_s = after_s or costs.best_s(family, kind, size_bytes)
         reason = levels if isinstance(levels, str) else ""
         what = collectives(count, kind, size_bytes, program.groups[family].name)

@@ -24,7 +24,7 @@ from scaleout.study.edits.layers import layers, recompute
 from scaleout.study.edits.microbatches import accumulate, microbatches
 from scaleout.study.edits.ranks import data, expert, tensor
 from scaleout.study.edits.recorded import Edited, Recorded
-from scaleout.study.edits.recorder import with_recorder, without_recorder
+from scaleout.study.edits.recorder import told_of_host, with_recorder, without_recorder
 from scaleout.study.edits.sizes import batch, sequence
 from scaleout.study.edits.slowdown import with_losses, without_losses
 
@@ -44,7 +44,7 @@ def edited(recording: Recorded, edits: Mapping[str, str], *, device: Device | No
         return Edited(recording.program, [])
     notes: list[str] = []
     program, slowed = without_recorder(recording.program)
-    notes.append(_of_host(recording, slowed if program is not recording.program else None))
+    notes.append(told_of_host(recording, slowed))
     program, share = without_losses(program)
     recorded = program
     for key, edit in EDITS.items():
@@ -58,17 +58,6 @@ def edited(recording: Recorded, edits: Mapping[str, str], *, device: Device | No
     if share:
         notes.append(f"kernels lose {share:.0%} of the time in which collectives run beside them, as those recorded do")
     return Edited(with_recorder(with_losses(program, share), slowed), notes)
-
-
-def _of_host(recording: Recorded, slowed: float | None) -> str:
-    """Say what recording cost the job: how many times as long it took for it, None where that is not told."""
-    waited = f"the GPU waited {recording.host_bound:.1%} of the time for the host"
-    if slowed is None:
-        return f"{waited}, which is kept as recorded: no operators tell what recording cost it"
-    return (
-        f"{waited}; without what recording its operators cost the host, the recorded steps would take {1 / slowed:.3f} "
-        f"of their time. What is edited runs without, and then its host records for as large a share of the step"
-    )
 
 
 EDITS: dict[str, Callable[[Recorded, str, list[str]], Program]] = {

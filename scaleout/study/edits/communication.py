@@ -33,7 +33,7 @@ def gradients_of(graph: ExecutionGraph) -> Bools:
 def bucket(recording: Recorded, text: str, notes: list[str]) -> Program:
     """Join buckets of gradients that follow each other until they are as large as wanted."""
     size_bytes = parse(text, BYTES)
-    start_s = shortest(recording.program)[1]
+    start_s = shortest(recording.program, recording.device)[1]
     split = found = 0
     rate_s = _fastest(recording.program, start_s)
 
@@ -104,7 +104,7 @@ def chunks(recording: Recorded, text: str, notes: list[str]) -> Program:
     parts = whole(text)
     if parts is None or not 1 <= parts <= 1024:
         raise ConfigError(f"--edit chunks={text}: give a number of parts from 1 to 1024")
-    short_s, start_s = shortest(recording.program)
+    short_s, start_s = shortest(recording.program, recording.device)
     found = [0]
 
     def cut(graph: ExecutionGraph) -> ExecutionGraph:

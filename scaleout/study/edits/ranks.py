@@ -237,7 +237,7 @@ def _with_ranks(
 ) -> Program:
     """Return the program with its kernels changed, an optimizer of so many times the parameters, and groups grown."""
     program = recording.program
-    short_s, start_s = shortest(program)
+    short_s, start_s = shortest(program, recording.device)
     larger, resized = grown(program, axis)
     leaving = np.ones((len(COLLECTIVES), len(program.groups) + 1))  # and one for nodes without a group
     for family in resized:

@@ -6,12 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.spec import Device
 from scaleout.config.documents import number, whole
 from scaleout.errors import ConfigError
 from scaleout.program.calls import entire
 from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind, NodeRole
-from scaleout.program.operations import Kernel
+from scaleout.program.operations import Kernel, kernel
 from scaleout.program.program import Program
 
 
@@ -79,10 +80,12 @@ _SMALLER = 4
 """By how much a collective must be smaller than another of its kind for its time to be mostly its start."""
 
 
-def shortest(program: Program) -> tuple[float, float]:
+def shortest(program: Program, device: Device | None) -> tuple[float, float]:
     """Return what any kernel takes, and what any collective takes, however little it does.
 
-    Of collectives the small ones tell; where all of a kind are alike nothing does, and they scale with their bytes.
+    Of a kernel the device tells, by one addition, and the shortest recorded ones where no file of it is known: these
+    may be large. Of collectives the small ones tell; where all of a kind are alike nothing does, and they scale with
+    their bytes.
     """
     kernels, small = [np.zeros(0)], [np.zeros(0)]
     for graph in program.graphs:
@@ -92,7 +95,10 @@ def shortest(program: Program) -> tuple[float, float]:
             mine = timed & (graph.kind == NodeKind.COLLECTIVE) & (graph.collective == kind)
             small.append(graph.duration_s[mine & (graph.bytes * _SMALLER <= graph.bytes[mine].max(initial=0))])
     found = [np.concatenate(each) for each in (kernels, small)]
+    short_s = float(np.quantile(found[0], _SHORT)) if len(found[0]) else 0.0
+    if device is not None:
+        short_s = min(short_s, float(kernel_times(device, [kernel("add", dtype="bf16", elements=1)])[0][0]))
     return (
-        float(np.quantile(found[0], _SHORT)) if len(found[0]) else 0.0,
+        short_s,
         float(found[1].min()) if len(found[1]) else 0.0,
     )

@@ -8,25 +8,52 @@ import numpy as np
 
 from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.spec import Device
+from scaleout.config.units import counted
 from scaleout.errors import ConfigError
 from scaleout.program.calls import as_much_of, entire
-from scaleout.program.graph import NONE, ExecutionGraph, Floats, NodeKind
+from scaleout.program.graph import NONE, ExecutionGraph, Floats, NodeKind, NodeRole
 from scaleout.program.operations import RECORDED, Kernel, TimeSource, kernel, recorded, recorded_table_gradient
 from scaleout.program.program import Program
 from scaleout.program.recorded import UNTOLD
 from scaleout.study.edits.recorded import Change, Recorded, parse_change, shortest
 
+_TOLD = 1e-3
+"""Of the time of kernels, how much must stay as it was for that to be told."""
 
-def _scaled(recording: Recorded, batch: Fraction, sequence: Fraction) -> Program:
+
+def _scaled(recording: Recorded, batch: Fraction, sequence: Fraction, notes: list[str]) -> Program:
     """Return the program with other numbers of sequences and of tokens in one."""
-    short_s, start_s = shortest(recording.program)
+    short_s, start_s = shortest(recording.program, recording.device)
 
     def scale(graph: ExecutionGraph) -> ExecutionGraph:
         calls = [resized(call, batch, sequence) for call in graph.kernels]
         ratios = ratios_of(recording.device, graph.kernels, calls)
         return with_kernels(graph, calls, ratios, short_s, start_s, waits=float(batch * sequence))
 
+    notes += _unscaled(recording.program)
     return recording.program.map_graphs(scale)
+
+
+def _unscaled(program: Program) -> list[str]:
+    """Say which kernels of forward and backward stay as recorded, if they take a share of the time worth telling."""
+    counts, seconds, total_s = [0, 0], [0.0, 0.0], 0.0
+    for graph in program.graphs:
+        kernels = (graph.kind == NodeKind.COMPUTE) & ~graph.has_role(NodeRole.OPTIMIZER | NodeRole.HOST)
+        grows = [
+            bool(call.tokens or call.sizes.get("token_bytes") or "lookups" in call.sizes) for call in graph.kernels
+        ]
+        stays = kernels & (graph.kernel != NONE) & ~np.array([*grows, True])[graph.kernel]
+        total_s += float(graph.duration_s[kernels].sum())
+        for place, chosen in enumerate((kernels & (graph.kernel == NONE), stays)):
+            counts[place] += int(chosen.sum())
+            seconds[place] += float(graph.duration_s[chosen].sum())
+    why = ("no recorded sizes, as without record_shapes", "tensors in which no size is known to count tokens")
+    return [
+        f"{counted(count, 'kernel')} with {reason}, {lasts / total_s:.1%} of the time of forward and backward, "
+        f"{'stays' if count == 1 else 'stay'} as recorded"
+        for count, lasts, reason in zip(counts, seconds, why, strict=True)
+        if lasts > _TOLD * total_s
+    ]
 
 
 def resized(call: Kernel, batch: Fraction, sequence: Fraction) -> Kernel:
@@ -125,7 +152,7 @@ def batch(recording: Recorded, text: str, notes: list[str]) -> Program:
             f"--edit batch={text}: {_some(attended)} sequences were recorded in a kernel of attention, and "
             f"{change.factor} of that is no whole number; choose another"
         )
-    return _scaled(recording, change.factor, Fraction(1))
+    return _scaled(recording, change.factor, Fraction(1), notes)
 
 
 def sequence(recording: Recorded, text: str, notes: list[str]) -> Program:
@@ -135,7 +162,7 @@ def sequence(recording: Recorded, text: str, notes: list[str]) -> Program:
     if not attended:
         notes.append("sequence: no kernel of attention was recorded; all that counts tokens is scaled, as by batch")
     _check_old(change, attended, notes, where="--edit sequence", what="tokens of a sequence")
-    return _scaled(recording, Fraction(1), change.factor)
+    return _scaled(recording, Fraction(1), change.factor, notes)
 
 
 def _attended(program: Program, size: str) -> list[int]:

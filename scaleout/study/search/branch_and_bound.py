@@ -133,6 +133,8 @@ def _considered(
                 heappush(left[worker], each)
             num_left += sum(len(each.numbers) for each in opened.sets)
             num_evaluated += len(opened.found)
+            execution.so_far.counts.evaluated = num_evaluated
+            execution.found(best, f"{num_left:,} of {num_plans:,} plans", under=request.schedules)
             execution.tell(num_plans - num_left, num_plans, num_evaluated, best)
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from scaleout.config.workers import end_with_parent, leave_signals
 from scaleout.errors import ScaleoutError
-from scaleout.study.search.best import Best, Choice
+from scaleout.study.search.best import Best, Choice, Counts
 from scaleout.study.search.checkpoint import Memory
 from scaleout.study.search.evaluate import Estimate
 from scaleout.study.search.request import SearchRequest
@@ -87,6 +87,15 @@ def batched(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
         yield some
 
 
+@dataclass
+class SoFar:
+    """What a search has until it ends, for who interrupts it: the best plans, and in words what is not tried yet."""
+
+    best: Best | None = None
+    counts: Counts = field(default_factory=Counts)
+    left: str = ""
+
+
 @dataclass(frozen=True)
 class Execution:
     """How a search runs.
@@ -101,12 +110,20 @@ class Execution:
         What was computed before; all that is computed is added to it as soon as it is.
     tell : function
         Called now and then with steps done, all steps, how many plans have been evaluated, and the best so far.
+    so_far : SoFar
+        What is found, as it is found.
     """
 
     pools: Sequence[Executor]
     memory: Memory
     tell: Callable[[int, int, int, Best], None] = lambda *_told: None
+    so_far: SoFar = field(default_factory=SoFar)
     _worker_of: dict[Hashable, int] = field(default_factory=dict)
+
+    def found(self, best: Best, left: str, *, under: Sequence[str] = ()) -> None:
+        """Note the best plans, what is left to try, and schedules `under` which all is."""
+        names = ", ".join(under)
+        self.so_far.best, self.so_far.left = best, f"{left}; all plans under {names}" if names else left
 
     def share(self, plans: Mapping[Hashable, int]) -> None:
         """Give each worker about as many plans, by how many are `alike`: the most first, each to who has the fewest."""
@@ -174,8 +191,11 @@ class Execution:
 
 @contextmanager
 def execution_of(
-    workers: int | None = None, memory: Memory | None = None, tell: Callable[[int, int, int, Best], None] | None = None
+    workers: int | None = None,
+    memory: Memory | None = None,
+    tell: Callable[[int, int, int, Best], None] | None = None,
+    so_far: SoFar | None = None,
 ) -> Iterator[Execution]:
     """Yield how a search runs, in as many processes as there are cores if not said, for as long as they run."""
     with pools_of(workers or os.cpu_count() or 1) as pools:
-        yield Execution(pools, memory or Memory(), tell or (lambda *_told: None))
+        yield Execution(pools, memory or Memory(), tell or (lambda *_told: None), so_far or SoFar())

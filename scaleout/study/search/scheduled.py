@@ -90,6 +90,7 @@ def simulated_plans(request: SearchRequest, found: Sequence[EvaluatedPlan], exec
     plans = {each.choice: each for each in found}
     known, best = execution.memory.estimates, Best(request.top)
     best.add(found)
+    execution.found(best, "simulations of the fastest, estimated from blocks", under=request.schedules)
     before, wanted = set[Choice](), {each.choice for each in best.near}
     while True:
         wanted |= {each.choice for each in fastest_first(plans.values())[: request.top]}
@@ -193,6 +194,8 @@ def simulate_best(
     for num_done, (choice, estimate) in enumerate(simulations, start=len(bounds) - len(new) + 1):
         if estimate is not None:
             add(choice, estimate)
+        untried = f"{len(bounds) - num_done:,} of {len(bounds):,} simulations under {', '.join(request.schedules)}"
+        execution.found(best, untried)
         execution.tell(num_done, len(bounds), len(fitting), best)
     # What was simulated before a faster one was known depends on what is done when, and does not count.
     found = [fitting[choice] for choice, bound_s in bounds.items() if best.may_have(bound_s) and choice in fitting]

@@ -21,6 +21,9 @@ from scaleout.study.search.space import Family, Plan, families
 from scaleout.study.search.stages import Ledger
 from scaleout.workloads.generate.profile import profile_key
 
+_EXPLAINED = "error bars and explanation of the fastest"
+"""What is left once all plans are evaluated."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -78,7 +81,7 @@ def search(
 
 def found_by(request: SearchRequest, execution: Execution) -> Answer:
     """Find the best plans as `search` does, in processes that run already."""
-    counts, todo = Counts(), list[Family]()
+    counts, todo = execution.so_far.counts, list[Family]()
     for family in families(request.base, request.num_ranks, request.batch, fixed=request.fixed):
         counts.enumerated += family.num_plans
         counts.indivisible += family.num_plans - len(family.plans)
@@ -98,6 +101,7 @@ def found_by(request: SearchRequest, execution: Execution) -> Answer:
     evaluated, shown = simulated_plans(request, evaluated, execution)
     best = Best(request.top)
     best.add(shown)
+    execution.found(best, _EXPLAINED, under=request.schedules)
     if request.schedules:
         may_be = [family for family, (_, bound_s) in zip(todo, bounds, strict=True) if best.may_have(bound_s)]
         of_some = partial(candidates_of, last_s=best.last_s)
@@ -105,6 +109,7 @@ def found_by(request: SearchRequest, execution: Execution) -> Answer:
         candidates = [Candidate(promise_s, bound_s, Plan(*plan)) for promise_s, bound_s, plan in found]
         num_plans = counts.enumerated - counts.indivisible
         scheduled = simulate_best(request, candidates, num_plans, best, execution)
+        execution.found(best, _EXPLAINED)
         evaluated += scheduled.found
     return Answer(
         tuple(best.fastest), tuple(best.near), tuple(evaluated), counts, min(nearest, default=None), scheduled

@@ -94,16 +94,11 @@ def kernel_times(
     return seconds, sources
 
 
-_AT_ONCE = 4096
-"""Custom kernels that are compared with measured ones at a time."""
-
-
 def _alike(columns: KernelColumns) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield which custom kernels are of one dtype, with or without FLOPs, so many at a time."""
+    """Yield which custom kernels are of one dtype, with or without FLOPs."""
     keys = 2 * columns.kind + (columns.flops > 0)
     for key in np.unique(keys[columns.is_custom]).tolist():
-        at = np.flatnonzero(keys == key)
-        yield from (at[begin : begin + _AT_ONCE] for begin in range(0, len(at), _AT_ONCE))
+        yield np.flatnonzero(keys == key)
 
 
 @functools.lru_cache(maxsize=64)

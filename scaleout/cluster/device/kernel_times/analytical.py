@@ -9,9 +9,11 @@ Symbols: N calls. Source: Williams, Waterman and Patterson, Communications of th
 """
 
 import functools
+import math
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from scaleout.cluster.device.kernel_times.estimate import (
     STREAM_SHARE,
@@ -50,12 +52,51 @@ def times(device: Device, calls: Calls) -> Array:
     ratios = [device.calibrated(op if calls.op == CUSTOM else calls.op) for op, _ in keys]
     reached = np.minimum(1.0, efficiency * np.repeat(ratios, [len(seconds) for _, seconds in known]))
     points = np.vstack([coordinates(measured) for measured, _ in known])
-    distance = ((coordinates(calls)[:, None, :] - points[None, :, :]) ** 2).sum(axis=2)
-    if calls.op != CUSTOM:
+    if calls.op == CUSTOM:
+        nearest = nearest_of(coordinates(calls), points)
+    else:
         classes = np.concatenate([kernel_classes(measured) for measured, _ in known])
-        distance += _OTHER_CLASS * (kernel_classes(calls)[:, None] != classes[None, :])
-    nearest = distance.round(9).argmin(axis=1)  # of equally distant ones the first
+        other = _OTHER_CLASS * (kernel_classes(calls)[:, None] != classes[None, :])
+        nearest = _first_least(_distances(coordinates(calls), points) + other)
     return np.asarray(floor_s + roofline(calls, device) / reached[nearest])
+
+
+def _distances(of: Array, points: Array) -> Array:
+    """Return the squared distance of each of N places, (N, D), to each of P points, (P, D); shape (N, P)."""
+    return np.asarray(((of[:, None, :] - points[None, :, :]) ** 2).sum(axis=2))
+
+
+def _first_least(distance: Array) -> npt.NDArray[np.int64]:
+    """Return the nearest point of each place, (N,); of equally distant ones the first."""
+    return np.asarray(distance.round(_DIGITS).argmin(axis=1))
+
+
+_DIGITS = 9
+"""Squared distances that agree in so many digits are equal."""
+_CELL = 0.5
+"""Side of the cells in which places are looked up together: half of an octave."""
+_AT_ONCE = 2**20
+"""Distances that are held at a time."""
+
+
+def nearest_of(places: Array, points: Array) -> npt.NDArray[np.int64]:
+    """Return what `_first_least` of all distances does, (N,), by cells of the plane that places lie in.
+
+    With d the distance of a cell's centre to the nearest point, and h the cell's diagonal, points beyond ``d + h`` of
+    the centre are nearest to nothing in the cell.
+    """
+    found = np.empty(len(places), np.int64)
+    cells, cell_of = np.unique(np.floor(places / _CELL), axis=0, return_inverse=True)
+    order = np.argsort(cell_of.reshape(-1), kind="stable")
+    begins = np.searchsorted(cell_of.reshape(-1)[order], np.arange(len(cells) + 1))
+    reach = _CELL * math.sqrt(places.shape[1]) + 2 * math.sqrt(10.0**-_DIGITS)
+    for cell, begin, end in zip(cells, begins[:-1].tolist(), begins[1:].tolist(), strict=True):
+        away = np.sqrt(_distances((cell[None, :] + 0.5) * _CELL, points)[0])
+        near = np.flatnonzero(away <= away.min() + reach)
+        for first in range(begin, end, step := max(1, _AT_ONCE // len(near))):
+            some = order[first : min(first + step, end)]
+            found[some] = near[_first_least(_distances(places[some], points[near]))]
+    return found
 
 
 _OTHER_CLASS = 1e6
