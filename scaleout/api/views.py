@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from scaleout.api.again import collective_inputs, run_inputs
@@ -172,7 +173,7 @@ def _study(folder: Path) -> Output:
     for row in ran.astype(object).where(ran.notna(), None).to_dict("records"):
         given = {name: row[name] for name in inputs if row[name] is not None}
         words = ", ".join(f"{name.removeprefix('set.')} {row[name]}" for name in varied if row[name] is not None)
-        jobs.append(Asked(f"case {row['case']}: {words}"[:_MOST_LABEL], given))
+        jobs.append(Asked(shorten(f"case {row['case']}: {words}", _MOST_LABEL, placeholder=" ..."), given))
     facts = [("cases", f"{len(cases):,}"), *((str(key), f"{n:,}") for key, n in cases["status"].value_counts().items())]
     if len(jobs) > tight:
         facts.insert(0, ("fastest", f"{format_seconds(ran['makespan_s'].iloc[0])} a step, {jobs[0].label}"))

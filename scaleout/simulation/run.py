@@ -87,8 +87,10 @@ def simulate(
     result = _result(folded, lasts_s, holds_s, times, served, network=network)
     if links is None:
         return result
-    traffic = LinkTraffic(links.traffic.links, links.alike[NONE], links.traffic.link_bytes, result.makespan_s)
-    return replace(result, link_traffic=traffic)
+    carried = links.sent_bytes, links.traffic.link_bytes
+    return replace(
+        result, link_traffic=LinkTraffic(links.traffic.links, links.alike[NONE], *carried, result.makespan_s)
+    )
 
 
 def _overlaps(folded: FoldedProgram) -> bool:

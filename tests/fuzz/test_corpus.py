@@ -183,6 +183,18 @@ RECORDINGS = {
 """Files of a recording, and what is said."""
 
 
+def test_a_long_recording_that_was_cut_off_is_not_read(tmp_path, monkeypatch):
+    """As where the job was killed; spaces at the end are none of it."""
+    whole = json.dumps({"traceEvents": [{"name": "x" * 100}] * 20_000}).encode()
+    path = tmp_path / "job.rank0.json"
+    path.write_bytes(whole + b" \n" * 100)
+    assert len(list(recorded_files([path]))) == 1
+    path.write_bytes(whole[:-50])
+    monkeypatch.setattr("scaleout.interop.pytorch.files.read_long_json", None)
+    with pytest.raises(ScaleoutError, match=r"ends in the midst of a value.*if the job was killed"):
+        list(recorded_files([path]))
+
+
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_a_recording(tmp_path, scaleout, monkeypatch, name):
     files, said = RECORDINGS[name]

@@ -181,7 +181,13 @@ def test_without_a_folder_it_must_be_worth_it(fresh, monkeypatch, caplog):
         raise RuntimeError("no locator available")
 
     monkeypatch.setattr(compiling._Cache, "__init__", lambda *_: nowhere(_))
+    compiling._say_slow.cache_clear()
     function = fresh()
     assert not ready(function)
+    assert not ready(function)
+    assert not compiling.is_ready(function, (1,), what="another", worth_it=False, compiles=False)
+    (record,) = caplog.records
+    assert "a sum runs in plain Python" in record.getMessage()
+    assert "set NUMBA_CACHE_DIR" in record.getMessage()
     assert ready(function, worth_it=True)
     assert "kept in no folder, as none can be written" in caplog.text

@@ -25,7 +25,7 @@ MOST_TIMES = 40
 """How many times its size a file may unpack to; recordings that were seen unpack to at most 33."""
 VALUES_A_BYTE = 4
 """How many values it may then hold for each of its bytes; seen are up to 2.2."""
-_SMALL_BYTES = 2**20
+_SMALL_BYTES, _END_BYTES = 2**20, 2**10
 _MOST_FILES = 4096
 _NAMES = re.compile(r"\.(json|pt\.trace\.json)(\.gz)?$|\.trace(\.gz)?$", re.IGNORECASE)
 _ARCHIVES = re.compile(r"\.(tar|tgz|tar\.(gz|xz|bz2))$", re.IGNORECASE)
@@ -143,9 +143,17 @@ class _Member(io.RawIOBase):
 
 
 def _opened(path: Path) -> BinaryIO:
-    if not path.name.lower().endswith(".gz"):
-        return path.open("rb")
-    return cast("BinaryIO", _Unpacked(path, cast("BinaryIO", gzip.open(path))))
+    if path.name.lower().endswith(".gz"):
+        return cast("BinaryIO", _Unpacked(path, cast("BinaryIO", gzip.open(path))))
+    file = path.open("rb")
+    if path.stat().st_size > _SMALL_BYTES:  # a long file that was cut off is told before it is read
+        file.seek(-_END_BYTES, io.SEEK_END)
+        end = file.read().rstrip()
+        file.seek(0)
+        if end and not end.endswith((b"]", b"}")):
+            file.close()
+            raise ValueError("it ends in the midst of a value")
+    return file
 
 
 _OPENED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}

@@ -93,7 +93,7 @@ def collective_cost(
     time_s = 0.0
     while not done:
         time_s, _, done = traffic.advance()
-    carried = LinkTraffic(links, found, traffic.link_bytes, time_s)
+    carried = LinkTraffic(links, found, traffic.link_bytes / cost.inflation, traffic.link_bytes, time_s)
     return LinkCost(time_s, algorithm, demand.num_transfers, cost.num_chunks, carried)
 
 

@@ -11,6 +11,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -107,7 +108,10 @@ def is_ready(
     machine = dispatcher.targetctx.codegen().magic_tuple()
     if signature in dispatcher.overloads or (kept is not None and kept.has(signature, machine)):
         return True
-    if not compiles or (kept is None and not worth_it):
+    if not compiles:
+        return False
+    if kept is None and not worth_it:
+        _say_slow(what)
         return False
     with _alone(None if kept is None else Path(kept.cache_path)) as alone:
         if alone:
@@ -115,6 +119,17 @@ def is_ready(
             logging.getLogger(__name__).warning("compiling %s, up to a minute; kept in %s", what, where)
             dispatcher.compile(signature)
         return alone
+
+
+@lru_cache
+def _say_slow(what: str) -> None:
+    """Tell once, and not in each worker, that there is no folder for code, and so none is compiled."""
+    if parent_process() is None:
+        logging.getLogger(__name__).warning(
+            "%s runs in plain Python, several times slower, as no folder can be written for its compiled code; set "
+            "NUMBA_CACHE_DIR to one that can",
+            what,
+        )
 
 
 @contextlib.contextmanager

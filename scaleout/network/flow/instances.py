@@ -5,14 +5,17 @@ bytes have left, and pays the latency of the whole after that; everything else h
 instance that shared devices slow down is *paced*: they set its speed from its start on, 0 until it has its SMs.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
 
 from scaleout.network.alpha_beta.cost import CollectiveCost, send_cost
 from scaleout.network.flow.demand import Alike, Group, demand_of, demand_of_message
 from scaleout.network.flow.flows import Demand
 from scaleout.network.flow.shared import Transfer
 from scaleout.network.flow.traffic import Traffic
-from scaleout.network.routes.links import Links
+from scaleout.network.routes.links import Floats, Links
 from scaleout.program.graph import NONE
 
 
@@ -63,6 +66,19 @@ class LinkNetwork:
             self._messages[key] = _back_to_back(self._routed[ends], size_bytes, cost)
         self.transfers[instance] = self._messages[key]
 
+    @property
+    def sent_bytes(self) -> Floats:
+        """(L,) what all transfers send over each link in a program that has ended, without what protocols add.
+
+        Of links that are alike, the one that stands for them.
+        """
+        found = np.zeros(len(self.traffic.links))
+        transfers = {id(each): each for each in self.transfers.values()}
+        for key, times in Counter(map(id, self.transfers.values())).items():
+            isolated = self.traffic.isolated.of(transfers[key])
+            found[isolated.links] += times * isolated.link_bytes / transfers[key].inflation
+        return found
+
     def pace(self, instances: Iterable[int]) -> None:
         """Let instances wait for their speeds, and go at them."""
         self.paced.update(instances)
@@ -107,9 +123,10 @@ class LinkNetwork:
 def whole_transfer(demand: Demand, size_bytes: float, cost: CollectiveCost) -> Transfer:
     """Return what a whole collective sends; the latency of chunks comes after a steady flow."""
     after_s = cost.latency_s - cost.before_s if demand.steady else 0.0
-    return Transfer(demand, size_bytes * cost.inflation, cost.before_s, after_s)
+    return Transfer(demand, size_bytes * cost.inflation, cost.before_s, after_s, inflation=cost.inflation)
 
 
 def _back_to_back(demand: Demand, size_bytes: float, cost: CollectiveCost) -> Transfer:
     """Return what a slice or a message sends: its latency is paid once, after its bytes."""
-    return Transfer(demand, size_bytes * cost.inflation, after_s=cost.latency_s, latencies=False)
+    size_bytes *= cost.inflation
+    return Transfer(demand, size_bytes, after_s=cost.latency_s, latencies=False, inflation=cost.inflation)

@@ -43,11 +43,13 @@ class LinkTraffic:
     Attributes
     ----------
     symmetry : what takes links to their orbit representatives
-    carried_bytes : (L,) on orbit representatives
+    sent_bytes : (L,) on orbit representatives
+    carried_bytes : (L,) likewise, with what keeps links busy besides: flags of protocols, and rates below the links'
     """
 
     links: Links
     symmetry: Symmetry | Partition
+    sent_bytes: Floats
     carried_bytes: Floats
     time_s: float
 
@@ -62,7 +64,7 @@ class LinkTraffic:
             LinkUse(
                 links.name(int(used[index])),
                 found.alike(links, int(used[index])),
-                float(self.carried_bytes[used[index]]),
+                float(self.sent_bytes[used[index]]),
                 float(utilisation[index]),
             )
             for index in chosen
@@ -73,8 +75,9 @@ class LinkTraffic:
         count = self.links.topology.num_ranks
         for number, port in enumerate(self.links.ports):
             ranks = self._having(number)
-            size_bytes = self.carried_bytes[self.symmetry.representatives_of_links(self.links, number * count + ranks)]
-            yield port, ranks, size_bytes, self._utilisation(number * count + ranks, size_bytes)
+            links = number * count + ranks
+            alike = self.symmetry.representatives_of_links(self.links, links)
+            yield port, ranks, self.sent_bytes[alike], self._utilisation(links, self.carried_bytes[alike])
 
     def columns(self) -> dict[str, Any]:
         """Return a table of all links as columns: where each is, what it carried, and how busy it was."""

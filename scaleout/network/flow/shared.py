@@ -31,6 +31,8 @@ class Transfer:
     before_s, after_s : time before its first message starts, and after its last message has arrived
     latencies : bool
         Whether routes have latency; a slice of a larger transfer pays it once, in `after_s`.
+    inflation : float
+        Bytes that keep bare links busy as long as a protocol does, for each byte that it sends; `size_bytes` has it.
     """
 
     demand: Demand
@@ -38,6 +40,7 @@ class Transfer:
     before_s: float = 0.0
     after_s: float = 0.0
     latencies: bool = True
+    inflation: float = 1.0
 
 
 class _Loop(Protocol):

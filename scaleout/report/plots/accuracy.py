@@ -90,7 +90,8 @@ def _draw_points(axes: Axes, known: Sequence[Compared]) -> None:
             axes.scatter([], [], s=16, color=_COLOURS[kind], label=f"{kind} ({len(mine):,})")
     axes.set(yscale="log", ylabel="measured time [ms]")
     axes.set_title("(a) all rows", loc="left", fontsize=9)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.06), frameon=False, fontsize=8)
+    if known:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.06), frameon=False, fontsize=8)
 
 
 def _draw_errors(axes: Axes, comparison: Comparison, known: Sequence[Compared], names: Sequence[str]) -> None:
