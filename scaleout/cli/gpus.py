@@ -14,7 +14,7 @@ def on_gpus(job: NamedJob, gpus: int, *, replicas: bool = True) -> NamedJob:
     ConfigError
         If the job is of no model of layers, replicas or nodes do not divide the GPUs, or either is given as well.
     """
-    from scaleout.workloads.config import load_workload
+    from scaleout.workloads.families import load_workload
 
     if not replicas:
         if job.changes.nodes is not None:
@@ -27,7 +27,8 @@ def on_gpus(job: NamedJob, gpus: int, *, replicas: bool = True) -> NamedJob:
 
 def _with_replicas(job: NamedJob, gpus: int) -> NamedJob:
     from scaleout.config.units import counted
-    from scaleout.workloads.config import LayeredModel, load_workload
+    from scaleout.workloads.config.layered import LayeredModel
+    from scaleout.workloads.families import load_workload
 
     given = "--nodes" if job.changes.nodes is not None else "--set data_parallel"
     if job.changes.nodes is not None or "data_parallel" in job.settings:

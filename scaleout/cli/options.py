@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from scaleout.cluster.topology.what_if import NetworkChanges
     from scaleout.simulation.options import SimulationOptions
     from scaleout.study.job import Tell
-    from scaleout.workloads.config import ModelFamily
+    from scaleout.workloads.config.family import ModelFamily
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -339,7 +339,7 @@ class NamedJob(NamedTuple):
     def load(self) -> "tuple[ModelFamily, Topology, Device]":
         """Load the workload, and the topology and device that it names where the command line names none."""
         from scaleout.cluster.device.spec import load_device
-        from scaleout.workloads.config import load_workload
+        from scaleout.workloads.families import load_workload
 
         assert self.workload is not None
         workload = load_workload(self.workload, self.settings)

@@ -25,7 +25,7 @@ from scaleout.validation.measure.experiments import EXPERIMENTS, Job
 from scaleout.validation.measure.machine_files import fit, host_launch_us
 from scaleout.validation.measure.shapes import NOT_MEASURED
 from scaleout.validation.measured.compare import compare_files
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 
 FOLDER = Path(scaleout.validation.measure.__file__).parent

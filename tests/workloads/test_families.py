@@ -18,7 +18,7 @@ from scaleout.study.search.evaluate import evaluate
 from scaleout.study.search.request import request_of
 from scaleout.study.search.search import search
 from scaleout.workloads import config
-from scaleout.workloads.families.layered import EMBEDDING, LayeredModel
+from scaleout.workloads.config.layered import EMBEDDING, LayeredModel
 from scaleout.workloads.generate import generate
 from scaleout.workloads.generate.autograd_tape import AutogradTape
 from scaleout.workloads.generate.layers import phased, residual
