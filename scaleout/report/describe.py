@@ -222,6 +222,7 @@ def _changes(found: Topology) -> dict[str, str]:
 def _power(found: Power) -> dict[str, float]:
     per = {"flop": found.energy, "sent_byte": found.sent}
     joules = {f"{kind}_joules_per_{unit}": value for unit, values in per.items() for kind, value in values}
+    joules["joules_per_byte"] = joules.pop("byte_joules_per_flop")
     return found.model_dump(exclude={"energy", "sent"}) | joules
 
 

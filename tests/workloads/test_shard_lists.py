@@ -68,3 +68,11 @@ def test_a_loop_lasts_two_calls_a_tensor_however_small_the_tensors():
     (graph,) = issue(time_kernels(program, H200), H200, host="eager").graphs
     copies = [node for node in range(len(graph)) if graph.operation(node) == "list_copy"]
     assert graph.duration_s[copies] == pytest.approx(2 * 4 * H200.host_launch_s["pointwise_loop"])
+
+
+def test_what_is_gathered_through_lists_is_copied_out_of_them_and_of_no_buffer():
+    """A random job of lists with the copies of eager FSDP once ended in a clone of no elements."""
+    graph = graph_of(layout_copies=True, shard_lists=True)
+    names = [graph.names[node] for node in np.flatnonzero(graph.kind == NodeKind.COMPUTE).tolist()]
+    assert not any("copy_out" in name for name in names)
+    assert any("parameters_into_list" in name for name in names)

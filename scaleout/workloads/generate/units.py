@@ -185,10 +185,13 @@ class Units:
         )  # fmt: skip
 
     def _use(self, tape: AutogradTape, gathers: list[tuple[int, int]]) -> None:
-        """Let the next kernel wait for gathers; where eager FSDP copies, for what it copies out of their buffers."""
+        """Let the next kernel wait for gathers; where eager FSDP copies, for what it copies out of their buffers.
+
+        What was gathered through lists was copied there, and has none.
+        """
         for gather, elements in gathers:
             ready = gather
-            if self.rank.workload.layout_copies:
+            if self.rank.workload.layout_copies and elements:
                 ready = tape.aside("clone", gather, name="parameters_copy_out", elements=elements)
             tape.cursor.waits += (ready,)
 
