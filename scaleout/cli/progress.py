@@ -44,7 +44,7 @@ def progress(*, kept: str, quiet: bool = False) -> "Iterator[Tell]":
         bars.update(bar, completed=done, total=total, description=words)
         if hidden and not quiet and monotonic() - said > _A_LINE_S:
             said = monotonic()
-            shown.print(f"{done:,} of {total:,}: {words}", soft_wrap=True, markup=False)
+            shown.print(f"{done:,} of {total:,} {words}", soft_wrap=True, markup=False)
 
     shows.start()
     try:

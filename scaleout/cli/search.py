@@ -203,13 +203,13 @@ def _search(
     """Search, with a bar of progress on standard error."""
     from scaleout.api.searches import search as find
     from scaleout.cli.progress import progress
-    from scaleout.config.units import counted, format_seconds
+    from scaleout.config.units import format_seconds
 
     with progress(kept=_kept(output), quiet=output.as_json) as show:
 
         def tell(done: int, total: int, evaluated: int, best: Any) -> None:
             fastest = f", fastest {format_seconds(best.fastest[0].estimate.step_s)}" if best.fastest else ""
-            show(done, total, f"{counted(evaluated, 'plan')} evaluated{fastest}")
+            show(done, total, f"plans judged, {evaluated:,} of them evaluated{fastest}")
 
         return find(
             str(job.workload),

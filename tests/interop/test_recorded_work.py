@@ -178,6 +178,7 @@ def test_a_sum_without_shapes_is_of_activations_if_a_product_writes_as_much(tmp_
         rank = Rank(number, 2)
         rank.operator("aten::mm", 0, 6, dims=[[64, 32], [32, 64]])
         rank.kernel(90, 5, launch=2)
+        rank.operator("c10d::allreduce_", 9, 5)
         rank.collective(100, 9, launch=10, elements=elements)
         rank.write(tmp_path)
     assert carries_tokens(tmp_path) == [grows]
