@@ -25,6 +25,8 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1])]
 from inputs import KINDS, case_of, kind_of  # noqa: E402
 from judge import Case, judge  # noqa: E402
 
+import scaleout  # noqa: E402
+
 _MEMORY_BYTES = 4 * 10**9
 _STUCK_S = 600.0
 """By the clock, for an input whose time of a core did not end it: a busy machine gives little of it."""
@@ -168,6 +170,7 @@ def main():
             verdict = judge(case, KINDS[case.kind].read, Path(folder, "case"))
         print(case.arguments or case.kind, verdict.outcome, verdict.why, sep="\n")
         return verdict.outcome == "failed"
+    scaleout.run("gpt-3-1024", network="link")  # compiles the core; the signal that cuts an input would end in LLVM
     numbers = range(given.first, given.first + given.inputs)
     total, took_s, places = fuzz(
         numbers, seed=given.seed, kind=given.kind, minutes=given.minutes, workers=given.workers, save=given.save
