@@ -227,7 +227,7 @@ def _print(
     each_s = found.training_s(1.0)
     answer = {
         "training": f"{_days(summary['training_s'])} for {format_tokens(summary['tokens'])} tokens",
-        "speed": f"{format_share(found.speed)} of the simulated speed",
+        "goodput": f"{format_share(found.goodput)} of the time; {format_share(found.speed)} of the simulated speed",
         "step": f"{format_seconds(found.step_s)} simulated, {format_seconds(found.step_median_s)} in the median",
     }
     if unchanged is not None:

@@ -379,7 +379,7 @@ def job_options(*, required: bool = True, replicas: bool = True) -> Callable[[Co
 
     def add(command: Command) -> Command:
         of = "replicas (data_parallel) and nodes" if replicas else "nodes"
-        words = f"Run on so many: as many {of} of the topology as that makes."
+        words = f"Run on so many: as many {of} of the topology as that makes; not beside what sets these."
         command = click.option("--gpus", type=Whole(), metavar="N", help=words)(command)
         named = machine_options()(set_option()(network_options()(command)))
         known = completion.names_of("workload")

@@ -210,7 +210,7 @@ def _search(
 
         def tell(done: int, total: int, evaluated: int, best: Any) -> None:
             fastest = f", fastest {format_seconds(best.fastest[0].estimate.step_s)}" if best.fastest else ""
-            show(done, total, f"{evaluated:,} plans evaluated{fastest}")
+            show(done, total, f"plans judged, {evaluated:,} of them evaluated{fastest}")
 
         return find(
             str(job.workload),

@@ -157,6 +157,7 @@ class Outcome:
     fit: Fit | None = None
     topology: Topology | None = None
     shares: Mapping[str, float] = field(default_factory=dict)  # of a recording: of its time, how much was recorded
+    given: Interval | None = None  # of a replay: the error bars of what was recorded
 
     @property
     def makespan_s(self) -> float:
@@ -178,6 +179,8 @@ class Outcome:
     @cached_property
     def interval(self) -> Interval | None:
         """Error bars of the makespan; None where the device is only a name, or says no spread."""
+        if self.given is not None:
+            return self.given
         if self.device is None or self.topology is None:
             return None
         return interval(self.result, self.device, self.topology)

@@ -143,6 +143,13 @@ def test_active_parameters_with_the_embedding_are_those_that_are_published(impor
     assert imported(CONFIGS[name]).workload.active_parameters + embedding == published
 
 
+def test_flops_of_experts_are_those_that_their_authors_print(imported):
+    """DeepSeek-V3 takes 250 GFLOP a token at 4,096 (arXiv:2505.09343, Table 2); scores that are masked do not count."""
+    workload = imported(CONFIGS["deepseek-ai/DeepSeek-V3"], sequence=4096).workload
+    masked = 3 * 61 * (2 * 4096 * 128 * (192 + 128)) / 2  # half of the scores and values of 128 heads, three times
+    assert workload.flops_per_token - masked == pytest.approx(250e9, abs=0.5e9)
+
+
 def short(config):
     """A config, and the keys that cut it to four layers of 256 tokens."""
     cut = {"pattern": "MMMM"} if config["model_type"] == "mamba2" else {}

@@ -55,7 +55,11 @@ class Transformer(LayeredModel):
     heads: Count = Field(description="heads of attention")
     kv_heads: Count | None = Field(default=None, description="heads of keys and values; as many as heads if unset")
     head_size: Count | None = Field(default=None, description="width of a head; hidden / heads if unset")
-    latent: Latent | None = Field(default=None, description="multi-head latent attention instead of plain heads")
+    latent: Latent | None = Field(
+        default=None,
+        description="multi-head latent attention instead of plain heads; in decode in its absorbed form, on the latent "
+        "cache that all heads share",
+    )
     window: Count | None = Field(
         default=None, description="keys that a token attends to at most, itself among them; all before it if unset"
     )
