@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleout.program.graph import NONE
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 from scaleout.workloads.memory import peak
 from scaleout.workloads.memory.advice import advise
