@@ -340,7 +340,10 @@ def refused(answer, *words):
         ),
         (["run", "dlrm-128", "--algorithm", "all_to_all=null"], ["no algorithm of all_to_all"]),
         (["run", "dlrm-128", "--algorithm", "reduce=nope"], ["no algorithm of reduce"]),
-        (["run", "llama-3-70b", "--set", "mode=decode"], ["sequence_parallel to false"]),
+        (
+            ["run", "llama-3-70b", "--set", "mode=decode", "--set", "sequence_parallel=true"],
+            ["sequence_parallel to false"],
+        ),
         (["show", "torus-8x17"], ["unknown name", "torus-8x16"]),
     ],
 )

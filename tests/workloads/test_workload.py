@@ -279,3 +279,18 @@ def test_old_names_of_keys_and_values_are_read_with_a_warning(load):
     assert found.virtual_stages == 2  # a change wins over the file, whatever it calls the key
     with pytest.raises(ConfigError, match="'products' is the old name of 'linear_dtype'; give the new one alone"):
         load(TRANSFORMER, products="same", linear_dtype="same")
+
+
+def test_decode_leaves_out_the_sequence_parallelism_of_a_trainer(tmp_path):
+    """Servers do two all-reduces a layer; who asks for it, in a file or by option, has it."""
+    decode = {"mode": "decode", "batch_per_replica": 64}
+    assert load_workload("llama-3-70b").sequence_parallel
+    assert load_workload("llama-3-70b", {"mode": "prefill"}).sequence_parallel
+    assert not load_workload("llama-3-70b", decode).sequence_parallel
+    assert load_workload("llama-3-70b", decode | {"sequence_parallel": True}).sequence_parallel
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(yaml.safe_dump({"like": "llama-3-70b", **decode}))
+    assert not load_workload(mine).sequence_parallel
+    mine.write_text(yaml.safe_dump({"like": "llama-3-70b", **decode, "sequence_parallel": True}))
+    assert load_workload(mine).sequence_parallel
+    assert load_workload(mine, {"mode": "decode"}).sequence_parallel

@@ -212,7 +212,8 @@ class LayeredModel(Training):
 
     def lighter(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield names of changes that make layers hold less, and the keys that each sets, the cheapest first."""
-        if self.tensor_parallel > 1 and not self.sequence_parallel and "sequence_parallel" not in self.REFUSES:
+        served = self.mode == "decode" or "sequence_parallel" in self.REFUSES
+        if self.tensor_parallel > 1 and not self.sequence_parallel and not served:
             yield "sequence_parallel", {"sequence_parallel": True}
 
     @property

@@ -62,7 +62,9 @@ class Training(WithFramework):
     hidden: Count = Field(description="width of what a layer hands to the next")
     sequence: Count = Field(description="tokens of a sequence; in decode, tokens already in the cache")
     sequence_parallel: bool = Field(
-        default=False, description="tensor-parallel ranks share the tokens of what tensor parallelism does not cut"
+        default=False,
+        description="tensor-parallel ranks share the tokens of what tensor parallelism does not cut; mode: decode over "
+        "a workload of another mode leaves it out unless it is given, too, as servers do two all-reduces a layer",
     )
     batch_per_replica: Count = Field(description="sequences that a data-parallel replica handles in a step")
     mode: Literal["training", "prefill", "decode"] = Field(

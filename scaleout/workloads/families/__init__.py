@@ -85,7 +85,12 @@ def _read(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay keys over others; a framework that they bring in decides anew what it sets, whatever stood below."""
+    """Lay keys over others; a framework that they bring in decides anew what it sets, whatever stood below.
+
+    So does decode: sequence parallelism is what a trainer saves memory by, and servers all-reduce one token.
+    """
+    if above.get("mode") == "decode" != below.get("mode"):
+        below = {key: value for key, value in below.items() if key != "sequence_parallel"}
     name = above.get("framework")
     if not isinstance(name, str) or name not in FRAMEWORKS or name == below.get("framework"):
         return {**below, **above}
