@@ -33,6 +33,7 @@ class Family(StrEnum):
     GEMM = "gemm"
     CONVOLUTION = "convolution"
     ATTENTION = "attention"
+    DECODE = "attention of decode"  # reads its cache once: memory limits it
     ROWS = "rows"
     ELEMENTWISE = "elementwise"
     GATHER = "gather"
@@ -285,7 +286,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "merge_partials_bwd": _elementwise(15, like="add"),
     # One query a sample against its whole cache of keys and values.
     "attention_decode": Operation(
-        Family.ATTENTION,
+        Family.DECODE,
         ("batch", "heads", "kv_heads", "kv_seq", "head_dim"),
         lambda s: 4 * s["batch"] * s["heads"] * s["kv_seq"] * s["head_dim"],
         lambda s, i: s["batch"] * 2 * (s["kv_heads"] * s["kv_seq"] + s["heads"]) * s["head_dim"] * i,
