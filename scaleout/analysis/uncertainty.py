@@ -147,6 +147,23 @@ def interval(result: Result, device: Device, topology: Topology) -> Interval | N
     return interval_of(shares_of(result, topology), device, topology)
 
 
+def replay_interval(spread: float) -> Interval:
+    """Return the error bars of a replay of all that was recorded.
+
+    `spread` is the standard deviation of the logarithm of the recorded steps; 0 of a single one.
+    """
+    of_steps = _QUANTILE * spread
+    causes = Cause(REPLAY, 1.0, REPLAY_ERROR, REPLAY_ERROR), Cause(RECORDED_STEPS, 1.0, of_steps, of_steps)
+    return Interval(tuple(sorted((each for each in causes if each.variance), key=lambda each: -each.variance)))
+
+
+REPLAY, RECORDED_STEPS = "replay of recorded times", "recorded steps about their mean"
+REPLAY_ERROR = 0.002
+"""Of replays of the public recordings, none of which was fitted: figures/public_recordings.md."""
+_QUANTILE = 1.645
+"""Standard deviations on either side that hold `CONFIDENCE` of a normal distribution."""
+
+
 def interval_of(shares: Shares, device: Device, topology: Topology) -> Interval:
     """Return the error bars of a step that consists of some shares.
 

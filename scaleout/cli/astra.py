@@ -165,7 +165,7 @@ def _print_dimensions(outcome: "Outcome") -> None:
 def _print_compared(compared: "SideBySide") -> None:
     """Print transfers, finish times, and where ASTRA-sim is faster than the links allow."""
     from scaleout.cli.console import console, print_links, print_table
-    from scaleout.config.units import format_bytes, format_seconds
+    from scaleout.config.units import format_bytes, format_count, format_seconds
     from scaleout.interop.astra.physical import network_facts
 
     outcomes = compared.comparison.outcomes
@@ -178,7 +178,7 @@ def _print_compared(compared: "SideBySide") -> None:
                 one.kind,
                 str(one.num_ranks),
                 format_bytes(one.size_bytes),
-                f"{one.count:g}",
+                format_count(one.count),
                 *(format_seconds(one.mean_s[name]) for name in names),
                 format_seconds(one.bound_s),
                 format_seconds(one.under_bound_s) if one.under_bound_s else "-",

@@ -198,7 +198,7 @@ def _decide(answer: "CollectiveAnswer", output: Output) -> None:
     def print_tables() -> None:
         rows = []
         for each in decisions:
-            notes = ["changes here"] * each.changed + ["not the fastest"] * (each.ratio < 1)
+            notes = ["changes here"] * each.changed + ["runner-up is faster"] * (each.ratio < 1)
             times = format_seconds(each.time_s), format_times(each.ratio) if each.runner_up else ""
             rows.append([each.algorithm, each.runner_up, ", ".join(notes), format_bytes(each.bytes), *times])
         columns = ("algorithm", "runner-up", "", "bytes", "time", "runner-up time / chosen time")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scaleout.cli import completion
-from scaleout.cli.options import NamedJob, Output, Stated, Whole, job_options, output_options, simulation_options
+from scaleout.cli.job import NamedJob
+from scaleout.cli.options import Output, Stated, Whole, job_options, output_options, simulation_options
 from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ def _search(
 
         def tell(done: int, total: int, evaluated: int, best: Any) -> None:
             fastest = f", fastest {format_seconds(best.fastest[0].estimate.step_s)}" if best.fastest else ""
-            show(done, total, f"{evaluated:,} plans evaluated{fastest}")
+            show(done, total, f"plans judged, {evaluated:,} of them evaluated{fastest}")
 
         return find(
             str(job.workload),

@@ -12,6 +12,7 @@ from scaleout.cli.console import console, print_answer, print_links, print_table
 from scaleout.config.units import (
     counted,
     format_bytes,
+    format_count,
     format_difference,
     format_dollars,
     format_joules,
@@ -149,7 +150,7 @@ def _print_bounds(outcome: "Outcome", steps: int) -> None:
             row.bound_by,
             format_bytes(row.bytes),
             str(row.group_size),
-            f"{row.count / steps:.3g}",
+            format_count(row.count / steps),
             *(format_seconds(seconds / steps) for seconds in (row.busy_s, row.exposed_communication_s)),
             ", ".join(f"{name} {format_share(share)}" for name, share in row.busy_shares.items()),
         ]
@@ -268,7 +269,7 @@ def _print_critical_path(outcome: "Outcome", steps: int) -> None:
         [
             row.phase,
             row.operation,
-            f"{row.count / steps:.12g}",
+            format_count(row.count / steps),
             format_seconds(row.critical_s / steps),
             format_share(row.share),
         ]

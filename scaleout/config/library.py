@@ -63,6 +63,8 @@ def find(kind: str, name_or_file: str, *, named_by: str = "") -> Path:
     `named_by` is the file and key that name it, for the message.
     """
     where = f"{named_by}: " if named_by else ""
+    if not name_or_file and kind in ("topology", "device"):
+        raise ConfigError(f"{where}no {kind} is given; give --{kind} NAME, or the key {kind} in the workload's file")
     if is_path(name_or_file):
         path = Path(name_or_file)
         if not is_file(path):

@@ -280,6 +280,17 @@ def _two_digits(number: float) -> str:
     return f"{float(f'{number:.{3 if number >= 99.5 else 2}g}'):,.10g}"
 
 
+def format_count(number: float) -> str:
+    """Write how many of something there are; of a mean that is not whole three digits.
+
+    >>> format_count(4512), format_count(1500.4), format_count(2.25), format_count(0)
+    ('4,512', '1,500', '2.25', '0')
+    """
+    whole = round(number)
+    exact = math.isclose(number, whole, rel_tol=1e-9, abs_tol=1e-9)
+    return f"{whole:,}" if exact or abs(number) >= 100 else f"{number:.3g}"
+
+
 def format_rate(per_s: float) -> str:
     """Write how many of something there are in a second, such as ``'5,450'``."""
     rounded = float(f"{per_s:.3g}")

@@ -72,7 +72,8 @@ def _describe(model: type[BaseModel], fault: dict[str, Any]) -> str:
     if fault["type"] == "missing":
         return f"key {path!r} is missing; add it"
     if fault["type"] in _CONTAINERS:
-        return f"{path}: must be a {_CONTAINERS[fault['type']]}, not {shown(fault['input'])}"
+        given = "null" if fault["input"] is None else shown(fault["input"])
+        return f"{path}: must be a {_CONTAINERS[fault['type']]}, not {given}"
     message = str(fault["msg"]).removeprefix("Value error, ")
     if fault["type"] == "value_error":
         return f"{path}: {message}" if path else message

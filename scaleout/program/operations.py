@@ -284,13 +284,21 @@ OPERATIONS: Mapping[str, Operation] = {
     # Attention to some keys merged with that to others, in fp32: outputs rescaled; backward, gradients added up.
     "merge_partials_fwd": _elementwise(18, like="add"),
     "merge_partials_bwd": _elementwise(15, like="add"),
-    # One query a sample against its whole cache of keys and values.
+    # One query a sample against its whole cache of keys and values; latent: against the rank's and the rotary width of
+    # each token, which is read once for all heads, to outputs of the rank's width.
     "attention_decode": Operation(
         Family.DECODE,
         ("batch", "heads", "kv_heads", "kv_seq", "head_dim"),
         lambda s: 4 * s["batch"] * s["heads"] * s["kv_seq"] * s["head_dim"],
         lambda s, i: s["batch"] * 2 * (s["kv_heads"] * s["kv_seq"] + s["heads"]) * s["head_dim"] * i,
         defaults=_OWN_HEADS,
+    ),
+    "attention_decode_latent": Operation(
+        Family.ATTENTION,
+        ("batch", "heads", "kv_seq", "rank", "rotary"),
+        lambda s: 2 * s["batch"] * s["heads"] * s["kv_seq"] * (2 * s["rank"] + s["rotary"]),
+        lambda s, i: s["batch"] * ((s["kv_seq"] + s["heads"]) * (s["rank"] + s["rotary"]) + s["heads"] * s["rank"]) * i,
+        "attention_decode",
     ),
     # Row by row: normalisation, loss, rotary embedding, mixture-of-experts routing.
     "layer_norm_fwd": _rows(2),
@@ -327,8 +335,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "moe_top_k_bwd": Operation(Family.ROWS, _SCORES, _no_flops, _expert_scores_bytes(2), "moe_router_64_experts"),
     # Copies of PyTorch in backward, where heads were cut out of one GEMM: the gradients of queries, keys and values
     # into one tensor, heads first, then that one into the GEMM's layout.
-    "heads_cat": _HEADS,
-    "heads_to_rows": _HEADS,
+    **dict.fromkeys(("heads_cat", "heads_to_rows"), _HEADS),
     # Element by element; `elements` counts the result.
     "add": _elementwise(3),
     "mul_scalar": _elementwise(2),
@@ -339,12 +346,8 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "fill": _elementwise(1, like="sum_all"),
     "copy_d2d": _elementwise(2),
-    "gelu_fwd": _elementwise(2),
-    "gelu_bwd": _elementwise(3),
-    "silu_fwd": _elementwise(2),
-    "silu_bwd": _elementwise(3),
-    "relu_fwd": _elementwise(2),
-    "relu_bwd": _elementwise(3),
+    **dict.fromkeys(("gelu_fwd", "silu_fwd", "relu_fwd"), _elementwise(2)),
+    **dict.fromkeys(("gelu_bwd", "silu_bwd", "relu_bwd"), _elementwise(3)),
     "dropout_fwd": _elementwise(2, fixed=1),  # and a mask of one byte an element
     "dropout_bwd": _elementwise(2, fixed=1, like="dropout_fwd"),
     "cast_to_fp32": _elementwise(1, fixed=4),
@@ -361,8 +364,7 @@ OPERATIONS: Mapping[str, Operation] = {
     # `elements` counts the larger side, a quarter of which leave a window that strides by two. Neither is a stream.
     "batch_norm_fwd": _elementwise(3, family=Family.ROWS),
     "batch_norm_bwd": _elementwise(5, family=Family.ROWS),
-    "pool_fwd": _elementwise(1.25, family=Family.ROWS),
-    "pool_bwd": _elementwise(1.25, family=Family.ROWS),
+    **dict.fromkeys(("pool_fwd", "pool_bwd"), _elementwise(1.25, family=Family.ROWS)),
     "swiglu_bwd": _elementwise(5, like="silu_bwd"),
     "swiglu_bwd_fused": _elementwise(5, like="swiglu_fwd"),
     # Optimiser steps. AdamW: the parameter and two moments read and written, the gradient read.

@@ -34,7 +34,8 @@ from scaleout.simulation.options import SimulationOptions
 from scaleout.simulation.result import Result
 from scaleout.simulation.run import simulate
 from scaleout.simulation.what_if import map_ranks, rank_mapping
-from scaleout.workloads.config import LayeredModel, ModelFamily
+from scaleout.workloads.config.family import ModelFamily
+from scaleout.workloads.config.layered import LayeredModel
 from scaleout.workloads.generate import generate
 
 Tell = Callable[[int, int, str], None]
@@ -156,6 +157,7 @@ class Outcome:
     fit: Fit | None = None
     topology: Topology | None = None
     shares: Mapping[str, float] = field(default_factory=dict)  # of a recording: of its time, how much was recorded
+    given: Interval | None = None  # of a replay: the error bars of what was recorded
 
     @property
     def makespan_s(self) -> float:
@@ -177,6 +179,8 @@ class Outcome:
     @cached_property
     def interval(self) -> Interval | None:
         """Error bars of the makespan; None where the device is only a name, or says no spread."""
+        if self.given is not None:
+            return self.given
         if self.device is None or self.topology is None:
             return None
         return interval(self.result, self.device, self.topology)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from scaleout.analysis.uncertainty import replay_interval
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.topology import Topology
 from scaleout.config.documents import number, whole
@@ -147,6 +148,13 @@ def with_edits(compared: Comparison, edits: Sequence[str], *, replay: bool) -> C
     if model is not None and replay:
         model = replace(model, network="recorded", notes=())
     return replace(compared, provenance=model)
+
+
+def with_interval(compared: Comparison, facts: Mapping[str, str]) -> Comparison:
+    """Give outcomes that replay all as it was recorded, of which nothing is predicted, the error bars of a replay."""
+    bars = replay_interval(number(facts.get("recorded_spread", "0")) or 0.0)
+    outcomes = (replace(each, given=bars) if each.schedule == "recorded" else each for each in compared.outcomes)
+    return replace(compared, outcomes=tuple(outcomes))
 
 
 def with_shares(compared: Comparison, facts: Mapping[str, str], notes: tuple[str, ...]) -> Comparison:

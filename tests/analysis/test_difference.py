@@ -74,6 +74,16 @@ def test_a_result_does_not_differ_from_itself(a):
     assert all(row.difference_s == 0 and not row.only_in for row in all_rows(difference(a, a)))
 
 
+def test_what_sums_round_off_is_no_difference():
+    """The idle time of dlrm-128 at two batches is the same work, summed after other work."""
+    a = Profile("a", 0.0546, 0.0218, 0.0325, 0.0002855, 0.0325, ())
+    b = replace(a, name="b", makespan_s=0.106, compute_s=0.0421, idle_s=0.0002855 - 6.94e-18)
+    idle = next(row for row in difference(a, b).step if row.name == "idle")
+    assert (idle.a_s, idle.b_s, idle.difference_s) == (0.0002855, 0.0002855, 0.0)
+    later = replace(b, idle_s=0.0002855 + 1e-9)
+    assert next(row for row in difference(a, later).step if row.name == "idle").difference_s == pytest.approx(1e-9)
+
+
 @given(a=profiles, b=profiles)
 def test_the_order_turns_the_sign(a, b):
     other = {"A": "B", "B": "A", "": ""}

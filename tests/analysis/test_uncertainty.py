@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scaleout
-from scaleout.analysis.uncertainty import STEP, Call, Shares, interval_of, shares_of, spread_of
+from scaleout.analysis.uncertainty import STEP, Call, Shares, interval_of, replay_interval, shares_of, spread_of
 from scaleout.cluster.device.sections import Spread
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
@@ -136,3 +136,11 @@ def test_software_is_what_the_device_runs_and_no_part_explains(found, causes):
     bars = interval_of(found, load_device("h200"), TOPOLOGY)
     assert {each.cause for each in bars.causes} == causes
     assert math.fsum(each.share for each in bars.causes) == pytest.approx(1.0 - found.given)
+
+
+def test_a_replay_errs_as_replays_do_and_its_steps_spread():
+    """Steps of 9 and 10 ms lie 0.0745 of their logarithms about their mean, one standard deviation."""
+    low_s, high_s = replay_interval(0.0).of(1.0)
+    assert (low_s, high_s) == pytest.approx((math.exp(-0.002), math.exp(0.002)))
+    low_s, high_s = replay_interval(math.log(10 / 9) / math.sqrt(2)).of(9.5e-3)
+    assert (low_s, high_s) == pytest.approx((8.40e-3, 10.74e-3), rel=2e-3)

@@ -13,7 +13,7 @@ from scaleout.errors import ConfigError
 from scaleout.interop.models import import_model
 from scaleout.interop.models.huggingface import ARCHITECTURES
 from scaleout.program.graph import NONE, NodeRole
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 from scaleout.workloads.memory import peaks
 
@@ -141,6 +141,13 @@ def test_active_parameters_are_those_that_are_published(imported, model):
 )
 def test_active_parameters_with_the_embedding_are_those_that_are_published(imported, name, published, embedding):
     assert imported(CONFIGS[name]).workload.active_parameters + embedding == published
+
+
+def test_flops_of_experts_are_those_that_their_authors_print(imported):
+    """DeepSeek-V3 takes 250 GFLOP a token at 4,096 (arXiv:2505.09343, Table 2); scores that are masked do not count."""
+    workload = imported(CONFIGS["deepseek-ai/DeepSeek-V3"], sequence=4096).workload
+    masked = 3 * 61 * (2 * 4096 * 128 * (192 + 128)) / 2  # half of the scores and values of 128 heads, three times
+    assert workload.flops_per_token - masked == pytest.approx(250e9, abs=0.5e9)
 
 
 def short(config):

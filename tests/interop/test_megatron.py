@@ -279,6 +279,12 @@ def test_values_stand_in_the_same_line_and_end_at_lists():
     assert told == []
 
 
+@pytest.mark.parametrize("line", ["TP=4; PP=2", "TP=4;PP=2;", "export TP=4 PP=2", "export TP=4; export PP=2"])
+def test_several_variables_may_stand_in_a_line(line):
+    found, _ = arguments_of_script(f"{line}\nrun --tensor-model-parallel-size $TP --num-layers ${{PP}}")
+    assert found == {"tensor_model_parallel_size": 4, "num_layers": 2}
+
+
 def test_variables_within_variables_end():
     found, _ = arguments_of_script("A=$B\nB=$A\n--num-layers $A --size $((2*$C))\nC=21\n")
     assert found["size"] == 42

@@ -172,6 +172,21 @@ def test_sums_before_backward_are_of_activations_whatever_their_shape(tmp_path, 
     assert carries_tokens(tmp_path) == [True, True, False, False, len(shape) > 2, False]
 
 
+@pytest.mark.parametrize(("elements", "grows"), [(64 * 64, True), (64 * 65, False)])
+def test_a_sum_without_shapes_is_of_activations_if_a_product_writes_as_much(tmp_path, elements, grows):
+    for number in range(2):
+        rank = Rank(number, 2)
+        rank.operator("aten::mm", 0, 6, dims=[[64, 32], [32, 64]])
+        rank.kernel(90, 5, launch=2)
+        rank.operator("c10d::allreduce_", 9, 5)
+        rank.collective(100, 9, launch=10, elements=elements)
+        rank.write(tmp_path)
+    assert carries_tokens(tmp_path) == [grows]
+    program, facts, _ = load_recording((tmp_path,))
+    notes = edited(described(program, facts, load_device("h200")), {"batch": "2x"}).notes
+    assert any("called tensor-parallel as they run before backward" in each for each in notes) == (not grows)
+
+
 def test_an_input_that_wants_its_gradient_is_no_parameter(tmp_path):
     """Four layers of one weight of 32 x 64, an input of 2 x 8 x 64."""
     for number in range(2):

@@ -7,8 +7,11 @@ import pytest
 from recorded_jobs import makespan_s, recording_of
 
 from scaleout.errors import ConfigError
+from scaleout.program.graph import NodeRole
 from scaleout.study.edits import edited
+from scaleout.study.edits.repeats import runs_of
 
+PASSES = (NodeRole.FORWARD, NodeRole.BACKWARD)
 LLAMA = {"layers": 16, "hidden": 512, "heads": 8, "ffn": 1408, "sequence": 1024, "microbatch": 1, "data_parallel": 1,
          "tensor_parallel": 1}  # fmt: skip
 
@@ -47,6 +50,24 @@ def test_a_pipeline_becomes_that_of_fewer_layers(schedule, ranks):
     other = pipeline(schedule, ranks, 8, layers=8).program
     assert found.total_flops == other.total_flops
     assert makespan_s(found) == pytest.approx(makespan_s(other), rel=0.01)
+
+
+@pytest.mark.parametrize(("factor", "change"), [("2x", "4->8"), ("0.5x", "4->2")])
+@pytest.mark.parametrize("role", [NodeRole.FORWARD, NodeRole.BACKWARD])
+def test_layers_of_which_a_pass_shows_one_less_grow_by_a_factor_too(role, factor, change):
+    """The first layer of a pass has kernels of its own, so that three of four are alike there."""
+
+    def first_differs(graph):
+        begin, end = runs_of(graph, role, steps=1)[0].bounds[:2]
+        return replace(graph, names=tuple(name + "'" * (begin <= at < end) for at, name in enumerate(graph.names)))
+
+    base = recording_of("llama-small", **LLAMA | {"layers": 4, "batch_per_replica": 1})
+    base = replace(base, program=base.program.map_graphs(first_differs))
+    found = [len(runs_of(base.program.graphs[0], each, steps=1)[0].bounds) - 1 for each in PASSES]
+    assert sorted(found) == [3, 4]
+    one, other = (edited(base, {"layers": text}).program for text in (factor, change))
+    assert [graph.names for graph in one.graphs] == [graph.names for graph in other.graphs]
+    assert (one.total_flops, makespan_s(one)) == (other.total_flops, makespan_s(other))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import yaml
 
 from scaleout.config import library
 from scaleout.errors import ConfigError
-from scaleout.workloads.config import FAMILIES, Dlrm, Moe, Transformer, load_workload
+from scaleout.workloads.families import FAMILIES, Dlrm, Moe, Transformer, load_workload
 from scaleout.workloads.generate import generate
 
 HEADER = {"description": "a test", "source": "none", "topology": "ring-128", "device": "h200"}
@@ -54,6 +54,22 @@ def test_defaults_and_changes(load):
     assert load(DLRM).dtype == "fp32"
 
 
+def test_a_file_of_ones_own_needs_neither_source_nor_machine(tmp_path, scaleout):
+    file = tmp_path / "own.yaml"
+    file.write_text(yaml.safe_dump({"description": "mine"} | TRANSFORMER))
+    code, _, err = scaleout("run", str(file), "--device", "h200")
+    assert (code, err.count("no topology is given; give --topology NAME, or the key topology")) == (2, 1)
+    code, _, err = scaleout("run", str(file), "--topology", "dgx-h200-1")
+    assert (code, err.count("no device is given; give --device NAME, or the key device")) == (2, 1)
+    assert scaleout("run", str(file), "--topology", "switch(1,nvlink4)", "--device", "h200")[0] == 0
+
+
+def test_stages_fall_back_to_equal_ones(load):
+    uneven = TRANSFORMER | {"stage_layers": [2, 0], "pipeline_parallel": 2}
+    assert load(uneven).stage_layers == (2, 0)
+    assert load(uneven, stage_layers=None).stage_layers == ()
+
+
 REFUSED = [
     (DLRM, {"global_batch": 66}, "global_batch 66 does not divide over data_parallel 4 ranks; use a multiple of 4"),
     (DLRM, {"tensor_parallel": 2}, "tensor_parallel 2 means nothing for a dlrm; set data_parallel alone"),
@@ -82,7 +98,12 @@ REFUSED = [
     (MOE, {"heads": 7}, "hidden 64 does not divide by heads 7"),
     (TRANSFORMER, {"pipeline_parallel": 4}, "4 stages are more than layers 2"),
     (TRANSFORMER, {"pipeline_parallel": 2, "layers": 3}, "layers 3 do not divide over 2 stages"),
-    (TRANSFORMER, {"pipeline_parallel": 2, "stage_layers": [1, 2]}, "stage_layers has 2 stages and 3 layers; give 2"),
+    (
+        TRANSFORMER,
+        {"pipeline_parallel": 2, "stage_layers": [1, 2]},
+        "stage_layers has 2 stages and 3 layers, and the job 2 stages and 2; write `--set 'stage_layers=[1, 1]'`",
+    ),
+    (TRANSFORMER, {"rank_order": None}, "rank_order: must be a list, not null"),
     (TRANSFORMER, {"pipeline_schedule": "1f1c"}, "unknown pipeline_schedule '1f1c'; did you mean '1f1b'?"),
     (
         TRANSFORMER,

@@ -27,7 +27,9 @@ CHECK = "collective_check"
 """In `host_launch`: what a check of a collective takes the host for each rank of its group."""
 
 _ENDS = ("_unfused", "_fused", "_fwd", "_bwd")
-_LIKE = dict.fromkeys(("attention_gqa", "attention_window", "attention_decode"), "attention") | {
+_LIKE = dict.fromkeys(
+    ("attention_gqa", "attention_window", "attention_decode", "attention_decode_latent"), "attention"
+) | {
     "gemm_fp8": "gemm",
     "gemv": "gemm",
 }

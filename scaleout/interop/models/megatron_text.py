@@ -14,7 +14,9 @@ from scaleout.config.yaml_files import read_yaml
 from scaleout.errors import ConfigError
 
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
-_ASSIGNED = re.compile(r"(?m)^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=([^\s()]+)[ \t;]*$")
+_ASSIGNMENTS = re.compile(r"(?m)^[ \t]*(?:(?:export[ \t]+)?[A-Za-z_]\w*=[^\s();]+(?:[ \t;]+|$))+$")
+"""A line of nothing else: `TP=4; PP=2`."""
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)=([^\s();]+)")
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^{}]*))?\}|\$(\w+)")
 _PRODUCT = re.compile(r"\$\(\(\s*(\d+)\s*\*\s*(\d+)\s*\)\)")
 _OPTION = re.compile(r"--([A-Za-z][\w-]*)(?:=(.+))?")
@@ -74,7 +76,7 @@ def _typed(value: str) -> Any:
 def _with_values(text: str) -> str:
     """Put variables that are assigned once in their places, and multiply what is multiplied."""
     values: dict[str, str | None] = {}
-    for name, given in _ASSIGNED.findall(text):
+    for name, given in _ASSIGNED.findall("\n".join(_ASSIGNMENTS.findall(text))):
         own = _VARIABLE.fullmatch(value := given.strip("\"'"))
         value = own[2] if own and own[1] == name and own[2] is not None else value  # a default for the environment's
         values[name] = value if values.get(name, value) == value else None

@@ -19,7 +19,7 @@ from scaleout.config.documents import whole
 from scaleout.interop.pytorch.communication import Communication, item_bytes
 from scaleout.interop.pytorch.kineto import NONE, Operator, Recording, Work, WorkKind, ancestors, shape_of
 from scaleout.program.graph import NodeRole
-from scaleout.program.operations import RECORDED, Kernel, kernel, recorded, recorded_table_gradient
+from scaleout.program.operations import ITEM_BYTES, RECORDED, Kernel, kernel, recorded, recorded_table_gradient
 from scaleout.program.recorded import REDUCER
 from scaleout.schedule.rewrite import divided
 
@@ -138,12 +138,15 @@ class Communicated:
 
     Exchanges and messages carry activations. What is summed before a step's backward are activations; so are sums of
     backward with the shape of one, but those that a parameter's gradient calls for. Of other collectives buckets and
-    shards of parameters are flat, and activations have a shape that no parameter has.
+    shards of parameters are flat, and activations have a shape that no parameter has. Where no shapes are recorded,
+    sums before backward as large as what a product of tokens writes are of activations.
     """
 
     def __init__(self, recording: Recording, described: Iterable[Kernel]) -> None:
         self._recording, self._parameters = recording, parameter_shapes(recording)
-        self._tokens = max((dict(call.shape)["M"] for call in described if call.tokens == "M"), default=0)
+        products = [(dict(call.shape), ITEM_BYTES[call.dtype]) for call in described if call.tokens == "M"]
+        self._tokens = max((shape["M"] for shape, _ in products), default=0)
+        self._written = {shape["M"] * shape["N"] * each for shape, each in products if "N" in shape}  # bytes
         self._summed: set[Shape] = set()  # before the backward of a step
         self._backward = False  # whether that of the step has begun
 
@@ -163,6 +166,7 @@ class Communicated:
                 self._summed.update(shape for shape in shapes if len(shape) > 1 or self._counts_tokens(shape))
             within = not self._backward or any("Backward" in each.name for each in callers)
             carries = within and any(shape in self._summed for shape in shapes)
+            carries |= not shapes and not self._backward and size_bytes in self._written
         carries = carries or any(len(shape) > 1 and shape not in self._parameters for shape in shapes)
         tokens = size_bytes if carries else 0
         dtype = {8: "fp64", 4: "fp32", 1: "int8"}.get(call.item_bytes or 0, "bf16")

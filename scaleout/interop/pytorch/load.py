@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import median, stdev
 from typing import Any
 
 from scaleout.cluster.device.annotate import time_kernels
@@ -140,10 +140,20 @@ def load_recording(
         "recorded": f"steps {', '.join(map(str, numbers))}" if numbers else "one step",
         "recorded_s": repr(sum(imported.steps_s)),
         "recorded_steps": str(len(imported.steps_s)),
+        **({"recorded_spread": f"{_spread(imported.steps_s):.4f}"} if len(imported.steps_s) > 1 else {}),
         "host_bound": f"{host_bound:.4f}",
         "parameters": _parameters(timelines),
     }
     return imported.program, facts, report
+
+
+def _spread(steps_s: Sequence[float]) -> float:
+    """Return the standard deviation of the logarithms of times."""
+    return stdev(math.log(max(each_s, _LEAST_STEP_S)) for each_s in steps_s)
+
+
+_LEAST_STEP_S = 1e-9
+"""What profilers tell apart."""
 
 
 def _parameters(timelines: Mapping[int, Timeline]) -> str:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _MARKERS = "^osDvPX"
 _PANELS = 3
 """Panels in a row of curves."""
+_RINGED = 6
+"""Lines of a study, at most, whose marks are rings around those of later lines."""
 
 
 def draw_map(
@@ -121,11 +123,16 @@ def plot_cases(
     ran = cases[cases["status"] == "ok"]
     along = {str(text): number for text, number in (numbers or {}).items()}
     with on_axes(axes, figsize=(7, 4)) as drawn_on:
-        for number, (name, of) in enumerate(ran.groupby(colour, sort=False) if colour else [("", ran)]):
+        lines = list(ran.groupby(colour, sort=False)) if colour else [("", ran)]
+        for number, (name, of) in enumerate(lines):
             at = [along.get(str(value), value) for value in of[x]]
             marker, line = "osD^vPX"[number % 7], SERIES[number % len(SERIES)]
             style = "-" if all(isinstance(value, int | float) for value in at) else ""
-            drawn_on.plot(at, of[y], label=str(name), marker=marker, linestyle=style, markersize=4, color=line)
+            size = 4 + 2.5 * (len(lines) - 1 - number) if len(lines) <= _RINGED else 4  # of equal lines each is seen
+            drawn_on.plot(
+                at, of[y], label=str(name), marker=marker, linestyle=style, markersize=size, color=line,
+                fillstyle="none" if size > 4 else "full",
+            )  # fmt: skip
         drawn_on.set(xlabel=_labelled(x), ylabel=_labelled(y))
         drawn_on.set_ylim(0, None)
         if colour:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
@@ -23,12 +24,10 @@ def layers(recording: Recorded, text: str, notes: list[str]) -> Program:
     found: list[int] = []
 
     def resize(graph: ExecutionGraph) -> ExecutionGraph:
-        runs = sorted(
-            (run for role in PASSES for run in runs_of(graph, role, steps=recording.steps)),
-            key=lambda run: -run.bounds[0],
-        )
-        for run in runs:
-            local = _layers_in(run, change)
+        passes = [runs_of(graph, role, steps=recording.steps) for role in PASSES]
+        most = _of_both(passes)
+        for run in sorted(chain(*passes), key=lambda run: -run.bounds[0]):
+            local = _layers_in(run, change, most)
             more = local * (change.factor - 1)
             if more.denominator != 1:
                 raise ConfigError(
@@ -55,10 +54,17 @@ def layers(recording: Recorded, text: str, notes: list[str]) -> Program:
     return _with_parameters(replace(recording, program=program), change, max(found), notes)
 
 
-def _layers_in(run: Run, change: Change) -> int:
+def _of_both(passes: Sequence[Sequence[Run]]) -> int:
+    """Return the layers that forward has and backward too, of which one may differ from the others; 0 if not told."""
+    found = [{run.repeats for run in runs} for runs in passes]
+    counts = sorted(set().union(*found))
+    return counts[-1] if all(len(each) == 1 for each in found) and counts[-1] - counts[0] == 1 else 0
+
+
+def _layers_in(run: Run, change: Change, most: int) -> int:
     """Return the layers of a stretch: those found, or one more where the first or last differs from the others."""
     if change.old is None:
-        return run.repeats
+        return most or run.repeats
     if change.old < run.repeats:
         raise ConfigError(
             f"--edit layers={change.old}->{change.new}: {run.repeats} layers follow each other on a rank; OLD counts "

@@ -15,6 +15,7 @@ from scaleout.program.graph import NONE, ExecutionGraph, Floats, NodeKind, NodeR
 from scaleout.program.operations import RECORDED, Kernel, TimeSource, kernel, recorded, recorded_table_gradient
 from scaleout.program.program import Program
 from scaleout.program.recorded import UNTOLD
+from scaleout.study.edits.groups import activation_sums
 from scaleout.study.edits.recorded import Change, Recorded, parse_change, shortest
 
 _TOLD = 1e-3
@@ -30,7 +31,7 @@ def _scaled(recording: Recorded, batch: Fraction, sequence: Fraction, notes: lis
         ratios = ratios_of(recording.device, graph.kernels, calls)
         return with_kernels(graph, calls, ratios, short_s, start_s, waits=float(batch * sequence))
 
-    notes += _unscaled(recording.program)
+    notes += [*_unscaled(recording.program), *_unscaled_sums(recording.program)]
     return recording.program.map_graphs(scale)
 
 
@@ -53,6 +54,20 @@ def _unscaled(program: Program) -> list[str]:
         f"{'stays' if count == 1 else 'stay'} as recorded"
         for count, lasts, reason in zip(counts, seconds, why, strict=True)
         if lasts > _TOLD * total_s
+    ]
+
+
+def _unscaled_sums(program: Program) -> list[str]:
+    """Say which sums stay as recorded though their groups are called tensor-parallel."""
+    count = 0
+    for graph in program.graphs:
+        grows = np.array([bool(call.sizes.get("token_bytes")) for call in graph.kernels] + [False])[graph.kernel]
+        count += int((activation_sums(graph) & ~grows).sum())
+    if not count:
+        return []
+    return [
+        f"{counted(count, 'reduction')}, called tensor-parallel as they run before backward, stay as recorded: neither "
+        f"their shapes nor a product as large tell that they are of activations"
     ]
 
 

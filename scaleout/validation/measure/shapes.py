@@ -11,17 +11,17 @@ from typing import Any
 from scaleout.config.checkpoint import Row
 from scaleout.errors import ConfigError, shown
 from scaleout.program.operations import CUSTOM, OPERATIONS, Family, Kernel, kernel
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 
 NOT_MEASURED = frozenset(
     """
-    attention_triton_fwd attention_triton_bwd attention_window_fwd attention_window_bwd
+    attention_triton_fwd attention_triton_bwd attention_window_fwd attention_window_bwd attention_decode_latent
     add_fused_fwd add_fused_bwd merge_partials_fwd merge_partials_bwd grouped_gemm_accumulate list_copy
     gemm_fp8_blockwise grouped_gemm_fp8_accumulate adagrad embedding_adagrad_sparse product_fwd product_bwd
     """.split()  # noqa: SIM905 - a list of strings hides them
 )
-"""Operations of other software, such as Triton, DeepGEMM, DeepSpeed and FBGEMM, which are not measured here."""
+"""Operations of other software (Triton, DeepGEMM, FlashMLA, DeepSpeed, FBGEMM), which are not measured here."""
 
 UNCAPTURED = frozenset({"embedding_bwd", "embedding_bag_bwd_sparse", "interaction_gather_bwd"})
 """Operations whose call synchronises with the device, which a CUDA graph cannot capture."""

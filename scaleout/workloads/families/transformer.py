@@ -7,8 +7,8 @@ from pydantic import Field, model_validator
 
 from scaleout.config.units import Count, CountOrZero
 from scaleout.config.validated import Config
-from scaleout.workloads.families.layered import EMBEDDING, HEAD, Degrees, LayeredModel
-from scaleout.workloads.families.style import Style, kept_fp8_bytes
+from scaleout.workloads.config.layered import EMBEDDING, HEAD, Degrees, LayeredModel
+from scaleout.workloads.config.style import Style, kept_fp8_bytes
 from scaleout.workloads.generate import transformer as blocks
 from scaleout.workloads.generate.autograd_tape import AutogradTape
 from scaleout.workloads.generate.units import Rank
@@ -55,7 +55,11 @@ class Transformer(LayeredModel):
     heads: Count = Field(description="heads of attention")
     kv_heads: Count | None = Field(default=None, description="heads of keys and values; as many as heads if unset")
     head_size: Count | None = Field(default=None, description="width of a head; hidden / heads if unset")
-    latent: Latent | None = Field(default=None, description="multi-head latent attention instead of plain heads")
+    latent: Latent | None = Field(
+        default=None,
+        description="multi-head latent attention instead of plain heads; in decode in its absorbed form, on the latent "
+        "cache that all heads share",
+    )
     window: Count | None = Field(
         default=None, description="keys that a token attends to at most, itself among them; all before it if unset"
     )

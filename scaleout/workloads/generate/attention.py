@@ -77,12 +77,13 @@ class Heads:
 
 def attend(tape: AutogradTape, x: int, heads: Heads, label: str) -> int:
     """Query, key and value projections, attention, and the output projection, for a rank's heads."""
-    workload = heads.workload
-    x = (_project if workload.latent is None else _project_latent)(tape, x, heads, label)
-    value_dim = workload.head_dim if workload.latent is None else workload.latent.value_dim
-    width = heads.heads * value_dim
+    workload, latent = heads.workload, heads.workload.latent
+    x = (_project if latent is None else _project_latent)(tape, x, heads, label)
+    width = heads.heads * (workload.head_dim if latent is None else latent.value_dim)
     x = _scores(tape, x, heads)
     tokens = workload.local_tokens
+    if latent is not None and workload.mode == "decode":
+        x = _of_heads(heads, f"{label}_latent_to_value", latent.key_value_rank, latent.value_dim).write(tape, x)
     output = Linear(
         name=f"{label}_output", tokens=tokens, inputs=width, outputs=workload.hidden, bucket=heads.rank.dense,
         bias=workload.biased == "all", saved=False, gathered="gradient" if workload.sequence_parallel else "",
@@ -171,6 +172,10 @@ def _project_up(tape: AutogradTape, x: int, heads: Heads, label: str) -> int:
     if latent.query_rank is not None:
         inputs, outputs = latent.query_rank, heads.heads * latent.key_dim
         x = of(name=f"{label}_query_up", inputs=inputs, outputs=outputs).write(tape, x)
+    if workload.mode == "decode":  # absorbed: queries come to the cache, not keys and values to the heads
+        x = _of_heads(heads, f"{label}_query_to_latent", latent.plain_dim, latent.key_value_rank).write(tape, x)
+        tape.save_for_backward(tokens * heads.heads * (latent.key_value_rank + latent.rotary_dim))
+        return _rotate(tape, x, tokens=tokens, hidden=(heads.heads + 1) * latent.rotary_dim)
     outputs = heads.heads * (latent.plain_dim + latent.value_dim)
     x = of(name=f"{label}_key_value_up", inputs=latent.key_value_rank, outputs=outputs).write(tape, x)
     tape.save_for_backward(heads.all_elements)
@@ -181,15 +186,25 @@ def _project_up(tape: AutogradTape, x: int, heads: Heads, label: str) -> int:
     return x
 
 
+def _of_heads(heads: Heads, name: str, inputs: int, outputs: int) -> Linear:
+    """A matrix of each head, in the data type: servers multiply by dequantised ones."""
+    tokens, bucket = heads.workload.local_tokens, heads.rank.dense
+    return Linear(
+        name=name, groups=heads.heads, tokens=tokens, inputs=inputs, outputs=outputs, bucket=bucket, plain=True
+    )
+
+
 def _scores(tape: AutogradTape, x: int, heads: Heads) -> int:
     workload = heads.workload
     if workload.attention_sinks:
         _hold_sinks(tape, heads)
     if workload.mode == "decode":
-        return tape.kernel(
-            "attention_decode", x, batch=workload.microbatch_size, heads=heads.heads, kv_heads=heads.kv_heads,
-            kv_seq=heads.window or workload.sequence, head_dim=workload.head_dim,
-        )  # fmt: skip
+        of = partial(tape.kernel, batch=workload.microbatch_size, heads=heads.heads)
+        if workload.latent is not None:
+            rank, rotary = workload.latent.key_value_rank, workload.latent.rotary_dim
+            return of("attention_decode_latent", x, kv_seq=workload.sequence, rank=rank, rotary=rotary)
+        kv_seq = heads.window or workload.sequence
+        return of("attention_decode", x, kv_heads=heads.kv_heads, kv_seq=kv_seq, head_dim=workload.head_dim)
     if workload.context_parallel > 1:
         ways = {"ring": _ring, "all_gather": _gathered, "all_gather_steps": _in_steps, "ulysses": _ulysses}
         return ways[workload.context_exchange](tape, x, heads)

@@ -12,7 +12,7 @@ from typing import Literal
 
 from scaleout.program.graph import NONE, NodeRole
 from scaleout.program.operations import kernel
-from scaleout.workloads.families.style import CASTS, FP8
+from scaleout.workloads.config.style import CASTS, FP8
 from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket
 from scaleout.workloads.generate.layers import Buffer
 
@@ -74,7 +74,7 @@ class Linear:
         num_parameters = groups * (inputs + self.bias) * outputs
 
         def gemm(op: str, node: int, suffix: str, role: int, **sizes: int) -> int:
-            fp8, dtype = ("_fp8", FP8) if tape.style.linear_dtype != "same" else ("", tape.dtype)
+            fp8, dtype = ("", tape.dtype) if self.plain or tape.style.linear_dtype == "same" else ("_fp8", FP8)
             made = kernel(op.replace("gemm", f"gemm{fp8}"), dtype=dtype, groups=groups, **sizes)
             return tape.add(made, *{node} - {NONE}, name=f"{self.name}{suffix}", role=role)
 

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, field_validator, model_validator
 
-from scaleout.config.units import MOST_WRITTEN, Count, CountOrZero, LayerCount
+from scaleout.config.units import MOST_WRITTEN, Count, CountOrZero, LayerCount, counted
 from scaleout.config.validated import nearest, renamed
 from scaleout.errors import ConfigError
 from scaleout.program.operations import ITEM_BYTES
-from scaleout.workloads.families.family import Dtype
-from scaleout.workloads.families.frameworks import WithFramework
+from scaleout.workloads.config.family import Dtype
+from scaleout.workloads.config.frameworks import WithFramework
 from scaleout.workloads.pipeline import PIPELINES, named, stages_of_ranks
 
 MOST_PASSES = 500_000
@@ -80,7 +80,7 @@ class Training(WithFramework):
         "stages if unset (depth-first), those of a step are breadth-first",
     )
     stage_layers: tuple[CountOrZero, ...] = Field(
-        default=(), description="layers of each stage, first to last, 0 among them; equal ones if unset"
+        default=(), description="layers of each stage, first to last, 0 among them; equal ones if unset (null)"
     )
     overlap_sends: bool = Field(default=True, description="whether kernels run while activations are sent on")
     scatter_messages: bool = Field(
@@ -190,6 +190,11 @@ class Training(WithFramework):
     )
     clip_gradients: bool = Field(default=False, description="scale by the norm over all ranks before the optimizer")
 
+    @field_validator("stage_layers", mode="before")
+    @classmethod
+    def _even_if_unset(cls, value: Any) -> Any:
+        return () if value is None else value
+
     @field_validator("context_exchange", mode="before")
     @classmethod
     def _with_new_name(cls, value: Any) -> Any:
@@ -258,8 +263,8 @@ class Training(WithFramework):
     def _check_stages(self) -> None:
         if self.stage_layers and (len(self.stage_layers) != self.num_stages or sum(self.stage_layers) != self.layers):
             raise ValueError(
-                f"stage_layers has {len(self.stage_layers)} stages and {sum(self.stage_layers)} layers; "
-                f"give {self.num_stages} stages that add up to layers {self.layers}"
+                f"stage_layers has {counted(len(self.stage_layers), 'stage')} and {sum(self.stage_layers)} layers, and "
+                f"the job {counted(self.num_stages, 'stage')} and {self.layers}; {self._other_stages()}"
             )
         if self.num_stages > self.layers and not self.stage_layers:
             raise ValueError(
@@ -268,8 +273,14 @@ class Training(WithFramework):
         if self.layers % self.num_stages and not self.stage_layers:
             raise ValueError(
                 f"layers {self.layers} do not divide over {self.num_stages} stages; "
-                f"choose a divisor of {self.layers}, or give stage_layers"
+                f"choose a divisor of {self.layers}, or {self._other_stages()}"
             )
+
+    def _other_stages(self) -> str:
+        """Say how to write `stage_layers`, for stages that are as even as can be."""
+        least, longer = divmod(self.layers, self.num_stages)
+        even = [least + 1] * longer + [least] * (self.num_stages - longer)
+        return f"write `--set 'stage_layers={even}'`" + ("" if longer else ", or null for equal ones")
 
     @property
     def issued_whole(self) -> bool:

@@ -34,13 +34,18 @@ class ModelFamily(Config):
     )
     name: str = Field(default="", description="the file's name if unset")
     description: str = Field(description="what it is, in a line")
-    source: str = Field(description="where its numbers are from")
+    source: str = Field(default="", description="where its numbers are from; every shipped workload says it")
     left_out: str = Field(
         default="",
         description="parts of the model that the workload does not have, such as a vision tower; each answer says so",
     )
-    topology: str = Field(description="a name or file; {ranks} in it stands for the number of ranks")
-    device: str = Field(description="name or file of the device that it runs on")
+    topology: str = Field(
+        default="",
+        description="a name or file; {ranks} in it stands for the number of ranks; --topology names it if unset",
+    )
+    device: str = Field(
+        default="", description="name or file of the device that it runs on; --device names it if unset"
+    )
     schedules: tuple[str, ...] = Field(
         default=(), description="schedules that `run` compares; baseline, overlap and fused if unset"
     )
