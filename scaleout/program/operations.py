@@ -284,8 +284,7 @@ OPERATIONS: Mapping[str, Operation] = {
     # Attention to some keys merged with that to others, in fp32: outputs rescaled; backward, gradients added up.
     "merge_partials_fwd": _elementwise(18, like="add"),
     "merge_partials_bwd": _elementwise(15, like="add"),
-    # One query a sample against its whole cache of keys and values; latent: against the rank's and the rotary width of
-    # each token, which is read once for all heads, to outputs of the rank's width.
+    # A query a sample against its cache; latent: the rank's and rotary widths of a token, read once for all heads.
     "attention_decode": Operation(
         Family.DECODE,
         ("batch", "heads", "kv_heads", "kv_seq", "head_dim"),
