@@ -293,7 +293,7 @@ OPERATIONS: Mapping[str, Operation] = {
         defaults=_OWN_HEADS,
     ),
     "attention_decode_latent": Operation(
-        Family.ATTENTION,
+        Family.DECODE,
         ("batch", "heads", "kv_seq", "rank", "rotary"),
         lambda s: 2 * s["batch"] * s["heads"] * s["kv_seq"] * (2 * s["rank"] + s["rotary"]),
         lambda s, i: s["batch"] * ((s["kv_seq"] + s["heads"]) * (s["rank"] + s["rotary"]) + s["heads"] * s["rank"]) * i,
