@@ -43,7 +43,7 @@ from scaleout.validation.papers.aluminum import (
     small_message_ratio,
     sweep,
 )
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 
 IMAGES = 1_268_480
 """Of an epoch: 4955 mini-batches of 256, Sec. II.C."""

@@ -22,7 +22,7 @@ from scaleout.cluster.topology.topology import Topology, load_topology
 from scaleout.report.colours import SERIES
 from scaleout.report.plots.schedules import STYLE, draw_comparison, save
 from scaleout.study.strategies import Followed, follow, side_by_side
-from scaleout.workloads.config import Transformer, load_workload
+from scaleout.workloads.families import Transformer, load_workload
 
 NODES, PORTS = 4, (1, 2, 4)
 SEQUENCES = 32

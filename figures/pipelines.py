@@ -18,7 +18,7 @@ from scaleout import compare
 from scaleout.analysis.pipeline import Actions, actions
 from scaleout.config.writing import write_text
 from scaleout.report.plots.pipelines import draw_pipelines
-from scaleout.workloads.config import Transformer
+from scaleout.workloads.families import Transformer
 from scaleout.workloads.memory import peak
 
 PIPELINES = ("gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v", "dualpipe")

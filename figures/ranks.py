@@ -29,7 +29,7 @@ from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE
 from scaleout.report.plots.schedules import drawn
 from scaleout.schedule import apply_schedule
 from scaleout.simulation.run import simulate
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 
 ALGORITHMS = {"all_reduce": "rabenseifner"}

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from scaleout.study.comparison import Comparison, compare, compare_program
     from scaleout.study.job import Job
     from scaleout.study.sweep.engine import run_study
-    from scaleout.workloads.config import load_workload
+    from scaleout.workloads.families import load_workload
     from scaleout.workloads.generate import generate
 
 __version__ = "0.1.0"
@@ -74,7 +74,7 @@ _HOMES = {
     "generate": "workloads.generate",
     "load_device": "cluster.device.spec",
     "load_topology": "api.networks",
-    "load_workload": "workloads.config",
+    "load_workload": "workloads.families",
     "map_ranks": "simulation.what_if",
     "place": "cluster.topology.placement",
     "rank_mapping": "simulation.what_if",

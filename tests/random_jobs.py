@@ -15,8 +15,9 @@ from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.config import library
 from scaleout.simulation.options import CLOCKS, NETWORKS
-from scaleout.workloads.config import LayeredModel, load_workload
-from scaleout.workloads.families.frameworks import FRAMEWORKS
+from scaleout.workloads.config.frameworks import FRAMEWORKS
+from scaleout.workloads.config.layered import LayeredModel
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.pipeline import PIPELINES
 
 SMALL = {

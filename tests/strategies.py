@@ -23,7 +23,7 @@ from scaleout.program.mesh import Mesh
 from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule.pairs import CONSUMERS, PRODUCERS
-from scaleout.workloads.config import FAMILIES, load_workload
+from scaleout.workloads.families import FAMILIES, load_workload
 
 SHAPES = [(4,), (2,), (2, 2), (4, 2), (8,), (1,), (5,), (3, 3), (2, 2, 2), (2, 6)]
 """Sizes of random topologies, innermost first."""

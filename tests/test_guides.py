@@ -22,7 +22,7 @@ from scaleout.simulation.options import SimulationOptions
 from scaleout.study.job import Job, run
 from scaleout.study.search.request import request_of
 from scaleout.study.search.search import search
-from scaleout.workloads.config import FAMILIES, load_workload
+from scaleout.workloads.families import FAMILIES, load_workload
 from scaleout.workloads.generate.profile import profile_key
 
 EXTEND, FAMILY = "extend.md", "add-a-model-family.md"

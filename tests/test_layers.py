@@ -17,6 +17,9 @@ ROOMS = (
 )  # fmt: skip
 """What lies under `scaleout`, lowest first: each may import those before it."""
 
+WORKLOADS = ("pipeline", "config", "generate", "families", "memory")
+"""What lies under `scaleout.workloads`, lowest first: each is loaded with those before it alone."""
+
 HOMES = {
     "click": "cli",
     "rich": "cli",
@@ -93,6 +96,18 @@ def test_nothing_imports_itself_in_a_circle():
     graph = nx.DiGraph((name, other) for name, path in MODULES.items() for other in loaded_with(path))
     circles = [sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 1]
     assert not circles, f"import each other in a circle: {circles}"
+
+
+def test_workloads_go_down():
+    found = {path.name for path in (PACKAGE / "workloads").iterdir() if path.is_dir()}
+    assert found - {"__pycache__"} == set(WORKLOADS)
+    for name, path in MODULES.items():
+        if not name.startswith("scaleout.workloads."):
+            continue
+        allowed = WORKLOADS[: WORKLOADS.index(name.split(".")[2]) + 1]
+        above = [other for other in loaded_with(path) if other.startswith("scaleout.workloads.")]
+        above = [other for other in above if other.split(".")[2] not in allowed]
+        assert not above, f"{name} is loaded with {above}, which is above it"
 
 
 @each_file

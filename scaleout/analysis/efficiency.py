@@ -15,8 +15,8 @@ from scaleout.analysis.breakdown import by_axis, exposed_by_family, waited_for
 from scaleout.cluster.device.spec import Device
 from scaleout.program.graph import Bools, NodeRole
 from scaleout.simulation.result import Result, Timeline
-from scaleout.workloads.config import LayeredModel
-from scaleout.workloads.families.family import WholeModel
+from scaleout.workloads.config.family import WholeModel
+from scaleout.workloads.config.layered import LayeredModel
 from scaleout.workloads.memory import Peak, peak
 from scaleout.workloads.memory.advice import Advice, advise
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from scaleout.program.graph import NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
 from scaleout.simulation.result import Result, Timeline
-from scaleout.workloads.config import LayeredModel
+from scaleout.workloads.config.layered import LayeredModel
 from scaleout.workloads.memory import KINDS, Ledger
 from scaleout.workloads.pipeline import Action
 

@@ -17,7 +17,7 @@ from scaleout.report.pages.view import Control
 from scaleout.schedule import SCHEDULES
 from scaleout.simulation.options import NETWORKS
 from scaleout.study.sweep.cases import changes_of
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 
 Inputs = Mapping[str, Any]
 

@@ -16,7 +16,8 @@ from scaleout.simulation.options import SimulationOptions
 from scaleout.study.comparison import Comparison, compare
 from scaleout.study.job import Outcome, Tell
 from scaleout.study.realism import options_for
-from scaleout.workloads.config import ModelFamily, load_workload
+from scaleout.workloads.config.family import ModelFamily
+from scaleout.workloads.families import load_workload
 
 if TYPE_CHECKING:
     from scaleout.report.plots.schedules import Axes

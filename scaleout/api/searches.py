@@ -34,7 +34,8 @@ from scaleout.study.search.request import SearchRequest, request_of
 from scaleout.study.search.search import Answer as Found
 from scaleout.study.search.search import found_by
 from scaleout.study.sweep.cases import run_line
-from scaleout.workloads.config import LayeredModel, load_workload
+from scaleout.workloads.config.layered import LayeredModel
+from scaleout.workloads.families import load_workload
 
 if TYPE_CHECKING:
     from scaleout.report.plots.schedules import Axes

@@ -6,7 +6,8 @@ from pathlib import Path
 import click
 
 from scaleout.cli.collective import SIZES_HELP, parse_sizes
-from scaleout.cli.options import NamedJob, Output, Stated, job_options, output_options, simulation_options
+from scaleout.cli.job import NamedJob
+from scaleout.cli.options import Output, Stated, job_options, output_options, simulation_options
 from scaleout.errors import ConfigError
 
 

@@ -41,7 +41,7 @@ def strategies(_: click.Context, __: click.Parameter, incomplete: str) -> list[C
 
 def keys(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete keys of the workload that the command line names, of all families where it names none."""
-    from scaleout.workloads.config import FAMILIES, load_workload
+    from scaleout.workloads.families import FAMILIES, load_workload
 
     name = ctx.params.get("workload") or ctx.params.get("name_or_file")
     models = FAMILIES.values() if name is None else (type(load_workload(name)),)

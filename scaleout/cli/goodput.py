@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from scaleout.cli import completion
+from scaleout.cli.job import NamedJob
 from scaleout.cli.options import (
     SIMULATION,
-    NamedJob,
     Output,
     Share,
     Stated,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from scaleout.cluster.device.spec import Device
     from scaleout.cluster.topology.topology import Topology
     from scaleout.study.job import Job
-    from scaleout.workloads.config import LayeredModel
+    from scaleout.workloads.config.layered import LayeredModel
 
 
 @click.command()
@@ -159,7 +159,7 @@ def _prepared(
     """Return the job of one step, its workload, and what disturbs the training."""
     from scaleout.study.job import Job
     from scaleout.study.realism import options_for
-    from scaleout.workloads.config import layered
+    from scaleout.workloads.config.layered import layered
 
     loaded, topology, device = job.load()
     workload = layered(loaded, wants="goodput is of training a model of layers")

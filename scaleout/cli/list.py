@@ -59,7 +59,7 @@ def _having(word: str | None, entries: Iterable[Entry]) -> list[Entry]:
 
 def _workloads() -> Iterable[Entry]:
     from scaleout.config import library
-    from scaleout.workloads.config import load_workload
+    from scaleout.workloads.families import load_workload
 
     for name in library.names("workload"):
         found = load_workload(name)
@@ -142,7 +142,7 @@ def _strategies() -> Iterable[Entry]:
 
 
 def _frameworks() -> Iterable[Entry]:
-    from scaleout.workloads.families.frameworks import FRAMEWORKS
+    from scaleout.workloads.config.frameworks import FRAMEWORKS
 
     return ({"name": name, "description": each.summary, "source": each.source} for name, each in FRAMEWORKS.items())
 

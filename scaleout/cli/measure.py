@@ -78,6 +78,7 @@ def measure(
     """
     from scaleout.validation.measure import experiments, shapes
     from scaleout.validation.measure.checkpoint import read
+    from scaleout.validation.measure.machine import backend, check_machine
 
     listed = {} if what in (*NAMES, "all") else experiments.listed(read(Path(what)), where=what)
     if listed and (workload or file or quick):
@@ -110,10 +111,10 @@ def measure(
             for row in rows_of(name, gpus or 1 if name in ("kernels", "host", "steps") else gpus or 2):
                 say_json({"experiment": name, **row}, indent=None)
         return
-    machine = experiments.backend()
+    machine = backend()
     if what == "all" and (gpus or machine.gpus()) == 1:
         names = [name for name in names if experiments.EXPERIMENTS[name].least_gpus == 1]
-    ranks = experiments.check_machine(machine, names, gpus=gpus)
+    ranks = check_machine(machine, names, gpus=gpus)
     wanted = {name: rows_of(name, ranks) for name in names}
     _measure(machine, wanted, output, ranks, repeats=repeats, retry=retry)
 
@@ -125,7 +126,8 @@ def _measure(
     from scaleout.config.checkpoint import locked
     from scaleout.config.writing import check_writable
     from scaleout.validation.measure.checkpoint import MeasurementLog
-    from scaleout.validation.measure.experiments import EXPERIMENTS, Job, measure
+    from scaleout.validation.measure.experiments import EXPERIMENTS, Job
+    from scaleout.validation.measure.machine import measure
     from scaleout.validation.measure.machine_files import check_folder, write_files
 
     environment = {**machine.environment(), "gpus": gpus}

@@ -8,17 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import click
 
 from scaleout.cli import completion
+from scaleout.cli.job import NamedJob, on_gpus
 from scaleout.cli.printing import say, say_json
 from scaleout.errors import ConfigError, one_line, shown
 
 if TYPE_CHECKING:
-    from scaleout.api.runs import RunAnswer
-    from scaleout.cluster.device.spec import Device
-    from scaleout.cluster.topology.topology import Topology
     from scaleout.cluster.topology.what_if import NetworkChanges
-    from scaleout.simulation.options import SimulationOptions
-    from scaleout.study.job import Tell
-    from scaleout.workloads.config import ModelFamily
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -302,58 +297,6 @@ def simulation_options(*names: str) -> Callable[[Command], Command]:
     return _handing("options", collect, add)
 
 
-class NamedJob(NamedTuple):
-    """A workload and the machine that it runs on, by name or file as a command line gives them.
-
-    `settings` are keys of the workload to change, `changes` those of the network.
-    """
-
-    workload: str | None
-    topology: str | None
-    device: str | None
-    settings: Mapping[str, Any]
-    changes: "NetworkChanges"
-
-    def run(self, schedules: "Sequence[str]", options: Stated, tell: "Tell | None" = None) -> "RunAnswer":
-        """Simulate it under several schedules; `tell` is called before each."""
-        from scaleout.api.runs import run
-
-        assert self.workload is not None
-        return run(
-            self.workload, topology=self.topology, device=self.device, schedules=schedules, changes=self.settings,
-            network_changes=self.changes, tell=tell, **options,
-        )  # fmt: skip
-
-    def inputs(
-        self, workload: "ModelFamily", options: "SimulationOptions", schedules: "Sequence[str]" = ()
-    ) -> dict[str, Any]:
-        """Return what was asked, with what the workload's file says where the command line does not."""
-        from scaleout.api.inputs import inputs_of
-
-        named = {"topology": self.topology or workload.topology, "device": self.device or workload.device}
-        return inputs_of(
-            {"workload": self.workload, **named}, settings=self.settings, changes=self.changes, options=options,
-            schedules=schedules,
-        )  # fmt: skip
-
-    def load(self) -> "tuple[ModelFamily, Topology, Device]":
-        """Load the workload, and the topology and device that it names where the command line names none."""
-        from scaleout.cluster.device.spec import load_device
-        from scaleout.workloads.config import load_workload
-
-        assert self.workload is not None
-        workload = load_workload(self.workload, self.settings)
-        topology = self.load_topology(workload.topology)
-        return workload, topology, load_device(self.device or workload.device)
-
-    def load_topology(self, default: str) -> "Topology":
-        """Load the topology, with its changes."""
-        from scaleout.cluster.topology.topology import load_topology
-        from scaleout.cluster.topology.what_if import change_network
-
-        return change_network(load_topology(self.topology or default), self.changes)
-
-
 class _Change(NamedTuple):
     """An option that changes the network, and the field of `NetworkChanges` that it is."""
 
@@ -432,11 +375,7 @@ def job_options(*, required: bool = True, replicas: bool = True) -> Callable[[Co
         settings, gpus = parse_settings(given.pop("settings")), given.pop("gpus")
         named = {name: given.pop(name) for name in ("workload", "topology", "device", "changes")}
         job = NamedJob(**named, settings=settings)
-        if gpus is None:
-            return job
-        from scaleout.cli.gpus import on_gpus
-
-        return on_gpus(job, gpus, replicas=replicas)
+        return job if gpus is None else on_gpus(job, gpus, replicas=replicas)
 
     def add(command: Command) -> Command:
         of = "replicas (data_parallel) and nodes" if replicas else "nodes"

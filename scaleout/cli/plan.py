@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scaleout.cli.options import NamedJob, Stated
+from scaleout.cli.job import NamedJob
+from scaleout.cli.options import Stated
 from scaleout.errors import ConfigError, shown
 
 if TYPE_CHECKING:

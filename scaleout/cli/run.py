@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from scaleout.cli import completion
+from scaleout.cli.job import NamedJob
 from scaleout.cli.options import (
     SIMULATION,
-    NamedJob,
     Output,
     Stated,
     job_options,

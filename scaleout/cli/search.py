@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scaleout.cli import completion
-from scaleout.cli.options import NamedJob, Output, Stated, Whole, job_options, output_options, simulation_options
+from scaleout.cli.job import NamedJob
+from scaleout.cli.options import Output, Stated, Whole, job_options, output_options, simulation_options
 from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:

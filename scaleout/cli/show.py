@@ -73,7 +73,7 @@ def _print_values(name_or_file: str, settings: dict[str, Any]) -> None:
     """Print the keys of a workload with their values and meanings."""
     from scaleout.cli.console import print_table
     from scaleout.config.keys import quantity_of, value_of
-    from scaleout.workloads.config import load_workload
+    from scaleout.workloads.families import load_workload
 
     job = load_workload(name_or_file, settings)
     rows = [

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scaleout.cli import completion
+from scaleout.cli.job import NamedJob
 from scaleout.cli.options import (
     SIMULATION,
-    NamedJob,
     Output,
     Stated,
     job_options,
@@ -57,7 +57,7 @@ def strategies(job: NamedJob, names: tuple[str, ...], options: Stated, verbose: 
     from scaleout.study.provenance import provenance_of
     from scaleout.study.realism import options_for
     from scaleout.study.strategies import STRATEGIES, follow, side_by_side
-    from scaleout.workloads.config import layered
+    from scaleout.workloads.config.layered import layered
 
     loaded, topology, device = job.load()
     workload = layered(loaded, wants="strategies train models of layers")

@@ -26,7 +26,7 @@ def trace(workload: str, output: Path, device: str | None, settings: tuple[str, 
     from scaleout.config.writing import check_writable
     from scaleout.interop.chakra.save import save_program
     from scaleout.study.job import timed
-    from scaleout.workloads.config import load_workload
+    from scaleout.workloads.families import load_workload
 
     check_writable(output)
     job = load_workload(workload, changes := parse_settings(settings))

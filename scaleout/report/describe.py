@@ -29,8 +29,10 @@ from scaleout.network.collectives import ALGORITHMS, KINDS
 from scaleout.program.graph import NodeKind
 from scaleout.report.drawing import link_names
 from scaleout.study.sweep.study import load_study
-from scaleout.workloads.config import LayeredModel, ModelFamily, load_workload
-from scaleout.workloads.families.frameworks import FRAMEWORKS
+from scaleout.workloads.config.family import ModelFamily
+from scaleout.workloads.config.frameworks import FRAMEWORKS
+from scaleout.workloads.config.layered import LayeredModel
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 from scaleout.workloads.memory import peak
 

@@ -15,7 +15,7 @@ from scaleout.config import library
 from scaleout.config.keys import Key, keys_of, value_of
 from scaleout.config.yaml_files import read_yaml
 from scaleout.study.sweep.study import StudyFile
-from scaleout.workloads.config import FAMILIES
+from scaleout.workloads.families import FAMILIES
 
 MODELS: Mapping[str, tuple[type[BaseModel], ...]] = {
     "workload": tuple(FAMILIES.values()),

@@ -20,7 +20,7 @@ from scaleout.program.fastest import fastest
 from scaleout.program.program import Program
 from scaleout.schedule.decision import Planned
 from scaleout.schedule.overlap import in_program_order
-from scaleout.workloads.config import ModelFamily
+from scaleout.workloads.config.family import ModelFamily
 from scaleout.workloads.pipeline import PIPELINES
 
 Pass = Callable[[Program, Machine | None], Program | Planned]

@@ -17,7 +17,7 @@ from scaleout.network.collectives import ALGORITHMS
 from scaleout.program.fastest import ranked
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.job import Job, Tell, run
-from scaleout.workloads.config import ModelFamily
+from scaleout.workloads.config.family import ModelFamily
 
 AUTO = "auto"
 """What a run does by default: what the machine's library, or nothing, prefers."""

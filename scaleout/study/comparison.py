@@ -17,8 +17,9 @@ from scaleout.simulation.options import SimulationOptions, changed
 from scaleout.simulation.result import Result
 from scaleout.study.job import Failure, Job, Outcome, Tell, run_all
 from scaleout.study.provenance import Provenance, provenance_of
-from scaleout.workloads.config import LayeredModel, ModelFamily, load_workload
-from scaleout.workloads.families.family import WholeModel
+from scaleout.workloads.config.family import ModelFamily, WholeModel
+from scaleout.workloads.config.layered import LayeredModel
+from scaleout.workloads.families import load_workload
 
 DEFAULT_SCHEDULES = ("baseline", "overlap", "fused")
 """Schedules that are compared where neither the user nor the workload says which."""

@@ -34,7 +34,8 @@ from scaleout.simulation.options import SimulationOptions
 from scaleout.simulation.result import Result
 from scaleout.simulation.run import simulate
 from scaleout.simulation.what_if import map_ranks, rank_mapping
-from scaleout.workloads.config import LayeredModel, ModelFamily
+from scaleout.workloads.config.family import ModelFamily
+from scaleout.workloads.config.layered import LayeredModel
 from scaleout.workloads.generate import generate
 
 Tell = Callable[[int, int, str], None]

@@ -17,7 +17,7 @@ from scaleout.config.library import names
 from scaleout.config.units import counted
 from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
-from scaleout.workloads.config import ModelFamily
+from scaleout.workloads.config.family import ModelFamily
 
 if TYPE_CHECKING:
     from scaleout.study.job import Job

@@ -14,7 +14,7 @@ from scaleout.cluster.device.host import unknown_costs
 from scaleout.cluster.device.spec import Device
 from scaleout.errors import ConfigError
 from scaleout.simulation.options import SimulationOptions, changed
-from scaleout.workloads.config import ModelFamily
+from scaleout.workloads.config.family import ModelFamily
 
 IDEAL: Mapping[str, Any] = {"host": "none", "clocks": "unthrottled", "contention": False}
 """What `ideal` stands for."""

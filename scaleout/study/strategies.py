@@ -19,8 +19,8 @@ from scaleout.errors import ConfigError
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.comparison import Comparison, compare_outcomes
 from scaleout.study.job import Job, Outcome, run
-from scaleout.workloads.config import LayeredModel
-from scaleout.workloads.families.frameworks import FRAMEWORKS
+from scaleout.workloads.config.frameworks import FRAMEWORKS
+from scaleout.workloads.config.layered import LayeredModel
 
 Keys = Mapping[str, Any]
 

@@ -14,7 +14,7 @@ from scaleout.program.program import Program
 from scaleout.schedule import SCHEDULES, apply_schedule, passes_of, substituting
 from scaleout.simulation.run import simulate
 from scaleout.study.job import Job, prepare, timed
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 
 _ROUNDING = 1e-9
 

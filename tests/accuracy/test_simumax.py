@@ -13,7 +13,7 @@ from scaleout.errors import ConfigError
 from scaleout.program.graph import COLLECTIVES, GraphBuilder, NodeKind
 from scaleout.program.operations import kernel
 from scaleout.validation.measured.compare import compare_files
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Cursor, Gradients
 from scaleout.workloads.generate.layers import pointwise, residual

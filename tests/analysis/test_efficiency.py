@@ -18,7 +18,7 @@ from scaleout.cli.tables import print_comparison
 from scaleout.cluster.device.spec import load_device
 from scaleout.report.plots.pipelines import MOST_PANELS, shown_ranks
 from scaleout.simulation.run import simulate
-from scaleout.workloads.config import FAMILIES, Transformer, load_workload
+from scaleout.workloads.families import FAMILIES, Transformer, load_workload
 from scaleout.workloads.generate import generate
 from scaleout.workloads.memory import peak, peaks
 from scaleout.workloads.memory.advice import advise

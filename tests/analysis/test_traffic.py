@@ -7,7 +7,7 @@ from scaleout.cluster.topology.topology import load_topology
 from scaleout.program.graph import NodeKind
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.job import Job, run
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 
 JOBS = {
     "dlrm-128": {},

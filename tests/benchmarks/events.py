@@ -30,7 +30,7 @@ from scaleout.simulation.folded_program import FoldedProgram, instances_of
 from scaleout.simulation.run import simulate
 from scaleout.simulation.tasks import tasks_of
 from scaleout.simulation.what_if import slow_ranks
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 
 

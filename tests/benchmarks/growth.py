@@ -38,7 +38,7 @@ from scaleout.schedule import apply_schedule
 from scaleout.simulation.contention import contention_of
 from scaleout.simulation.core import run as _core  # noqa: F401 - loaded once, before the processes are forked
 from scaleout.simulation.run import simulate
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 
 LAYERS = 32

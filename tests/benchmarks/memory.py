@@ -5,7 +5,7 @@ python tests/benchmarks/memory.py
 
 import time
 
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.memory import peak
 
 for name in ("megatron-22b", "megatron-175b", "megatron-530b", "megatron-1t"):

@@ -20,7 +20,7 @@ from scaleout.study.search.lower_bound import bound_of, lower_bounds_of, stage_b
 from scaleout.study.search.request import SearchRequest
 from scaleout.study.search.search import search
 from scaleout.study.search.stages import stages_of
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 
 BATCH = 1536
 

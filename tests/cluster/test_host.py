@@ -21,7 +21,7 @@ from scaleout.schedule import apply_schedule
 from scaleout.simulation.engine import run
 from scaleout.simulation.run import simulate
 from scaleout.study.comparison import compare
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 from tests.simulation.test_engine import tasks
 

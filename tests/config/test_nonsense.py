@@ -28,7 +28,7 @@ from scaleout.interop.astra.inputs import read_groups, read_network, read_remote
 from scaleout.schedule.fusion import OPERATORS
 from scaleout.schedule.t3.sublayer import TrackSettings
 from scaleout.validation.measured.rows import read_rows
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 
 ROOT = Path(package.__file__).parents[1]
 DLRM = (ROOT / "workloads/dlrm-128.yaml").read_text()

@@ -239,7 +239,7 @@ VERBS = {
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_refuses_before_it_works(scaleout, tmp_path, verb, monkeypatch):
     """What is asked for is never looked at: no workload is loaded, no row is read."""
-    for name in ("scaleout.workloads.config.load_workload", "scaleout.cluster.device.spec.load_device"):
+    for name in ("scaleout.workloads.families.load_workload", "scaleout.cluster.device.spec.load_device"):
         monkeypatch.setattr(name, None)
     (tmp_path / "file").write_text("")
     code, out, err = scaleout(*VERBS[verb], "--output", tmp_path / "file" / "results")

@@ -38,7 +38,7 @@ from scaleout.schedule.fusion import OPERATORS
 from scaleout.simulation.what_if import rank_mapping
 from scaleout.study.comparison import compare
 from scaleout.validation.measure import experiments
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 
 # ---- Options
 

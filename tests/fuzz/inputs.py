@@ -53,7 +53,7 @@ from scaleout.interop.chakra.load import load_program
 from scaleout.interop.models import import_model
 from scaleout.study.search.checkpoint import FILE
 from scaleout.study.sweep.study import load_study
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 
 
 class Kind(NamedTuple):

@@ -17,7 +17,7 @@ from seeds import SMALL
 
 from scaleout.api.views import open_output
 from scaleout.cli import main
-from scaleout.cli.options import NamedJob
+from scaleout.cli.job import NamedJob
 from scaleout.cli.plan import read_plan
 from scaleout.cluster.topology.what_if import NetworkChanges
 from scaleout.report.difference import read_side

@@ -415,7 +415,7 @@ def test_the_page_names_the_limits():
     from scaleout.network.routes import routing
     from scaleout.study.edits import recorded, repeats
     from scaleout.study.sweep import shards
-    from scaleout.workloads.families import training
+    from scaleout.workloads.config import training
 
     page = Path(__file__).parents[2].joinpath("docs/threat-model.md").read_text()
     table = page.partition("## Limits")[2].partition("## Not")[0]

@@ -25,7 +25,7 @@ from scaleout.errors import ConfigError
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.comparison import compare
 from scaleout.study.job import Job, run
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 
 JOBS = int(os.environ.get("JOBS", "0"))

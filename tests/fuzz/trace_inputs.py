@@ -22,7 +22,7 @@ from scaleout.interop.astra.job import Options, load
 from scaleout.interop.astra.run import simulate
 from scaleout.interop.chakra.vocabulary import OWN_KINDS
 from scaleout.interop.chakra.wire import encoded
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 
 # ---- Chakra
 

@@ -27,7 +27,7 @@ from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
 from scaleout.simulation.fold import fold
 from scaleout.simulation.run import simulate
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 
 Type = chakra.NodeType

@@ -10,7 +10,7 @@ from scaleout.errors import ConfigError
 from scaleout.interop.models import import_model
 from scaleout.interop.models.flavors import FLAVORS
 from scaleout.interop.models.plans import FORMATS, write_plan
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.pipeline import PIPELINES
 
 KEYS = (

@@ -13,7 +13,7 @@ from scaleout.errors import ConfigError
 from scaleout.interop.models import import_model
 from scaleout.interop.models.huggingface import ARCHITECTURES
 from scaleout.program.graph import NONE, NodeRole
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 from scaleout.workloads.memory import peaks
 

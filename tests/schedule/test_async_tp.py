@@ -9,7 +9,7 @@ from scaleout.program.operations import kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
 from scaleout.simulation.run import simulate
-from scaleout.workloads.config import Transformer
+from scaleout.workloads.families import Transformer
 from scaleout.workloads.generate import generate
 
 RANKS = 4

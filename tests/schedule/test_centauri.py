@@ -26,7 +26,7 @@ from scaleout.simulation.cost_model import CostModel
 from scaleout.simulation.run import simulate
 from scaleout.study.comparison import compare
 from scaleout.validation.papers import centauri
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 
 # ---- Algorithm 1

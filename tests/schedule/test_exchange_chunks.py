@@ -29,7 +29,7 @@ from scaleout.simulation.cost_model import CostModel
 from scaleout.simulation.options import SimulationOptions
 from scaleout.simulation.run import simulate
 from scaleout.study.job import Job, run
-from scaleout.workloads.config import FAMILIES, load_workload
+from scaleout.workloads.families import FAMILIES, load_workload
 from scaleout.workloads.generate import generate
 
 H200 = load_device("h200")

@@ -19,7 +19,8 @@ from scaleout.cluster.topology.topology import load_topology
 from scaleout.config import library
 from scaleout.errors import ConfigError
 from scaleout.study.comparison import compare
-from scaleout.workloads.config import LayeredModel, load_workload
+from scaleout.workloads.config.layered import LayeredModel
+from scaleout.workloads.families import load_workload
 
 RANKS = range(8, 129)
 DEVICE = os.environ.get("SHIPPED_DEVICE")

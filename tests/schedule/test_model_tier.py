@@ -16,7 +16,7 @@ from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta.cost import send_cost
 from scaleout.schedule.centauri.model_tier import Costs, costs_of_stages, model_tier, step_s
 from scaleout.study.comparison import compare
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 from scaleout.workloads.memory import peak
 from scaleout.workloads.pipeline import named

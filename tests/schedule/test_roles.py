@@ -17,7 +17,7 @@ from scaleout.program.graph import COLLECTIVES, HEAD, NONE, NodeKind, NodeRole
 from scaleout.schedule import SCHEDULES, plan_schedule
 from scaleout.schedule.out_of_order import layers_of
 from scaleout.simulation.run import simulate
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 
 DEVICE = load_device("a100-80g")

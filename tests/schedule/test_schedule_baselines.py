@@ -21,7 +21,7 @@ from scaleout.program.graph import COLLECTIVES, GraphBuilder, NodeKind
 from scaleout.schedule import SCHEDULES, apply_schedule, plan_schedule
 from scaleout.schedule.out_of_order import defer, layers_of
 from scaleout.simulation.run import simulate
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 
 DEVICE = load_device("a100-80g")

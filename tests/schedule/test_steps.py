@@ -16,7 +16,7 @@ from scaleout.schedule import steps
 from scaleout.schedule.overlap import baseline, overlap
 from scaleout.schedule.steps import step
 from scaleout.study.comparison import compare
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 
 SHARED_LINKS = "llama-3-8b", "sierra-32", {

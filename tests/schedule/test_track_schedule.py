@@ -23,7 +23,7 @@ from scaleout.schedule import apply_schedule
 from scaleout.schedule.t3.schedule import ring_over, track
 from scaleout.simulation.run import simulate
 from scaleout.study.comparison import compare
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 
 MACHINE = Machine(load_device("t3-gpu"), load_topology("t3-ring-8"))

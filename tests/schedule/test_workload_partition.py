@@ -21,7 +21,7 @@ from scaleout.schedule import apply_schedule
 from scaleout.schedule.centauri.partition.dimensions import DIMENSIONS, DimensionType, sizes_of
 from scaleout.schedule.centauri.partition.workload import check_cut, find_chains, partition_workload
 from scaleout.simulation.run import simulate
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 
 DEVICE = load_device("a100-80g")

@@ -32,7 +32,7 @@ from scaleout.simulation.shared_devices import SharedDevices
 from scaleout.simulation.tasks import tasks_of
 from scaleout.validation.measured.compare import compare_files
 from scaleout.validation.measured.kernels import loops
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 
 H200 = load_device("h200")

@@ -15,7 +15,7 @@ from scaleout.study.job import Job, annotated, prepare, run, simulated, timed
 from scaleout.study.search.request import request_of
 from scaleout.study.search.search import search
 from scaleout.study.strategies import follow
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 
 H200, NODE = load_device("h200"), load_topology("h200-node-4")
 EAGER = SimulationOptions(host="eager", clocks="sustained", contention=False)

@@ -12,7 +12,7 @@ from scaleout.study.search.cost import plan_costs_of
 from scaleout.study.search.evaluate import evaluate
 from scaleout.study.search.lower_bound import bound_of, lower_bounds_of, stage_bounds_of
 from scaleout.study.search.stages import stages_of
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 
 DEVICE = load_device("h200")
 SWITCHES = Topology("switches", (Dimension("switch", 4, 340e9, 2e-6), Dimension("switch", 4, 50e9, 2.7e-6)), 1e-5)

@@ -10,7 +10,7 @@ from scaleout.errors import ConfigError
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.realism import IDEAL, as_stated, options_for
 from scaleout.study.sweep.cases import Resolver, run_line
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 
 JOB = {"layers": 2, "data_parallel": 4, "batch_per_replica": 2}
 REAL = {"host": "eager", "clocks": "sustained", "contention": True}

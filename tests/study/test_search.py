@@ -24,7 +24,7 @@ from scaleout.study.search.scheduled import simulated_plans
 from scaleout.study.search.search import search
 from scaleout.study.search.space import Plan, divisors, families, fits, workload_of
 from scaleout.workloads import memory
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.pipeline import PIPELINES
 
 DEVICE = load_device("h200")

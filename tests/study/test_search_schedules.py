@@ -29,7 +29,7 @@ from scaleout.study.search.scheduled import SIMULATED, estimate_of
 from scaleout.study.search.search import search
 from scaleout.study.search.space import families
 from scaleout.study.search.stages import stages_of
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 
 DEVICE = load_device("h200")
 SMALL = {

@@ -22,7 +22,7 @@ from scaleout.study.search.request import SearchRequest
 from scaleout.study.search.scheduled import estimate_of, estimate_under
 from scaleout.study.search.search import found_by
 from scaleout.study.search.space import Plan
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 
 DEVICE = load_device("h200")
 SMALL = {

@@ -9,7 +9,7 @@ from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
 from scaleout.study.strategies import STRATEGIES, follow, side_by_side
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 
 DEVICE, CLUSTER = load_device("a100-80g"), load_topology("a100-cluster-a-2")
 PIPELINE = {

@@ -20,7 +20,7 @@ from scaleout.study.backends import compare_backends, default_ranks
 from scaleout.study.buckets import best, sweep_buckets
 from scaleout.study.job import Job
 from scaleout.validation.papers.aluminum import HOST_TRANSFER, MINIMAL, NCCL, RANKS, comparison, sweep
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 
 
 @pytest.fixture(scope="module")

@@ -22,10 +22,11 @@ from scaleout.program.operations import OPERATIONS, kernel
 from scaleout.validation.measure import experiments, machine_files, shapes
 from scaleout.validation.measure.checkpoint import MeasurementLog, measured
 from scaleout.validation.measure.experiments import EXPERIMENTS, Job
+from scaleout.validation.measure.machine import backend
 from scaleout.validation.measure.machine_files import fit, host_launch_us
 from scaleout.validation.measure.shapes import NOT_MEASURED
 from scaleout.validation.measured.compare import compare_files
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 
 FOLDER = Path(scaleout.validation.measure.__file__).parent
@@ -317,7 +318,7 @@ def measure(monkeypatch, scaleout, tmp_path):
     """Run `scaleout measure` on a stand-in's GPUs."""
 
     def run(machine, *arguments):
-        monkeypatch.setattr(experiments, "backend", lambda: machine)
+        monkeypatch.setattr("scaleout.validation.measure.machine.backend", lambda: machine)
         return scaleout("measure", *arguments, "--output", tmp_path / "toy")
 
     return run
@@ -501,4 +502,4 @@ def test_a_module_in_the_place_of_pytorch_is_asked(monkeypatch):
     workers = types.ModuleType("scaleout.validation.measure.workers")
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
     monkeypatch.setitem(sys.modules, "scaleout.validation.measure.workers", workers)
-    assert experiments.backend() is workers
+    assert backend() is workers

@@ -19,7 +19,7 @@ from scaleout.program.operations import kernel
 from scaleout.study.comparison import compare
 from scaleout.validation.measured.compare import accuracy_of, compare_files
 from scaleout.validation.measured.restated import RESTATED
-from scaleout.workloads.config import Transformer
+from scaleout.workloads.families import Transformer
 
 STEP = {
     "name": "transformer_forward", "gpus": 4, "hidden": 512, "heads": 4, "layers": 2, "seq": 256, "batch": 1,

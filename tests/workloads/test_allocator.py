@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleout.config.validated import validate
-from scaleout.workloads.config import FAMILIES
+from scaleout.workloads.families import FAMILIES
 from scaleout.workloads.memory import Ledger
 from scaleout.workloads.memory.allocator import CachingAllocator
 from scaleout.workloads.memory.launches import QUEUE, Launches

@@ -13,7 +13,7 @@ from scaleout.program.graph import NodeKind, NodeRole
 from scaleout.program.operations import TimeSource, kernel
 from scaleout.schedule import apply_schedule
 from scaleout.study.comparison import compare
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 
 BYTES = 4

@@ -20,7 +20,7 @@ from scaleout.study.comparison import compare
 from scaleout.study.job import Job, run
 from scaleout.study.search.lower_bound import lower_bounds_of
 from scaleout.validation.papers.centauri import RINGS, gain, sharded
-from scaleout.workloads.config import FAMILIES, load_workload
+from scaleout.workloads.families import FAMILIES, load_workload
 from scaleout.workloads.generate import generate
 from scaleout.workloads.memory import peak
 from scaleout.workloads.memory.advice import advise

@@ -17,8 +17,8 @@ from scaleout.study.job import Job, run
 from scaleout.study.search.evaluate import evaluate
 from scaleout.study.search.request import request_of
 from scaleout.study.search.search import search
-from scaleout.workloads import config
-from scaleout.workloads.families.layered import EMBEDDING, LayeredModel
+from scaleout.workloads import families
+from scaleout.workloads.config.layered import EMBEDDING, LayeredModel
 from scaleout.workloads.generate import generate
 from scaleout.workloads.generate.autograd_tape import AutogradTape
 from scaleout.workloads.generate.layers import phased, residual
@@ -82,12 +82,12 @@ class Mixer(LayeredModel):
         return self.parameters_of(part)
 
 
-@pytest.mark.parametrize("kind", config.FAMILIES)
+@pytest.mark.parametrize("kind", families.FAMILIES)
 def test_every_family_has_a_shipped_workload_that_runs(kind):
     """Written, timed and simulated on the device and topology that it names; what it says of itself is above zero."""
     workload = examples()[kind]
     program = generate(workload)
-    assert type(workload) is config.FAMILIES[kind]
+    assert type(workload) is families.FAMILIES[kind]
     assert program.num_ranks == workload.num_ranks
     assert program.total_flops > 0 < workload.num_parameters
     assert (peak(workload).bytes_of["parameters"] if isinstance(workload, LayeredModel) else 1) > 0
@@ -97,10 +97,10 @@ def test_every_family_has_a_shipped_workload_that_runs(kind):
 
 @pytest.fixture
 def mixer(tmp_path, monkeypatch):
-    monkeypatch.setitem(config.FAMILIES, "mixer", Mixer)
+    monkeypatch.setitem(families.FAMILIES, "mixer", Mixer)
     file = tmp_path / "mixer.yaml"
     file.write_text(FILE)
-    return lambda **changes: config.load_workload(str(file), changes)
+    return lambda **changes: families.load_workload(str(file), changes)
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])

@@ -14,8 +14,8 @@ from scaleout.errors import ConfigError
 from scaleout.study.comparison import compare
 from scaleout.study.search.request import request_of
 from scaleout.study.search.space import Plan, workload_of
-from scaleout.workloads.config import Transformer, load_workload
-from scaleout.workloads.families.frameworks import FRAMEWORKS, Setting
+from scaleout.workloads.config.frameworks import FRAMEWORKS, Setting
+from scaleout.workloads.families import Transformer, load_workload
 
 each_framework = pytest.mark.parametrize("name", FRAMEWORKS)
 SPLIT = {"tensor_parallel": 2, "pipeline_parallel": 2, "data_parallel": 2, "batch_per_replica": 4, "microbatch": 1}

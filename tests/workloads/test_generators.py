@@ -18,7 +18,7 @@ from scaleout.cluster.topology.topology import load_topology
 from scaleout.program.graph import COLLECTIVES, NodeKind
 from scaleout.schedule import apply_schedule
 from scaleout.simulation.run import simulate
-from scaleout.workloads.config import FAMILIES, load_workload
+from scaleout.workloads.families import FAMILIES, load_workload
 from scaleout.workloads.generate import generate
 
 HEADER = {"description": "a test", "source": "none", "topology": "ring-128", "device": "h200"}

@@ -26,7 +26,7 @@ from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
 from scaleout.simulation.run import simulate
 from scaleout.study.comparison import compare
-from scaleout.workloads.config import FAMILIES
+from scaleout.workloads.families import FAMILIES
 from scaleout.workloads.generate import generate
 from scaleout.workloads.memory import Ledger
 from scaleout.workloads.pipeline import PIPELINES

@@ -13,7 +13,7 @@ from scaleout.cluster.device.kernel_times import kernel_time
 from scaleout.cluster.device.spec import load_device
 from scaleout.program.graph import NodeKind
 from scaleout.program.operations import kernel
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 from scaleout.workloads.memory import peak
 

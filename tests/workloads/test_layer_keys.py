@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scaleout.errors import ConfigError
 from scaleout.program.graph import COLLECTIVES, NONE, NodeRole
 from scaleout.program.operations import kernel
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 from scaleout.workloads.memory import peaks
 

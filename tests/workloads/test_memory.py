@@ -13,8 +13,8 @@ from scaleout.cluster.device.spec import load_device
 from scaleout.config.library import names
 from scaleout.errors import ConfigError
 from scaleout.workloads import memory
-from scaleout.workloads.config import FAMILIES, load_workload
-from scaleout.workloads.families.layered import LayeredModel
+from scaleout.workloads.config.layered import LayeredModel
+from scaleout.workloads.families import FAMILIES, load_workload
 from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.step import stages_of
 from scaleout.workloads.memory import KINDS, Ledger, moments_of, peak, peaks

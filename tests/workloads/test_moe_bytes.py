@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from scaleout.program.graph import COLLECTIVES
-from scaleout.workloads.config import FAMILIES
+from scaleout.workloads.families import FAMILIES
 from scaleout.workloads.generate import generate
 
 ITEM_BYTES, HIDDEN, EXPERTS, TOP_K, TOKENS, LAYERS = 2, 16, 8, 2, 32, 2

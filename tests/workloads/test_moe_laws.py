@@ -14,7 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from scaleout.program.graph import COLLECTIVES
-from scaleout.workloads.config import FAMILIES
+from scaleout.workloads.families import FAMILIES
 from scaleout.workloads.families.routing import distinct, rows_of_experts
 from scaleout.workloads.generate import generate
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleout.errors import ConfigError, SimulationError
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.pipeline import PIPELINES, Action, Step, named, orders
 from scaleout.workloads.pipeline.blocks import blocks, connect
 from scaleout.workloads.pipeline.clock import Durations, run

@@ -7,7 +7,8 @@ from pydantic import ValidationError
 from strategies import examples
 
 from scaleout.program.graph import NONE
-from scaleout.workloads.config import LayeredModel, load_workload
+from scaleout.workloads.config.layered import LayeredModel
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate.profile import NO_LAYERS, _Part, _profile, profile_key
 
 

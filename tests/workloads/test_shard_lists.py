@@ -9,7 +9,7 @@ from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.host import issue
 from scaleout.cluster.device.spec import load_device
 from scaleout.program.graph import COLLECTIVES, NodeKind
-from scaleout.workloads.config import FAMILIES
+from scaleout.workloads.families import FAMILIES
 from scaleout.workloads.generate import generate
 
 HEADER = {"name": "lists", "description": "a test", "source": "none", "topology": "ring-128", "device": "h200"}

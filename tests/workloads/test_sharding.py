@@ -12,7 +12,7 @@ from scaleout.config.validated import validate
 from scaleout.errors import ConfigError
 from scaleout.program.graph import COLLECTIVES, NodeKind
 from scaleout.program.program import alike
-from scaleout.workloads.config import Dlrm, load_workload
+from scaleout.workloads.families import Dlrm, load_workload
 from scaleout.workloads.families.sharding import EmbeddingTable, Step, plan_of
 from scaleout.workloads.generate import generate
 

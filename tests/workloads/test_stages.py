@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from scaleout.program.graph import NEUTRAL
-from scaleout.workloads.config import FAMILIES
+from scaleout.workloads.families import FAMILIES
 from scaleout.workloads.generate import generate, step
 from scaleout.workloads.generate.stage import Stage
 from scaleout.workloads.pipeline import PIPELINES

@@ -5,7 +5,7 @@ import pytest
 from scaleout.errors import ConfigError
 from scaleout.schedule import SCHEDULES
 from scaleout.study.comparison import compare
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 
 SMALL = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaleout.workloads.config import Transformer
+from scaleout.workloads.families import Transformer
 from scaleout.workloads.generate import generate
 from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.step import stages_of

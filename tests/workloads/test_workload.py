@@ -7,7 +7,7 @@ import yaml
 
 from scaleout.config import library
 from scaleout.errors import ConfigError
-from scaleout.workloads.config import FAMILIES, Dlrm, Moe, Transformer, load_workload
+from scaleout.workloads.families import FAMILIES, Dlrm, Moe, Transformer, load_workload
 from scaleout.workloads.generate import generate
 
 HEADER = {"description": "a test", "source": "none", "topology": "ring-128", "device": "h200"}

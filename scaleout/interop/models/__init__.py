@@ -17,7 +17,8 @@ from scaleout.errors import ConfigError, printable, shown
 from scaleout.interop.models import huggingface, megatron, torchtitan
 from scaleout.interop.models.fields import Asked, Keys, Source
 from scaleout.interop.models.megatron_text import MOST_BYTES, arguments_of_script, arguments_of_yaml
-from scaleout.workloads.config import LayeredModel, layered, workload_of
+from scaleout.workloads.config.layered import LayeredModel, layered
+from scaleout.workloads.families import workload_of
 
 USUAL_SEQUENCE = 4096
 _CHOSEN: Mapping[str, Any] = {"device": "h200", "batch_per_replica": 1}

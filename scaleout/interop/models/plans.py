@@ -16,7 +16,8 @@ from scaleout.config.units import counted
 from scaleout.errors import ConfigError
 from scaleout.interop.models.flavors import FLAVORS, UNNAMED
 from scaleout.interop.models.torchtitan import SCHEDULES
-from scaleout.workloads.config import LayeredModel, Moe, Transformer
+from scaleout.workloads.config.layered import LayeredModel
+from scaleout.workloads.families import Moe, Transformer
 from scaleout.workloads.families.state_space import StateSpace
 from scaleout.workloads.families.transformer import Latent
 

@@ -28,7 +28,8 @@ from scaleout.schedule.decision import Planned
 from scaleout.schedule.overlap import overlap
 from scaleout.schedule.steps import or_baseline, step
 from scaleout.simulation.cost_model import CostModel
-from scaleout.workloads.config import LayeredModel, ModelFamily
+from scaleout.workloads.config.family import ModelFamily
+from scaleout.workloads.config.layered import LayeredModel
 from scaleout.workloads.generate import generate
 from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.stage import Stage, Turn

@@ -30,7 +30,7 @@ from scaleout.simulation.columns import Tasks
 from scaleout.simulation.cost_model import CostModel
 from scaleout.simulation.engine import run
 from scaleout.simulation.fold import placements_of
-from scaleout.workloads.config import LayeredModel
+from scaleout.workloads.config.layered import LayeredModel
 from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.profile import MadeGradient, StageProfile, profiles_of
 

@@ -22,7 +22,8 @@ from scaleout.program.graph import COLLECTIVES, NONE, GraphBuilder, NodeKind
 from scaleout.study.search.cost import Collective, PlanCosts, TimeBreakdown, plan_costs_of
 from scaleout.study.search.stages import Ledger, Stage, stages_of
 from scaleout.workloads import memory
-from scaleout.workloads.config import LayeredModel, ModelFamily, layered
+from scaleout.workloads.config.family import ModelFamily
+from scaleout.workloads.config.layered import LayeredModel, layered
 from scaleout.workloads.generate.step import Finish, forward_only
 from scaleout.workloads.pipeline import PIPELINES, Action, orders
 from scaleout.workloads.pipeline.blocks import Blocks, blocks, connect

@@ -24,7 +24,7 @@ from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.program.operations import kernel
 from scaleout.study.search.cost import Collective, Part, PlanCosts, Site, Work, parts_of, plan_costs_of
 from scaleout.study.search.stages import Stage, contents_of, splits_backward, stages_of
-from scaleout.workloads.families.layered import LayeredModel
+from scaleout.workloads.config.layered import LayeredModel
 from scaleout.workloads.generate.axes import Axes, GradientSync
 from scaleout.workloads.generate.profile import profile_key
 from scaleout.workloads.pipeline import PIPELINES, Action

@@ -21,7 +21,8 @@ from scaleout.study.realism import options_for
 from scaleout.study.search.evaluate import BASELINE, ON_BLOCKS, Estimate, peak_bytes_of, unlike_blocks
 from scaleout.study.search.lower_bound import lower_bounds_of
 from scaleout.study.search.space import Plan, workload_of
-from scaleout.workloads.config import LayeredModel, layered, load_workload
+from scaleout.workloads.config.layered import LayeredModel, layered
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.pipeline import PIPELINES
 
 MOST_TOKENS = 2**36

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-from scaleout.workloads.config import LayeredModel
-from scaleout.workloads.families.training import too_many
+from scaleout.workloads.config.layered import LayeredModel
+from scaleout.workloads.config.training import too_many
 from scaleout.workloads.pipeline import PIPELINES
 
 LEAST_TOKENS = 1024

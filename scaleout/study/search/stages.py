@@ -12,7 +12,7 @@ from math import fsum
 
 from scaleout.program.operations import Kernel, kernel
 from scaleout.study.search.cost import Collective, Part, PlanCosts, TimeBreakdown, Work, parts_of
-from scaleout.workloads.families.layered import EMBEDDING, HEAD, Content, LayeredModel
+from scaleout.workloads.config.layered import EMBEDDING, HEAD, Content, LayeredModel
 from scaleout.workloads.generate.axes import Axes, Call, GradientSync
 from scaleout.workloads.generate.profile import profile_key
 from scaleout.workloads.generate.units import RECEIVES, SENDS

@@ -27,7 +27,8 @@ from scaleout.schedule import passes_of
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.realism import options_for
 from scaleout.study.sweep.grid import Grid, Inputs, Value
-from scaleout.workloads.config import ModelFamily, load_workload
+from scaleout.workloads.config.family import ModelFamily
+from scaleout.workloads.families import load_workload
 
 DEFAULTS: Mapping[str, Value] = {"schedule": "baseline", "network": "alpha_beta"}
 """Of inputs that stand in every table; topology and device are those of the workload."""

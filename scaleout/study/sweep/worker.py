@@ -21,8 +21,8 @@ from scaleout.study.provenance import provenance_of
 from scaleout.study.sweep.cases import Case, Piece
 from scaleout.study.sweep.columns import DIMENSION_BYTES
 from scaleout.study.sweep.expressions import Expression, parse
-from scaleout.workloads.config import LayeredModel, ModelFamily
-from scaleout.workloads.families.family import WholeModel
+from scaleout.workloads.config.family import ModelFamily, WholeModel
+from scaleout.workloads.config.layered import LayeredModel
 
 OK, FAILED, LEFT_OUT = "ok", "failed", "left out"
 """Status of a case: it has numbers; it is none, or the simulator refuses it; a constraint on its memory is false."""

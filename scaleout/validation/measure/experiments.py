@@ -1,24 +1,17 @@
-"""What can be measured: experiments, the rows that each plans or checks, and the processes that measure them.
-
-`shapes` has the rows of kernels. `measure` starts the processes of the `backend` and follows them. This module imports
-no PyTorch; `backend` does.
-"""
+"""What can be measured: experiments, and the rows that each plans or checks; `shapes` has those of kernels."""
 
 import fnmatch
-import importlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from scaleout.config.checkpoint import Row
 from scaleout.config.reading import nearest
-from scaleout.errors import ConfigError, MeasurementError, shown
+from scaleout.errors import ConfigError, shown
 from scaleout.network.collectives import KINDS
 from scaleout.validation.measure import shapes
-from scaleout.validation.measure.checkpoint import MeasurementLog, identity
+from scaleout.validation.measure.checkpoint import identity
 
 KEYS = ("collective", "ranks", "bytes")
 FORCED = ("algorithm", "protocol")
@@ -281,54 +274,3 @@ class Job:
     folder: str
     gpus: int
     repeats: int
-
-
-def backend() -> ModuleType:
-    """Return `scaleout.validation.measure.workers`, the GPUs of this machine; `ConfigError` without PyTorch."""
-    try:
-        importlib.import_module("torch")
-    except ModuleNotFoundError:
-        raise ConfigError(
-            "measuring needs PyTorch; install it with `pip install 'scaleout[measure]'` on the machine with the GPUs"
-        ) from None
-    return importlib.import_module("scaleout.validation.measure.workers")
-
-
-def check_machine(machine: ModuleType, names: Sequence[str], *, gpus: int | None) -> int:
-    """Return the number of GPUs to use for some experiments; raise `ConfigError` if there are too few."""
-    found: int = machine.gpus()
-    if found == 0:
-        raise ConfigError("measuring needs a GPU, and PyTorch finds none; run this on the machine that has it")
-    if gpus is not None and not 1 <= gpus <= found:
-        raise ConfigError(f"--gpus {gpus}: PyTorch finds {found} here; ask for 1 to {found}")
-    wanted = found if gpus is None else gpus
-    for name in names:
-        if wanted < EXPERIMENTS[name].least_gpus:
-            raise ConfigError(
-                f"measuring {name} needs {EXPERIMENTS[name].least_gpus} GPUs or more, and there are {wanted}; "
-                f"run this on a machine with more, or leave it out"
-            )
-    return wanted
-
-
-def measure(job: Job, *, machine: ModuleType, log: MeasurementLog) -> Iterator[tuple[int, int]]:
-    """Measure a job's rows; yield the numbers of measured and of failed rows, regularly.
-
-    `MeasurementError` if a process ends early; the rows until then are kept.
-    """
-    before = log.counts()
-
-    def since() -> tuple[int, int]:
-        measured, failed = log.counts()
-        return measured - before[0], failed - before[1]
-
-    try:
-        for _ in machine.launch(job):
-            yield since()
-    except MeasurementError as error:
-        measured, failed = since()
-        raise MeasurementError(
-            f"measuring {job.experiment} ended early: {error}. {measured} rows were measured and {failed} failed; they "
-            f"are kept in {Path(job.folder)}. Run the same command to go on: the row that was under way is left out"
-        ) from None
-    yield since()

@@ -11,7 +11,7 @@ from typing import Any
 from scaleout.config.checkpoint import Row
 from scaleout.errors import ConfigError, shown
 from scaleout.program.operations import CUSTOM, OPERATIONS, Family, Kernel, kernel
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 
 NOT_MEASURED = frozenset(

@@ -25,7 +25,9 @@ from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.job import Job, Outcome, run
 from scaleout.study.provenance import provenance_of
-from scaleout.workloads.config import FAMILIES, LayeredModel, ModelFamily
+from scaleout.workloads.config.family import ModelFamily
+from scaleout.workloads.config.layered import LayeredModel
+from scaleout.workloads.families import FAMILIES
 
 
 @dataclass(frozen=True)

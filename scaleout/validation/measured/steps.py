@@ -31,7 +31,8 @@ from scaleout.simulation.options import CLOCKS, RENAMED_CLOCKS
 from scaleout.simulation.run import simulate
 from scaleout.validation.measured.restated import restate
 from scaleout.validation.measured.rows import Case, NoModelError, Row, simulated
-from scaleout.workloads.config import ModelFamily, load_workload
+from scaleout.workloads.config.family import ModelFamily
+from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import GradientSync
 from scaleout.workloads.generate.layers import SHUFFLE, Buffer, activation, exchange, pointwise

@@ -23,7 +23,7 @@ from scaleout.program.mesh import Mesh
 from scaleout.program.program import Program
 from scaleout.study.backends import BackendComparison, compare_backends
 from scaleout.study.job import Job, run, timed
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 
 DEVICE = "v100"
 WORKLOAD = "resnet-50-lbann"

@@ -23,7 +23,8 @@ from scaleout.simulation.options import SimulationOptions
 from scaleout.simulation.result import Result
 from scaleout.simulation.run import simulate
 from scaleout.study.strategies import follow
-from scaleout.workloads.config import LayeredModel, layered, load_workload
+from scaleout.workloads.config.layered import LayeredModel, layered
+from scaleout.workloads.families import load_workload
 
 SIZES = ("small", "medium", "big", "large")
 BATCHES = (1, 2, 4, 8)

@@ -23,7 +23,7 @@ from scaleout.schedule.fusion.fused import run
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.job import Job, timed
 from scaleout.study.job import run as run_job
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 
 DEVICE, SCALE_UP, SCALE_OUT = "mi210", "mi210-node", "mi210-pair"
 """The machines of Table I."""

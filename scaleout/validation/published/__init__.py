@@ -10,7 +10,8 @@ from typing import Any
 
 from scaleout.errors import ConfigError
 from scaleout.validation.measured.rows import Family, NoModelError, Row, no_model
-from scaleout.workloads.config import LayeredModel, layered, load_workload
+from scaleout.workloads.config.layered import LayeredModel, layered
+from scaleout.workloads.families import load_workload
 
 
 def _without_model(name: str, reason: str) -> Family:

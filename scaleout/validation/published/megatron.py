@@ -17,7 +17,7 @@ from scaleout.study.search.evaluate import evaluate
 from scaleout.validation.measured.rows import Case, Family, NoModelError, Row, utilisation
 from scaleout.validation.published import shipped
 from scaleout.workloads import memory
-from scaleout.workloads.config import LayeredModel
+from scaleout.workloads.config.layered import LayeredModel
 
 _STEPS: Mapping[str, Mapping[str, Any]] = {
     "full_s": {"recompute": "full", "sequence_parallel": False},

@@ -15,7 +15,8 @@ from scaleout.errors import ConfigError
 from scaleout.validation.measured.rows import Case, Family, NoModelError, Row, simulated
 from scaleout.validation.published import shipped
 from scaleout.workloads import memory
-from scaleout.workloads.config import LayeredModel, layered, load_workload
+from scaleout.workloads.config.layered import LayeredModel, layered
+from scaleout.workloads.families import load_workload
 
 _RANKS = 8
 _PADDED_TO = 128

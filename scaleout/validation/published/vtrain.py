@@ -14,7 +14,7 @@ from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError
 from scaleout.study.search.evaluate import evaluate
 from scaleout.validation.measured.rows import Case, Family, Row, utilisation
-from scaleout.workloads.config import load_workload
+from scaleout.workloads.families import load_workload
 
 _KEYS: Mapping[str, str] = {
     "hidden": "hidden size",

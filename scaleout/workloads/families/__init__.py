@@ -1,1 +1,107 @@
-"""Families of models: one file each, with the keys of its workload files and what it writes on the autograd tape."""
+"""Families of models, one file each: the keys of its workload files, and what it writes on the autograd tape.
+
+`load_workload` reads a workload file: a model, its parallelism and the options of a run, of the family that the key
+`kind` tells. All sizes must divide exactly: what does not divide is refused with a message that says which key, and no
+value is ever rounded. A file may be `like` another, by name or file, and then holds only the keys that differ.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from scaleout.config.library import find, is_path, lengthened
+from scaleout.config.validated import nearest, read_yaml, validate, with_new_names
+from scaleout.errors import ConfigError
+from scaleout.workloads.config.family import ModelFamily
+from scaleout.workloads.config.frameworks import FRAMEWORKS
+from scaleout.workloads.families.convolutional import Convolutional
+from scaleout.workloads.families.diffusion import DiffusionTransformer
+from scaleout.workloads.families.dlrm import Dlrm
+from scaleout.workloads.families.moe import Moe
+from scaleout.workloads.families.state_space import StateSpace
+from scaleout.workloads.families.transformer import Transformer
+
+__all__ = ["FAMILIES", "Convolutional", "Dlrm", "Moe", "Transformer", "load_workload", "workload_of"]
+
+FAMILIES: dict[str, type[ModelFamily]] = {
+    "convolutional": Convolutional,
+    "dlrm": Dlrm,
+    "transformer": Transformer,
+    "moe": Moe,
+    "state_space": StateSpace,
+    "diffusion_transformer": DiffusionTransformer,
+}
+"""Value of `kind` to the family."""
+
+_RENAMED = {old: new for family in FAMILIES.values() for old, new in family.RENAMED.items()}
+"""Old names of keys to new ones, of all families."""
+
+RANKS = "{ranks}"
+"""In the name of a workload's topology: the number of its ranks."""
+
+
+def load_workload(name_or_file: str | Path, changes: Mapping[str, Any] | None = None) -> ModelFamily:
+    """Read a workload by name or file, with some of its keys changed.
+
+    Parameters
+    ----------
+    name_or_file : str or Path
+        A name that `scaleout list workloads` prints, or a path.
+    changes : mapping, optional
+        Keys of the file and the values to put in their place.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such workload, a key is unknown, or sizes do not divide.
+    """
+    path = find("workload", str(name_or_file))
+    values = {"name": path.stem} | _over(_read(path), _with_new_names("--set", changes or {}))
+    workload = workload_of(values, path, where=f"workload {name_or_file}")
+    return workload.model_copy(update={"topology": workload.topology.replace(RANKS, str(workload.num_ranks))})
+
+
+def workload_of(values: Mapping[str, Any], path: Path, *, where: str) -> ModelFamily:
+    """Return the workload of keys and values that stem from a file; a ConfigError says what is wrong with them."""
+    kind = values.get("kind")
+    if kind is None:
+        raise ConfigError(f"{path}: key 'kind' is missing; add one of {', '.join(FAMILIES)}")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise ConfigError(f"{path}: kind {kind!r} is no kind of workload; {nearest(str(kind), FAMILIES)}")
+    return validate(FAMILIES[kind], values, where=where)
+
+
+def _read(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Read a file's keys over those of the workload that it is `like`, if it names one."""
+    chain = lengthened(seen, path, key="like")
+    values = _with_new_names(str(path), read_yaml(path))
+    values |= {key: _beside(path, values[key]) for key in ("topology", "device", "like") if key in values}
+    like = values.pop("like", None)
+    if like is None:
+        return values
+    if not isinstance(like, str):
+        raise ConfigError(f"{path}: like is {like!r}; give the name or file of a workload")
+    return _over(_read(find("workload", like, named_by=f"{path}: like"), seen=chain), values)
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay keys over others; a framework that they bring in decides anew what it sets, whatever stood below."""
+    name = above.get("framework")
+    if not isinstance(name, str) or name not in FRAMEWORKS or name == below.get("framework"):
+        return {**below, **above}
+    decides = {setting.key for setting in FRAMEWORKS[name].settings}
+    return {key: value for key, value in below.items() if key not in decides} | dict(above)
+
+
+def _with_new_names(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Rename keys before they are laid over others', so that an old name from above wins over a new one from below."""
+    try:
+        return dict(with_new_names(values, _RENAMED))
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _beside(path: Path, name: Any) -> Any:
+    """Read a relative path in a workload file as relative to that file; a name stays a name."""
+    is_relative = isinstance(name, str) and is_path(name) and not Path(name).is_absolute()
+    return str(path.parent / name) if is_relative else name

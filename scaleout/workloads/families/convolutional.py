@@ -21,7 +21,7 @@ from scaleout.config.validated import Config
 from scaleout.program.graph import NONE, GraphBuilder, NodeRole
 from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import Program
-from scaleout.workloads.families.family import Dtype, WholeModel
+from scaleout.workloads.config.family import Dtype, WholeModel
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import GradientSync
 from scaleout.workloads.generate.layers import pointwise

@@ -25,7 +25,7 @@ from scaleout.config.units import MOST_WRITTEN, Count, LayerCount, Positive, Siz
 from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, NodeRole
 from scaleout.program.operations import kernel
 from scaleout.program.program import Program
-from scaleout.workloads.families.family import Dtype, WholeModel
+from scaleout.workloads.config.family import Dtype, WholeModel
 from scaleout.workloads.families.sharding import Bags, EmbeddingTable, Kind, Plan, Step, plan_of
 from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import GradientSync

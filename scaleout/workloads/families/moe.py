@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 from scaleout.config.units import Count, CountOrZero, NotNegative, Positive, RankCount
 from scaleout.program.graph import Ints
 from scaleout.program.operations import ITEM_BYTES
-from scaleout.workloads.families.layered import Degrees
+from scaleout.workloads.config.layered import Degrees
 from scaleout.workloads.families.routing import distinct, rows_of_experts
 from scaleout.workloads.families.transformer import Transformer
 from scaleout.workloads.generate import experts as blocks

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from pydantic import Field, model_validator
 
 from scaleout.config.units import Count
-from scaleout.workloads.families.layered import ENDS
+from scaleout.workloads.config.layered import ENDS
 from scaleout.workloads.families.transformer import Transformer
 from scaleout.workloads.generate import transformer as blocks
 from scaleout.workloads.generate.attention import Heads, attend, kept_tokens

@@ -7,8 +7,8 @@ from pydantic import Field, model_validator
 
 from scaleout.config.units import Count, CountOrZero
 from scaleout.config.validated import Config
-from scaleout.workloads.families.layered import EMBEDDING, HEAD, Degrees, LayeredModel
-from scaleout.workloads.families.style import Style, kept_fp8_bytes
+from scaleout.workloads.config.layered import EMBEDDING, HEAD, Degrees, LayeredModel
+from scaleout.workloads.config.style import Style, kept_fp8_bytes
 from scaleout.workloads.generate import transformer as blocks
 from scaleout.workloads.generate.autograd_tape import AutogradTape
 from scaleout.workloads.generate.units import Rank

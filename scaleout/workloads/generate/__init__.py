@@ -3,8 +3,8 @@
 import functools
 
 from scaleout.program.program import Program
-from scaleout.workloads.families.family import ModelFamily, WholeModel
-from scaleout.workloads.families.layered import LayeredModel
+from scaleout.workloads.config.family import ModelFamily, WholeModel
+from scaleout.workloads.config.layered import LayeredModel
 from scaleout.workloads.generate import step
 
 

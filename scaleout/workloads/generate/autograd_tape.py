@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from scaleout.program.graph import NONE, GraphBuilder, NodeRole
 from scaleout.program.operations import ITEM_BYTES, Kernel, kernel
-from scaleout.workloads.families.style import PLAIN, Style
+from scaleout.workloads.config.style import PLAIN, Style
 from scaleout.workloads.generate.axes import Call, GradientSync
 
 Action = Callable[[int], int]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from scaleout.program.mesh import Mesh, counts_for
 from scaleout.program.program import GroupFamily
-from scaleout.workloads.families.layered import LayeredModel
+from scaleout.workloads.config.layered import LayeredModel
 
 
 class Call(NamedTuple):

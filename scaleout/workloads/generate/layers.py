@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scaleout.program.graph import NodeRole
-from scaleout.workloads.families.style import CASTS
+from scaleout.workloads.config.style import CASTS
 from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket
 
 Layer = Callable[[AutogradTape, int], int]

@@ -12,7 +12,7 @@ from typing import Literal
 
 from scaleout.program.graph import NONE, NodeRole
 from scaleout.program.operations import kernel
-from scaleout.workloads.families.style import CASTS, FP8
+from scaleout.workloads.config.style import CASTS, FP8
 from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket
 from scaleout.workloads.generate.layers import Buffer
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, NodeKind
-from scaleout.workloads.families.layered import EMBEDDING, HEAD, KEPT, LayeredModel
+from scaleout.workloads.config.layered import EMBEDDING, HEAD, KEPT, LayeredModel
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.units import RECEIVES, SENDS, Rank, forward

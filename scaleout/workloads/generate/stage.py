@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, NodeKind, NodeRole
-from scaleout.workloads.families.layered import EMBEDDING, HEAD, LayeredModel
+from scaleout.workloads.config.layered import EMBEDDING, HEAD, LayeredModel
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Cursor, Gradients, Reduction
 from scaleout.workloads.generate.axes import Axes, Call
 from scaleout.workloads.generate.units import RECEIVES, SENDS, Rank, forward

@@ -19,7 +19,7 @@ from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, Ints, Nod
 from scaleout.program.operations import ITEM_BYTES, kernel
 from scaleout.program.program import Program, with_distinct_roles
 from scaleout.workloads import pipeline as pipelines
-from scaleout.workloads.families.layered import Content, LayeredModel
+from scaleout.workloads.config.layered import Content, LayeredModel
 from scaleout.workloads.generate.autograd_tape import BULK, URGENT, Reduction
 from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.stage import Part, Stage, Turn

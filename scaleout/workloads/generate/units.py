@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar
 
 from scaleout.program.graph import HEAD, NONE, GraphBuilder, NodeRole
 from scaleout.program.operations import ITEM_BYTES
-from scaleout.workloads.families.layered import EMBEDDING, LayeredModel
-from scaleout.workloads.families.layered import HEAD as HEAD_PART
+from scaleout.workloads.config.layered import EMBEDDING, LayeredModel
+from scaleout.workloads.config.layered import HEAD as HEAD_PART
 from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket, Cursor
 from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.layers import WHOLE_IN, WHOLE_OUT, Buffer, Layer, checkpoint, exchange, phased

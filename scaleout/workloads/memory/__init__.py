@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout.program.operations import ITEM_BYTES
-from scaleout.workloads.families.layered import ENDS, Content, LayeredModel
+from scaleout.workloads.config.layered import ENDS, Content, LayeredModel
 from scaleout.workloads.generate.axes import Axes, GradientSync
 from scaleout.workloads.generate.profile import StageProfile, part_key, profiles_of
 from scaleout.workloads.pipeline import PIPELINES, Action, Slot, orders

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from scaleout.workloads.families.layered import LayeredModel
+from scaleout.workloads.config.layered import LayeredModel
 from scaleout.workloads.memory import Peak, peak
 
 _FACTORS = (2, 4, 8, 16)

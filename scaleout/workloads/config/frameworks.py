@@ -20,7 +20,7 @@ from typing import Any, Self
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from scaleout.config.reading import nearest, with_new_names
-from scaleout.workloads.families.family import ModelFamily
+from scaleout.workloads.config.family import ModelFamily
 
 Keys = Mapping[str, Any]
 

@@ -16,8 +16,8 @@ from scaleout.config.units import MOST_WRITTEN, Count, CountOrZero, LayerCount, 
 from scaleout.config.validated import nearest, renamed
 from scaleout.errors import ConfigError
 from scaleout.program.operations import ITEM_BYTES
-from scaleout.workloads.families.family import Dtype
-from scaleout.workloads.families.frameworks import WithFramework
+from scaleout.workloads.config.family import Dtype
+from scaleout.workloads.config.frameworks import WithFramework
 from scaleout.workloads.pipeline import PIPELINES, named, stages_of_ranks
 
 MOST_PASSES = 500_000

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 from pydantic import model_validator
 
+from scaleout.errors import ConfigError
 from scaleout.program.graph import Ints
-from scaleout.workloads.families.style import PLAIN, Style
-from scaleout.workloads.families.training import Training
+from scaleout.workloads.config.family import ModelFamily
+from scaleout.workloads.config.style import PLAIN, Style
+from scaleout.workloads.config.training import Training
 
 if TYPE_CHECKING:
     from scaleout.workloads.generate.autograd_tape import AutogradTape
@@ -260,3 +262,10 @@ class LayeredModel(Training):
         """Bytes that a rank sends to the next stage for a micro-batch."""
         parts = self.tensor_parallel if self.sequence_parallel or self.scatters else 1
         return -(-self.local_tokens // parts) * self.hidden * self.item_bytes
+
+
+def layered(workload: ModelFamily, *, wants: str) -> LayeredModel:
+    """Return a workload whose model is of layers; a ConfigError says that it is not, and `wants` what needs one."""
+    if not isinstance(workload, LayeredModel):
+        raise ConfigError(f"workload {workload.name!r} is of kind {workload.kind}; {wants}")
+    return workload

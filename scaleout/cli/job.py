@@ -1,0 +1,132 @@
+"""A job as a command line names it, and with `--gpus`: so many replicas, on as many nodes of its topology."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scaleout.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scaleout.api.runs import RunAnswer
+    from scaleout.cluster.device.spec import Device
+    from scaleout.cluster.topology.topology import Topology
+    from scaleout.cluster.topology.what_if import NetworkChanges
+    from scaleout.simulation.options import SimulationOptions
+    from scaleout.study.job import Tell
+    from scaleout.workloads.config.family import ModelFamily
+
+
+class NamedJob(NamedTuple):
+    """A workload and the machine that it runs on, by name or file as a command line gives them.
+
+    `settings` are keys of the workload to change, `changes` those of the network.
+    """
+
+    workload: str | None
+    topology: str | None
+    device: str | None
+    settings: Mapping[str, Any]
+    changes: "NetworkChanges"
+
+    def run(self, schedules: "Sequence[str]", options: Mapping[str, Any], tell: "Tell | None" = None) -> "RunAnswer":
+        """Simulate it under several schedules; `tell` is called before each."""
+        from scaleout.api.runs import run
+
+        assert self.workload is not None
+        return run(
+            self.workload, topology=self.topology, device=self.device, schedules=schedules, changes=self.settings,
+            network_changes=self.changes, tell=tell, **options,
+        )  # fmt: skip
+
+    def inputs(
+        self, workload: "ModelFamily", options: "SimulationOptions", schedules: "Sequence[str]" = ()
+    ) -> dict[str, Any]:
+        """Return what was asked, with what the workload's file says where the command line does not."""
+        from scaleout.api.inputs import inputs_of
+
+        named = {"topology": self.topology or workload.topology, "device": self.device or workload.device}
+        return inputs_of(
+            {"workload": self.workload, **named}, settings=self.settings, changes=self.changes, options=options,
+            schedules=schedules,
+        )  # fmt: skip
+
+    def load(self) -> "tuple[ModelFamily, Topology, Device]":
+        """Load the workload, and the topology and device that it names where the command line names none."""
+        from scaleout.cluster.device.spec import load_device
+        from scaleout.workloads.families import load_workload
+
+        assert self.workload is not None
+        workload = load_workload(self.workload, self.settings)
+        topology = self.load_topology(workload.topology)
+        return workload, topology, load_device(self.device or workload.device)
+
+    def load_topology(self, default: str) -> "Topology":
+        """Load the topology, with its changes."""
+        from scaleout.cluster.topology.topology import load_topology
+        from scaleout.cluster.topology.what_if import change_network
+
+        return change_network(load_topology(self.topology or default), self.changes)
+
+
+def on_gpus(job: NamedJob, gpus: int, *, replicas: bool = True) -> NamedJob:
+    """Return a job with as many nodes as make so many ranks, and as many `replicas` where no search chooses these.
+
+    Raises
+    ------
+    ConfigError
+        If the job is of no model of layers, replicas or nodes do not divide the GPUs, or either is given as well.
+    """
+    from scaleout.workloads.families import load_workload
+
+    if not replicas:
+        if job.changes.nodes is not None:
+            raise ConfigError(f"--gpus {gpus} and --nodes both say how many ranks there are; give one of them")
+        assert job.workload is not None
+        topology = job.topology or load_workload(job.workload).topology
+        return job._replace(changes=replace(job.changes, nodes=_nodes(topology, gpus)))
+    return _with_replicas(job, gpus)
+
+
+def _with_replicas(job: NamedJob, gpus: int) -> NamedJob:
+    from scaleout.config.units import counted
+    from scaleout.workloads.config.layered import LayeredModel
+    from scaleout.workloads.families import load_workload
+
+    given = "--nodes" if job.changes.nodes is not None else "--set data_parallel"
+    if job.changes.nodes is not None or "data_parallel" in job.settings:
+        raise ConfigError(f"--gpus {gpus} and {given} both say how many ranks there are; give one of them")
+    workload = None if job.workload is None else load_workload(job.workload, job.settings)
+    if not isinstance(workload, LayeredModel):
+        raise ConfigError(f"--gpus {gpus} is for models of layers, which have replicas; give --set and --topology")
+    model_ranks = workload.num_ranks // workload.data_parallel
+    if gpus % model_ranks:
+        raise ConfigError(
+            f"--gpus {gpus}: a replica of this job takes {counted(model_ranks, 'rank')}; give a multiple, or other "
+            f"degrees (--set tensor_parallel=1 --set pipeline_parallel=1)"
+        )
+    settings = {**job.settings, "data_parallel": gpus // model_ranks}
+    nodes = _nodes(job.topology or workload.topology, gpus)
+    return job._replace(settings=settings, changes=replace(job.changes, nodes=nodes))
+
+
+def _nodes(name: str, gpus: int) -> int | None:
+    """Return how many nodes of a topology are so many ranks; none if it has these."""
+    from scaleout.cluster.topology.topology import load_topology
+    from scaleout.config.units import counted
+
+    topology = load_topology(name)
+    inside = topology.num_ranks // topology.shape[-1]
+    if topology.num_ranks == gpus:
+        return None
+    if len(topology.dimensions) < 2:
+        ranks = topology.num_ranks
+        other = f"a multiple of {ranks} and a topology of several nodes" if gpus % ranks else "one of several nodes"
+        raise ConfigError(
+            f"--gpus {gpus}: topology {topology.name!r} has {counted(ranks, 'rank')} and no nodes that there could be "
+            f"more of; give {other}, such as --topology dgx-h200-2 (`scaleout list topologies`)"
+        )
+    if gpus % inside:
+        raise ConfigError(f"--gpus {gpus}: a node of topology {topology.name!r} has {inside}; give a multiple")
+    return gpus // inside
