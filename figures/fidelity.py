@@ -44,7 +44,7 @@ WHY = {
     "fused operators": "a small grid in oblivious order: work-groups stay in step in the model",
     "fused operators, bulk-synchronous": "likely the Triton GEMM: one factor over cuBLAS for all shapes",
     "kernels, gemm": "16 rows: cuBLAS changes kernels abruptly at few rows or columns",
-    "kernels, attention": "likely as the longest of its series: nothing measured beyond it",
+    "kernels, attention of decode": "likely as the longest of its series: nothing measured beyond it",
     "kernels, rows": "not known",
     "kernels, elementwise": "likely the cache, which holds part of it",
     "kernels, gather": "not known",

@@ -33,6 +33,7 @@ class Family(StrEnum):
     GEMM = "gemm"
     CONVOLUTION = "convolution"
     ATTENTION = "attention"
+    DECODE = "attention of decode"  # reads its cache once: memory limits it
     ROWS = "rows"
     ELEMENTWISE = "elementwise"
     GATHER = "gather"
@@ -283,10 +284,9 @@ OPERATIONS: Mapping[str, Operation] = {
     # Attention to some keys merged with that to others, in fp32: outputs rescaled; backward, gradients added up.
     "merge_partials_fwd": _elementwise(18, like="add"),
     "merge_partials_bwd": _elementwise(15, like="add"),
-    # One query a sample against its whole cache of keys and values; latent: against the rank's and the rotary width of
-    # each token, which is read once for all heads, to outputs of the rank's width.
+    # A query a sample against its cache; latent: the rank's and rotary widths of a token, read once for all heads.
     "attention_decode": Operation(
-        Family.ATTENTION,
+        Family.DECODE,
         ("batch", "heads", "kv_heads", "kv_seq", "head_dim"),
         lambda s: 4 * s["batch"] * s["heads"] * s["kv_seq"] * s["head_dim"],
         lambda s, i: s["batch"] * 2 * (s["kv_heads"] * s["kv_seq"] + s["heads"]) * s["head_dim"] * i,

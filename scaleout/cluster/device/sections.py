@@ -35,7 +35,12 @@ from scaleout.program.operations import OPERATIONS, Family, Kernel
 _DTYPES = ("bf16", "fp16")
 """Dtypes whose FLOPs have the energies of the file; the energies of others are not known."""
 
-_FLOPS_OF: Mapping[Family, str] = {Family.GEMM: "gemm", Family.CONVOLUTION: "gemm", Family.ATTENTION: "attention"}
+_FLOPS_OF: Mapping[Family, str] = {
+    Family.GEMM: "gemm",
+    Family.CONVOLUTION: "gemm",
+    Family.ATTENTION: "attention",
+    Family.DECODE: "attention",
+}
 
 
 class WorkEnergy(Config):

@@ -27,6 +27,7 @@ CLASSES: Mapping[Family, str] = {
     Family.GEMM: "gemm",
     Family.CONVOLUTION: "gemm",
     Family.ATTENTION: "attention",
+    Family.DECODE: "memory",
     Family.ROWS: "memory",
     Family.ELEMENTWISE: "memory",
     Family.GATHER: "memory",

@@ -31,6 +31,7 @@ class Style:
     separate: bool = False  # whether matrices that read the same input are GEMMs of their own
     packed: bool = False  # whether views of one output are copied, and what is made of their gradients put together
     casts_weights: bool = True  # weights are cast for each GEMM; not where they are gathered as GEMMs read them
+    holds_fp8: bool = False  # weights of GEMMs in fp8 are held as these read them
     kept_item_bytes: float | None = None  # of inputs of GEMMs and activations that are kept; the layers' own if None
     recomputed: tuple[str, ...] = ()  # modules whose outputs are not kept
 

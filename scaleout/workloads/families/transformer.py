@@ -99,7 +99,7 @@ class Transformer(LayeredModel):
     linear_dtype: Literal["same", "fp8_delayed", "fp8_tensorwise", "fp8_rowwise", "fp8_blockwise"] = Field(
         default="same",
         description="GEMMs with weights, the head's left out: in the data type, or in fp8, with scales of earlier "
-        "steps, of tensors, of rows or of 128 elements of a row",
+        "steps, of tensors, of rows or of 128 elements of a row; in inference their weights are held in fp8, too",
     )
     kept_dtype: Literal["fp8_e4m3"] | None = Field(
         default=None,
@@ -254,12 +254,15 @@ class Transformer(LayeredModel):
         # Megatron-Core's TransformerEngine, which adds up gradients itself, casts weights in a step's first micro-batch
         # only (arguments is_first_microbatch of its modules), which is left out.
         once = self.linear_dtype in ("fp8_delayed", "fp8_blockwise") and self.fused_accumulation
+        # Servers load weights as GEMMs read them; shards of ZeRO-3 are gathered as a trainer has them.
+        served = self.linear_dtype != "same" and self.mode != "training" and self.zero < 3
         return Style(
             self.linear_dtype,
             self.compiled,
             self.separate_projections,
             packed=self.packed_projections and not self.compiled,
-            casts_weights=self.gather_dtype is None and not once,
+            casts_weights=self.gather_dtype is None and not once and not served,
+            holds_fp8=served,
             kept_item_bytes=kept_fp8_bytes(self.linear_dtype) if self.kept_dtype else None,
             recomputed=self.recompute_modules,
         )

@@ -154,6 +154,7 @@ class AutogradTape:
     recompute_bytes: float = 0.0  # the most that a part which backward recomputes keeps meanwhile
     all_recompute_bytes: float = 0.0  # what all such parts keep together, where gradients of weights are deferred
     parameters: dict[str, int] = field(default_factory=dict)  # that its layers hold
+    in_fp8: dict[str, int] = field(default_factory=dict)  # of these, those that are held in fp8
     tensors: list[tuple[str, int]] = field(default_factory=list)  # the same one by one, a bias with its weight
     partial: dict[str, int] = field(default_factory=dict)  # of whose gradient each tensor-parallel rank makes a part
     layers: list[int] = field(default_factory=list)  # the layer that each action belongs to
@@ -208,8 +209,9 @@ class AutogradTape:
             if self.spans:
                 self.spans[-1].kept_bytes += size_bytes
 
-    def hold(self, num_parameters: int, bucket: Bucket, *, partial: bool = False) -> None:
-        """Count parameters of a layer, whose gradients may be `partial` sums over the tensor axis."""
+    def hold(self, num_parameters: int, bucket: Bucket, *, partial: bool = False, in_fp8: int = 0) -> None:
+        """Count parameters of a layer, some held in fp8, whose gradients may be `partial` sums over the tensor axis."""
+        self.in_fp8[bucket.name] = self.in_fp8.get(bucket.name, 0) + in_fp8
         self.partial[bucket.name] = self.partial.get(bucket.name, 0) + num_parameters * partial
         self.parameters[bucket.name] = self.parameters.get(bucket.name, 0) + num_parameters
         self.tensors.append((bucket.name, num_parameters))
@@ -217,8 +219,9 @@ class AutogradTape:
     def branch(self) -> "AutogradTape":
         """Return a tape of its own with the same cursor, of layers beside those of this one."""
         return AutogradTape(
-            self.cursor, self.dtype, self.gradients, parameters=self.parameters, tensors=self.tensors,
-            partial=self.partial, role=self.role, style=self.style, saved=self.saved, weights=self.weights,
+            self.cursor, self.dtype, self.gradients, parameters=self.parameters, in_fp8=self.in_fp8,
+            tensors=self.tensors, partial=self.partial, role=self.role, style=self.style, saved=self.saved,
+            weights=self.weights,
         )  # fmt: skip
 
     def recompute(self, *, saved: bool = False) -> "AutogradTape":

@@ -59,7 +59,8 @@ class Linear:
         if self.placeholder_bytes is None:
             tape.weights.add((total, self.inputs))
         if self.shared is None:
-            tape.hold((self.inputs + self.bias) * total, self.bucket, partial=self.partial)
+            in_fp8 = self._in_fp8(tape) * self.inputs * total
+            tape.hold((self.inputs + self.bias) * total, self.bucket, partial=self.partial, in_fp8=in_fp8)
         kept = self.tokens if self.kept_tokens is None else self.kept_tokens
         tape.save_for_backward(kept * self.inputs, None if self.plain else tape.style.kept_item_bytes)
         tape.operations_bytes += self.tokens * (total - sum(recomputed)) * tape.item_bytes
@@ -92,7 +93,7 @@ class Linear:
 
         tape.push(backward, makes=groups * tokens * inputs)
         tape.weights.add((outputs, inputs))
-        tape.hold(num_parameters, self.bucket)
+        tape.hold(num_parameters, self.bucket, in_fp8=self._in_fp8(tape) * groups * inputs * outputs)
         kept = tokens if self.kept_tokens is None else self.kept_tokens
         tape.save_for_backward(groups * kept * inputs, tape.style.kept_item_bytes)
         x = self._cast_operand(tape, x, groups * tokens * inputs, "input")
@@ -165,6 +166,10 @@ class Linear:
         if not self.bias:
             return node
         return tape.kernel("sum_all", node, name=f"{self.name}_bias_gradient", elements=elements)
+
+    def _in_fp8(self, tape: AutogradTape) -> bool:
+        """Whether the weights are held in fp8; biases are not."""
+        return tape.style.holds_fp8 and not self.plain
 
     def _cast_before(self, tape: AutogradTape) -> str:
         return self.gathered if tape.style.gathers_fp8 else ""

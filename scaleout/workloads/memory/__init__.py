@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from scaleout.program.operations import ITEM_BYTES
 from scaleout.workloads.config.layered import ENDS, Content, LayeredModel
+from scaleout.workloads.config.style import FP8
 from scaleout.workloads.generate.axes import Axes, GradientSync
 from scaleout.workloads.generate.profile import StageProfile, part_key, profiles_of
 from scaleout.workloads.pipeline import PIPELINES, Action, Slot, orders
@@ -38,6 +39,7 @@ class Held:
     recompute_bytes: float = 0.0  # what backward recomputes: the most of a part at a time
     all_recompute_bytes: float = 0.0  # of all parts together
     parameters: tuple[int, int] = (0, 0)  # of the dense bucket, and of the experts'
+    in_fp8: int = 0  # of all these, those that inference holds in fp8
     transient_bytes: float = 0.0  # the most that backward makes beyond what is kept when it begins
     weights: frozenset[tuple[int, int]] = frozenset()  # outputs and inputs of those with placeholders of gradients
 
@@ -50,6 +52,7 @@ class Held:
             tape.recompute_bytes,
             tape.all_recompute_bytes,
             (tape.parameters.get("dense", 0), tape.parameters.get("experts", 0)),
+            sum(tape.in_fp8.values()),
             profile.transient_bytes if workload.transient_memory else 0.0,
             frozenset(tape.weights) if workload.placeholder_gradients else frozenset(),
         )
@@ -60,6 +63,7 @@ class Held:
             max(self.recompute_bytes, other.recompute_bytes),
             self.all_recompute_bytes + other.all_recompute_bytes,
             (self.parameters[0] + other.parameters[0], self.parameters[1] + other.parameters[1]),
+            self.in_fp8 + other.in_fp8,
             max(other.transient_bytes, self.transient_bytes - other.kept_bytes),  # backward begins with the other
             self.weights | other.weights,
         )
@@ -69,7 +73,7 @@ class Held:
         dense, experts = self.parameters
         return replace(
             self, kept_bytes=count * self.kept_bytes, all_recompute_bytes=count * self.all_recompute_bytes,
-            parameters=(count * dense, count * experts),
+            parameters=(count * dense, count * experts), in_fp8=count * self.in_fp8,
         )  # fmt: skip
 
 
@@ -164,14 +168,16 @@ def _terms(job: _Job) -> _Terms:
 
 
 def _persistent_bytes(
-    workload: LayeredModel, terms: _Terms, units: Sequence[Units], cached_bytes: int
+    workload: LayeredModel, terms: _Terms, held: Sequence[Contained], cached_bytes: int
 ) -> Mapping[str, float]:
     """Return the bytes of all kinds but activations that a rank holds, of which some are cached in inference."""
+    units = [each.units for each in held]
     dense, experts = (sum(count * parameters[n] for stage in units for parameters, _, count in stage) for n in range(2))
     found = {
         kind: float(size * -(-dense // terms.divided[kind][0]) + size * -(-experts // terms.divided[kind][1]))
         for kind, size in terms.sizes.items()
     }
+    found["parameters"] -= (workload.item_bytes - ITEM_BYTES[FP8]) * sum(each.total.in_fp8 for each in held)
     shapes = frozenset().union(*(weights for stage in units for _, weights, _ in stage))
     found["gradients"] += float(workload.item_bytes * sum(outputs * inputs for outputs, inputs in shapes))
     return found | {
@@ -369,8 +375,7 @@ class Ledger:
         terms, alike = _terms_of(workload), {}
         for mine in dict.fromkeys(contents_of_rank):
             held = tuple(of_content[content] for content in mine)
-            units = [each.units for each in held]
-            alike[mine] = held, _persistent_bytes(workload, terms, units, _cached_bytes(workload, mine))
+            alike[mine] = held, _persistent_bytes(workload, terms, held, _cached_bytes(workload, mine))
         ranks, persistent = zip(*(alike[mine] for mine in contents_of_rank), strict=True)
         if workload.mode == "training":
             kept, recomputed, transient, moment = _highest(ranks, workload.pipeline_schedule, **workload.pipeline_sizes)

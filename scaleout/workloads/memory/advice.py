@@ -119,8 +119,8 @@ def _changes(workload: LayeredModel) -> Iterator[tuple[str, dict[str, Any]]]:
     w = workload
     replicas = w.data_parallel * w.context_parallel
     yield from w.lighter()
-    yield from (("zero", {"zero": level}) for level in range(w.zero + 1, 4) if replicas > 1)
-    if w.mode == "training":
+    if w.mode == "training":  # servers shard no parameters over their replicas
+        yield from (("zero", {"zero": level}) for level in range(w.zero + 1, 4) if replicas > 1)
         yield from (("data_parallel", _spread(w, factor)) for factor in _FACTORS if w.batch_per_replica % factor == 0)
     if w.zero and w.shard_ranks is not None:
         without_copies = {"overlap_parameter_gather": False} if w.zero == 3 and w.overlap_parameter_gather else {}

@@ -213,6 +213,7 @@ _SMOOTHNESS = {
     Family.GEMM: Smoothness(amplitude=0.5, length=6.0, trend=0.2, noise=0.03),
     Family.CONVOLUTION: Smoothness(amplitude=0.3, length=4.0, trend=0.1, noise=0.03, correlation=0.8, offset=0.5),
     Family.ATTENTION: Smoothness(amplitude=0.4, length=6.0, trend=0.05, noise=0.015, correlation=0.5),
+    Family.DECODE: Smoothness(amplitude=0.4, length=6.0, trend=0.05, noise=0.015, correlation=0.5),
     Family.ROWS: Smoothness(amplitude=0.2, length=4.0, trend=0.05, noise=0.02, correlation=0.3),
     Family.ELEMENTWISE: Smoothness(amplitude=0.2, length=4.0, noise=0.02, correlation=0.6, offset=0.6),
     Family.GATHER: Smoothness(amplitude=0.2, length=3.0, trend=0.05, noise=0.02, correlation=0.5),
