@@ -149,7 +149,7 @@ def _axis(cases: Cases, column: str) -> alt.Axis:
 
 def _names(channel: Any, cases: Cases, column: str) -> Any:
     """Return the axis of an input whose values are names, in the order of the file; long ones are cut."""
-    axis = alt.Axis(title=column_of(column).label, labelLimit=220, labelAngle=-35 if channel is alt.X else 0)
+    axis = alt.Axis(title=column_of(column).label, labelLimit=_LONGEST_LABEL, labelAngle=-35 if channel is alt.X else 0)
     return channel(f"{field_of(column)}:O", sort=cases.order(column), axis=axis)
 
 
@@ -159,7 +159,25 @@ def _colour(cases: Cases, column: str) -> Any:
     order = cases.order(column)
     colours = [SERIES[number % len(SERIES)] for number in range(len(order))]
     title = column_of(column).label
-    return alt.Color(f"{field_of(column)}:N", title=title, sort=order, scale=alt.Scale(domain=order, range=colours))
+    return alt.Color(
+        f"{field_of(column)}:N", title=title, sort=order, scale=alt.Scale(domain=order, range=colours),
+        legend=alt.Legend(labelLimit=_LONGEST_LABEL),
+    )  # fmt: skip
+
+
+def _sizes(cases: Cases, column: str) -> Any:
+    """Return how large the marks of lines are: of a few each larger than those over it, so that equal are seen."""
+    order = cases.order(column) if column else []
+    if not 1 < len(order) <= _SEEN:
+        return alt.value(_MARK)
+    large = [_MARK + _LARGER * later for later in reversed(range(len(order)))]
+    return alt.Size(f"{field_of(column)}:N", sort=order, scale=alt.Scale(domain=order, range=large), legend=None)
+
+
+_LONGEST_LABEL = 400  # pixels
+_MARK, _LARGER = 45, 160  # square pixels
+_SEEN = 4
+"""Lines, at most, whose marks differ in size."""
 
 
 def _is_ratio(column: str) -> bool:
@@ -209,7 +227,9 @@ def _lines(cases: Cases, view: View) -> Any:
     y = alt.Y(f"{field_of(view.y)}:Q", axis=_axis(cases, view.y), scale=y_scale)
     encoding = {"x": x, "y": y, "color": _colour(cases, view.colour)}
     line = alt.Chart().mark_line(strokeWidth=1.5).encode(**encoding)
-    points = alt.Chart().mark_point(filled=True, size=45, opacity=1).encode(**encoding, tooltip=cases.tooltip(view.y))
+    points = alt.Chart().mark_point(filled=True, opacity=1).encode(
+        **encoding, size=_sizes(cases, view.colour), tooltip=cases.tooltip(view.y)
+    )  # fmt: skip
     return _panels(cases, view, (line, points), rows, open_axes)
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _MARKERS = "^osDvPX"
 _PANELS = 3
 """Panels in a row of curves."""
-_RINGED = 6
-"""Lines of a study, at most, whose marks are rings around those of later lines."""
+_SEEN = 4
+"""Lines of a study, at most, of which each is wider than those drawn over it, so that equal ones are seen."""
 
 
 def draw_map(
@@ -128,10 +128,10 @@ def plot_cases(
             at = [along.get(str(value), value) for value in of[x]]
             marker, line = "osD^vPX"[number % 7], SERIES[number % len(SERIES)]
             style = "-" if all(isinstance(value, int | float) for value in at) else ""
-            size = 4 + 2.5 * (len(lines) - 1 - number) if len(lines) <= _RINGED else 4  # of equal lines each is seen
+            later = len(lines) - 1 - number if len(lines) <= _SEEN else 0
             drawn_on.plot(
-                at, of[y], label=str(name), marker=marker, linestyle=style, markersize=size, color=line,
-                fillstyle="none" if size > 4 else "full",
+                at, of[y], label=str(name), marker=marker, linestyle=style, markersize=4 + 3 * later, color=line,
+                linewidth=1.5 + 2 * later,
             )  # fmt: skip
         drawn_on.set(xlabel=_labelled(x), ylabel=_labelled(y))
         drawn_on.set_ylim(0, None)
