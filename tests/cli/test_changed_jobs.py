@@ -108,7 +108,7 @@ def test_other_ranks_than_the_topology_has_are_told_what_would_do(scaleout):
 def test_a_trace_has_the_ranks_that_it_has_and_a_recording_is_imported_first(scaleout, tmp_path):
     scaleout("trace", "llama-3-8b", "--output", tmp_path / "t")
     _, _, err = scaleout("run", "--trace", tmp_path / "t", "--topology", "dgx-h200-2")
-    assert err.startswith("error: the trace has 8 ranks and topology 'dgx-h200-2' has 16; take a topology of 8 ranks")
+    assert "error: the trace has 8 ranks and topology 'dgx-h200-2' has 16; take a topology of 8 ranks" in err
     assert "run the job" not in err
     (tmp_path / "k.json").write_text("{}")
     _, _, err = scaleout("run", "--trace", tmp_path / "k.json")
