@@ -207,7 +207,7 @@ def shortened(value: Any) -> Any:
     if not isinstance(value, list):
         return value
     if len(value) > LONG_LIST and not any(isinstance(each, dict | list) for each in value):
-        return f"{len(value)} values, sha256 {hashlib.sha256(json.dumps(value).encode()).hexdigest()}"
+        return f"{len(value)} values, sha256 {hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()}"
     return [shortened(each) for each in value]
 
 
