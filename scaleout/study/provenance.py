@@ -74,10 +74,18 @@ def provenance_of(job: "Job") -> Provenance:
 
 
 def _left_out(work: ModelFamily | Program) -> list[str]:
-    """Say which parts of its model a workload does not have."""
-    if isinstance(work, Program) or not work.left_out:
+    """Say which parts of its model a workload does not have, and which keys of training a mode of serving left out."""
+    if isinstance(work, Program):
         return []
-    return [f"workload {work.name} leaves out {work.left_out} of its model: no parameter nor kernel of it is counted"]
+    model, mode, keys = work.left_out, getattr(work, "mode", ""), work.left_by_mode
+    of_training = ", ".join(f"{key} {str(value).lower()}" for key, value in keys.items())
+    return [
+        *(
+            [f"workload {work.name} leaves out {model} of its model: no parameter nor kernel of it is counted"]
+            * bool(model)
+        ),
+        *([f"mode {mode} leaves out how training runs: {of_training}; what is given beside mode stays"] * bool(keys)),
+    ]
 
 
 def _unknown(device: Device | str, options: SimulationOptions) -> list[str]:
