@@ -169,11 +169,13 @@ def _print_paragraphs(shown: Console, headings: Sequence[str], cells: Sequence[S
 
 
 def print_paragraph(name: str, words: str, lines: Iterable[str]) -> None:
-    """Print what a name stands for, and further in lines about it; empty ones are left out."""
+    """Print what a name stands for, lines about it further in, and an empty one; lines without words are left out."""
     shown = console()
     shown.print(Text.assemble((one_line(name), "bold"), f": {one_line(words)}", overflow="fold"))
     for line in filter(None, lines):
-        shown.print(Padding(Text(one_line(line), overflow="fold"), (0, 0, 0, _GAP), expand=False))
+        for part in Text(one_line(line), overflow="fold").wrap(shown, max(1, shown.width - _GAP)):
+            shown.print(" " * _GAP + part.plain.rstrip())
+    shown.print()
 
 
 def print_links(title: str, links: Sequence[dict[str, Any]]) -> None:

@@ -99,11 +99,11 @@ def _show_keys(kind: str, word: str, *, as_json: bool) -> None:
     from scaleout.cli.console import print_paragraph
 
     for row in rows:
-        key, families = row.key, f"; of {', '.join(row.families)}" if row.families else ""
+        key, families = row.key, f"key of {', '.join(row.families)}" if row.families else ""
         unit = f", such as in {key.unit}" if key.unit else ""
         default = key.default if key.default == "required" else f"default {key.default}"
         example = f"example: {row.example}" + (f" ({row.source})" if row.source else "")
-        print_paragraph(key.name, f"{key.type}{unit}; {default}{families}", (key.meaning, example * bool(row.example)))
+        print_paragraph(key.name, f"{key.type}{unit}; {default}", (key.meaning, example * bool(row.example), families))
 
 
 def _facts(name_or_file: str, settings: dict[str, Any], changes: "NetworkChanges") -> dict[str, Any]:
