@@ -34,6 +34,7 @@ from scaleout.errors import one_line, printable
 _FORMATS = {
     "_bytes_per_s": format_bytes_per_s,
     "_flops_per_s": format_flops_per_s,
+    "_flops_per_rank": format_flops,
     "_flops": format_flops,
     "_bytes": format_bytes,
     "_s": format_seconds,
@@ -43,6 +44,13 @@ _FORMATS = {
     "_error": format_share,
 }
 """End of a fact's name to how its number is written."""
+
+_TITLES = {
+    "nodes_per_rank": "graph nodes per rank",  # beside topologies, whose nodes are machines
+    "matrix_flops": "FLOPs of matrices",
+    "matrix_flops_per_rank": "FLOPs of matrices per rank",
+}
+"""Names of facts that say too little without the unit at their end."""
 
 _PIPE = 240
 _GAP = 2
@@ -94,7 +102,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     shown.print(Text(one_line(title), style="bold"))
     bands = _bands(headings, cells, left, shown.width)
     for band in bands:
-        table = Table(header_style="bold", box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+        named = any(headings[place] for place, _ in band)
+        table = Table(show_header=named, header_style="bold", box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
         for place, width in band:
             justify: Any = "left" if place < left else "right"
             table.add_column(headings[place], justify=justify, width=width, overflow="fold")
@@ -225,8 +234,8 @@ def _is_number(value: Any) -> bool:
 
 def _title(name: str) -> str:
     """Write a fact's name without the unit at its end, which stands beside the number."""
-    if name == "nodes_per_rank":  # beside topologies, whose nodes are machines
-        return "graph nodes per rank"
+    if name in _TITLES:
+        return _TITLES[name]
     end = next((end for end in _FORMATS if name.endswith(end)), "")
     return name.removesuffix(end).replace("_", " ")
 

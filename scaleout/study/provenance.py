@@ -13,6 +13,7 @@ import scaleout
 from scaleout.cluster.device.host import unknown_costs
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.topology import Topology
+from scaleout.config.keys import in_words
 from scaleout.config.library import names
 from scaleout.config.units import counted
 from scaleout.program.program import Program
@@ -77,15 +78,13 @@ def _left_out(work: ModelFamily | Program) -> list[str]:
     """Say which parts of its model a workload does not have, and which keys of training a mode of serving left out."""
     if isinstance(work, Program):
         return []
-    model, mode, keys = work.left_out, getattr(work, "mode", ""), work.left_by_mode
-    of_training = ", ".join(f"{key} {str(value).lower()}" for key, value in keys.items())
-    return [
-        *(
-            [f"workload {work.name} leaves out {model} of its model: no parameter nor kernel of it is counted"]
-            * bool(model)
-        ),
-        *([f"mode {mode} leaves out how training runs: {of_training}; what is given beside mode stays"] * bool(keys)),
-    ]
+    model, mode = work.left_out, getattr(work, "mode", "")
+    of_training = in_words(type(work), work.left_by_mode)
+    notes = {
+        f"workload {work.name} leaves out {model} of its model: no parameter nor kernel of it is counted": model,
+        f"mode {mode} leaves out how training runs: {of_training}; what is given beside mode stays": of_training,
+    }
+    return [note for note, holds in notes.items() if holds]
 
 
 def _unknown(device: Device | str, options: SimulationOptions) -> list[str]:

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from scaleout.config import library
+from scaleout.config.keys import in_words
 from scaleout.errors import ConfigError
 from scaleout.workloads.families import FAMILIES, Dlrm, Moe, Transformer, load_workload
 from scaleout.workloads.generate import generate
@@ -317,3 +318,9 @@ def test_inference_leaves_out_how_training_shards_and_says_so(tmp_path):
     assert load_workload(mine).zero == 3
     assert load_workload(mine, {"mode": "prefill"}).zero == 3  # it is a server's own
     assert load_workload(mine).left_by_mode["framework"] == "fsdp2"
+
+
+def test_keys_in_messages_are_written_as_a_file_would_hold_them():
+    values = {"gradient_bucket": 1e12, "clip_gradients": True, "buffer_passes": ("clear", "copy"), "of_another": 2.0}
+    told = in_words(Transformer, values)
+    assert told == "gradient_bucket 931 GiB, clip_gradients true, buffer_passes clear, copy, of_another 2"
