@@ -174,11 +174,12 @@ def _study(folder: Path) -> Output:
         given = {name: row[name] for name in inputs if row[name] is not None}
         words = ", ".join(f"{name.removeprefix('set.')} {row[name]}" for name in varied if row[name] is not None)
         jobs.append(Asked(shorten(f"case {row['case']}: {words}", _MOST_LABEL, placeholder=" ..."), given))
-    facts = [("cases", f"{len(cases):,}"), *((str(key), f"{n:,}") for key, n in cases["status"].value_counts().items())]
+    counts = {"simulated" if key == "ok" else str(key): n for key, n in cases["status"].value_counts().items()}
+    facts = [("cases", f"{len(cases):,}"), *((key, f"{n:,}") for key, n in counts.items())]
     if len(jobs) > tight:
         facts.insert(0, ("fastest", f"{format_seconds(ran['makespan_s'].iloc[0])} a step, {jobs[0].label}"))
     if tight:
-        facts.append(("do not fit", f"{tight:,}, which come last"))
+        facts.append(("of these do not fit", f"{tight:,}, which come last"))
     page = Page(
         str(folder),
         "scaleout study",

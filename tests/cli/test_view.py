@@ -297,7 +297,7 @@ def test_a_study_opens_with_the_job_of_every_case_the_fastest_that_fits_first(tm
     write_table(cases.assign(fits=[True, False]), tmp_path / "study" / "cases.parquet")
     output = open_output(tmp_path / "study")
     assert [job.label for job in output.jobs] == ["case 0: global_batch 1024", "case 1: global_batch 2048"]
-    assert dict(output.page.facts)["do not fit"] == "1, which come last"
+    assert dict(output.page.facts)["of these do not fit"] == "1, which come last"
     write_table(cases.assign(fits=["yes", "no"]), tmp_path / "study" / "cases.parquet")
     with pytest.raises(ConfigError, match="what no study writes"):
         open_output(tmp_path / "study")
