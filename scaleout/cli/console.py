@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, NoReturn
 from rich.box import ROUNDED
 from rich.cells import cell_len
 from rich.console import Console, Group
-from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -169,12 +168,19 @@ def _sizes(heading: str, cells: Sequence[str], text: bool) -> _Sizes:
 
 def _print_paragraphs(shown: Console, headings: Sequence[str], cells: Sequence[Sequence[str]], left: int) -> None:
     """Print a row as a paragraph: a line a column, those below what names the row further in."""
-    for row in cells:
+    for number, row in enumerate(cells):
+        if number:
+            shown.print()
         for place, (heading, cell) in enumerate(zip(headings, row, strict=True)):
-            words = Text(
-                f"{heading}: {cell}" if heading else cell, style="bold" if place < left else "", overflow="fold"
-            )
-            shown.print(Padding(words, (0, 0, 0, 0 if place < left else _GAP), expand=False))
+            words = f"{heading}: {cell}" if heading else cell
+            _print_within(shown, words, 0 if place < left else _GAP, "bold" if place < left else "")
+
+
+def _print_within(shown: Console, words: str, indent: int, style: str = "") -> None:
+    """Print words on as many lines as they need, without spaces at the ends of these."""
+    for part in Text(words, style=style, overflow="fold").wrap(shown, max(1, shown.width - indent)) or [Text()]:
+        part.rstrip()
+        shown.print(Text.assemble(" " * indent, part))
 
 
 def print_paragraph(name: str, words: str, lines: Iterable[str]) -> None:
@@ -182,8 +188,7 @@ def print_paragraph(name: str, words: str, lines: Iterable[str]) -> None:
     shown = console()
     shown.print(Text.assemble((one_line(name), "bold"), f": {one_line(words)}", overflow="fold"))
     for line in filter(None, lines):
-        for part in Text(one_line(line), overflow="fold").wrap(shown, max(1, shown.width - _GAP)):
-            shown.print(" " * _GAP + part.plain.rstrip())
+        _print_within(shown, one_line(line), _GAP)
     shown.print()
 
 

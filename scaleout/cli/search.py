@@ -112,15 +112,12 @@ def search(
         summary["exports"] = {each.format: each.summary() for each in exports}
 
     def write(folder: Path) -> dict[str, str]:
-        from scaleout.config.writing import write_json
         from scaleout.report.plots.studies import draw_plans
         from scaleout.study.search.checkpoint import FILE
 
-        write_json(folder / "summary.json", summary)
         draw_plans(answer.request, answer.plans, folder / "pareto.png")
         return {
             FILE: "every plan that was evaluated; the same search resumes from it",
-            "summary.json": "the numbers of the tables",
             "pareto.png": "time against memory",
             **_write_exports(folder, exports),
         }

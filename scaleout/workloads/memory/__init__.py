@@ -334,7 +334,8 @@ class Peak:
             for step in self.slot
         )
         flying = " + ".join(map(str, self.in_flight))
-        return f"step {self.slot_number + 1} of {self.num_slots} ({steps}), {flying} micro-batches in flight"
+        what = "micro-batch" if sum(self.in_flight) == 1 else "micro-batches"
+        return f"step {self.slot_number + 1} of {self.num_slots} ({steps}), {flying} {what} in flight"
 
 
 def peak(workload: LayeredModel) -> Peak:
