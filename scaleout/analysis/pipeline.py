@@ -108,7 +108,7 @@ def over_time(result: Result, workload: LayeredModel) -> list[MemoryOverTime]:
 
 
 def _over_time(done: Actions, ledger: Ledger, makespan_s: float) -> MemoryOverTime:
-    stages = ledger.stages[done.pipeline_rank]
+    stages = ledger.contained[done.pipeline_rank]
     changes = [(0.0, 0.0, 0.0, 0.0), (makespan_s, 0.0, 0.0, 0.0)]  # time, kept, recomputed, transient
     forward = done.action == Action.FORWARD
     for chunk, microbatch in set(zip(done.chunk.tolist(), done.microbatch.tolist(), strict=True)):

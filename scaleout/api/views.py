@@ -126,8 +126,10 @@ def _result(document: Any, path: Path, folder: Path | None) -> Output:
     pictures = _pictures(folder) if folder is not None else []
     loads = [each for each in pictures if each[0].startswith("links")]
     title = ", ".join(str(document[key]) for key in ("workload", "topology", "device") if key in document)
+    compared = ", ".join(dict.fromkeys(str(document[key]) for key in ("b", "a") if key in document))
     page = Page(
-        title or str(folder or path), f"scaleout {command}", facts=facts_of(document),
+        title or (f"B against A: {compared}" if compared else str(folder or path)), f"scaleout {command}",
+        facts=facts_of(document),
         tables=tables_of(document), slices=slices,
         loads=loads, pictures=[each for each in pictures if each not in loads], notes=notes,
     )  # fmt: skip

@@ -364,7 +364,7 @@ class Ledger:
     """What each pipeline rank holds; what passes is that of the moment when it is highest in all, shape (p,)."""
 
     workload: LayeredModel
-    stages: Sequence[Sequence[Contained]]  # for each rank, its chunks
+    contained: Sequence[Sequence[Contained]]  # for each rank, its chunks
     persistent: Sequence[Mapping[str, float]]  # for each rank, the bytes of each of `KINDS` all through a step
     activation_bytes: Floats
     recomputed_bytes: Floats
@@ -391,6 +391,11 @@ class Ledger:
             moment = np.zeros(len(numbers), np.int64)
         total = np.array([fsum(each.values()) for each in persistent]) + kept + recomputed + transient
         return cls(workload, ranks, persistent, kept, recomputed, transient, total, moment)
+
+    @property
+    def stages(self) -> list[list[Held]]:
+        """What each chunk of each rank holds, all its parts together."""
+        return [[each.total for each in rank] for rank in self.contained]
 
     @property
     def highest(self) -> int:
