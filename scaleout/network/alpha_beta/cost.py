@@ -179,7 +179,10 @@ def _collective_cost(
         return CollectiveCost(0.0, 0.0)
     shard_bytes = size_bytes / placement.num_ranks if kind in SHARDED else 0.0
     if placement.library is not None:
-        serving = functools.partial(placement.library.serving, kind, message_bytes=shard_bytes or size_bytes)
+        links = {extent.dimension.link for extent in placement.extents}
+        serving = functools.partial(
+            placement.library.serving, kind, message_bytes=shard_bytes or size_bytes, links=links
+        )
         found = tuple(candidate for candidate in found if candidate.protocol in serving(candidate.algorithm))
         found = _selected(found, kind, placement.library, size_bytes, placement.num_ranks)
 
