@@ -98,7 +98,7 @@ def collective_cost(
     collectives.check_size(size_bytes)
     if num_chunks is not None and num_chunks < 1:
         raise ConfigError(f"a buffer of {num_chunks} chunks; give one or more")
-    return _collective_cost(kind, float(size_bytes), placement, algorithm, num_chunks)
+    return _collective_cost(kind, float(size_bytes), placement.carrying(kind), algorithm, num_chunks)
 
 
 def collective_costs(
@@ -112,7 +112,7 @@ def collective_costs(
         If there is no other, and as `collective_cost`.
     """
     return collectives.possible(
-        [algorithm.name for algorithm in collectives.candidates(kind, placement)],
+        [algorithm.name for algorithm in collectives.candidates(kind, placement.carrying(kind))],
         lambda name: collective_cost(kind, size_bytes, placement, name, num_chunks=num_chunks),
     )
 
