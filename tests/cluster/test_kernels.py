@@ -223,6 +223,17 @@ def test_a_transferred_kernel_of_more_rows_takes_longer_where_it_does_on_the_ref
     assert np.all(np.diff(here_s[4:]) > 0)
 
 
+def test_reference_devices_that_lead_in_a_circle_are_refused(tmp_path):
+    row = {"op": "clone", "dtype": "bf16", "shape": {"elements": 1024}, "us": 1.0}
+    (tmp_path / "one.jsonl").write_text("\n".join(map(json.dumps, ({"provenance": {"by": "hand"}}, row))))
+    for name, other in (("mine", "yours"), ("yours", "mine")):
+        changes = f"kernels: [one.jsonl]\nefficiency_from: {tmp_path / other}.yaml\n"
+        (tmp_path / f"{name}.yaml").write_text(f"like: h200\n{changes}")
+    device = load_device(tmp_path / "mine.yaml")
+    with pytest.raises(ConfigError, match="efficiency_from leads in a circle: mine, yours, mine"):
+        kernel_time(device, kernel("rms_norm_fwd", dtype="bf16", tokens=64, hidden=64))
+
+
 def test_what_waits_for_launches_and_round_trips_takes_as_long_on_every_device():
     """One row of RMS norm: 18 KB take neither bandwidth nor arithmetic."""
     call = kernel("rms_norm_fwd", dtype="bf16", tokens=1, hidden=4096)

@@ -136,6 +136,15 @@ def _load_reference(name: str, asked_by: str) -> Device:
         raise ConfigError(
             f"device {asked_by!r}: efficiency_from: {name!r} has no measured kernels; name a device that has"
         )
+    chain, further = [asked_by], reference
+    while further.name not in chain and further.efficiency_from != further.name:
+        chain.append(further.name)
+        further = load_device(further.efficiency_from)
+    if further.name in chain:
+        raise ConfigError(
+            f"device {asked_by!r}: efficiency_from leads in a circle: {', '.join([*chain, further.name])}; end it with "
+            f"a device that names none"
+        )
     return replace(reference, calibration={})
 
 
