@@ -38,7 +38,7 @@ from scaleout.simulation.core.links import (
 )
 
 RELEASE, COMPLETE, BOTH, ISSUED, PORTS = range(5)
-EVENTS, TOUCHED, QUEUED, SORTED = range(4)
+EVENTS, TOUCHED, QUEUED = range(3)
 FINISHED, MISSES, OVERFLOWS, GOES_ON, LACKS = range(5)
 """What stopped the loop."""
 
@@ -64,6 +64,7 @@ class Work(NamedTuple):
     users: Table
     instance: Table
     instance_size: Table
+    members: Table  # of each instance by index
     first_member: Table
     rank: Table
     instance_of_rank: Table
@@ -88,12 +89,12 @@ class State(NamedTuple):
     touched: Table
     arrived: Table
     num_arrived: Table
+    num_held: Table  # (M,) ports that each instance holds
     queue: Table
     left: Table
     right: Table
     event_s: Floats
     events: Table
-    scratch: Table
     counts: Table
 
 
@@ -159,6 +160,7 @@ def look_again(w: Work, s: State, port: int) -> None:
 @inlined
 def free(w: Work, s: State, port: int, task: int, now_s: float) -> None:
     """Free a port."""
+    s.num_held[s.ports[port]["holder"]] -= 1
     s.ports[port]["holder"] = NONE
     s.ports[port]["freed_s"], s.ports[port]["freed_by"] = now_s, task
     look_again(w, s, port)
@@ -168,7 +170,7 @@ def free(w: Work, s: State, port: int, task: int, now_s: float) -> None:
 def release(w: Work, s: State, task: int, now_s: float) -> None:
     """Release a task's stream and, with the first member of an instance, its ports."""
     instance, stream = w.instance[task], w.stream[task]
-    if instance != NONE:
+    if instance != NONE and s.num_held[instance]:
         for at in range(w.first_port[instance], w.first_port[instance + 1]):
             if s.ports[w.ports[at]]["holder"] == instance:
                 free(w, s, w.ports[at], task, now_s)
@@ -204,11 +206,13 @@ def take_ports(w: Work, s: State, instance: int, now_s: float) -> bool:
             return False
     for at in range(begins, ends):
         s.ports[w.ports[at]]["holder"] = instance
-        hold_s, known = w.port_s[at], math.isinf(w.port_s[at])
-        for before in range(begins, at):
-            known = known or w.port_s[before] == hold_s
+        hold_s, known, before = w.port_s[at], math.isinf(w.port_s[at]), begins
+        while not known and before < at:
+            known = w.port_s[before] == hold_s
+            before += 1
         if not known:
             add_event(s, now_s + hold_s, instance, PORTS)
+    s.num_held[instance] = ends - begins
     return True
 
 
@@ -275,13 +279,8 @@ def start_instance(w: Work, s: State, instance: int, now_s: float) -> bool:
 @inlined
 def end_instance(w: Work, s: State, instance: int, kind: int, now_s: float) -> None:
     """Release or complete the tasks of an instance, or both, in their order."""
-    begins = w.first_member[instance]
-    for at in range(begins, begins + s.num_arrived[instance]):
-        push_number(s.scratch, 0, s.counts[SORTED], s.arrived[at])
-        s.counts[SORTED] += 1
-    while s.counts[SORTED]:
-        task = pop_number(s.scratch, 0, s.counts[SORTED])
-        s.counts[SORTED] -= 1
+    for at in range(w.first_member[instance], w.first_member[instance + 1]):
+        task = w.members[at]
         if kind != COMPLETE:
             s.released_s[task] = now_s
             release(w, s, task, now_s)
@@ -378,22 +377,27 @@ def run_for(w: Work, s: State, d: Devices, n: Links | None, steps: int) -> int:
 
 
 @inlined
-def list_streams(w: Work, s: State) -> None:
-    """List the tasks of each stream by priority and then index, and give each its rank there."""
+def list_tasks(w: Work, s: State) -> None:
+    """List the tasks of streams by priority and then index, each with its rank there, and those of instances."""
     for task in w.by_priority:
         stream = w.stream[task]
         if stream != NONE:
             w.order[task] = s.streams[stream]["num_ready"]
             w.stream_tasks[w.first_in_stream[stream] + w.order[task]] = task
             s.streams[stream]["num_ready"] += 1
-    for stream in range(len(s.streams)):
-        s.streams[stream]["num_ready"] = 0
+    s.streams["num_ready"][:] = 0
+    for task in range(len(w.instance)):
+        instance = w.instance[task]
+        if instance != NONE:
+            w.members[w.first_member[instance] + s.num_arrived[instance]] = task
+            s.num_arrived[instance] += 1
+    s.num_arrived[:] = 0
 
 
 @compiled
 def begin_all(w: Work, s: State) -> None:
     """Let tasks that wait for nothing be ready."""
-    list_streams(w, s)
+    list_tasks(w, s)
     for task in range(len(s.waiting)):
         if s.waiting[task] == 0:
             make_ready(w, s, task, 0.0)

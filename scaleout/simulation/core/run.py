@@ -78,6 +78,7 @@ def _work_of(tasks: Tasks) -> tuple[Work, int]:
         users=tasks.users,
         instance=tasks.instance,
         instance_size=tasks.instance_size.astype(np.int32),
+        members=np.empty(np.count_nonzero(members), np.int32),
         first_member=offsets_of(np.bincount(tasks.instance[members], minlength=num_instances)),
         rank=rank,
         instance_of_rank=by_rank,
@@ -110,13 +111,13 @@ def _state_of(tasks: Tasks, work: Work, num_ports: int) -> State:
         touched=np.empty(len(streams), np.int32),
         arrived=np.empty(int(work.first_member[-1]), np.int32),
         num_arrived=np.zeros(m, np.int32),
+        num_held=np.zeros(m, np.int32),
         queue=np.empty(m, np.int32),
         left=np.empty(m, np.int32),
         right=np.empty(m, np.int32),
         event_s=np.empty(room),
         events=np.empty(room, np.int64),
-        scratch=np.empty(int(np.diff(work.first_member).max(initial=0)), np.int32),
-        counts=np.zeros(4, np.int64),
+        counts=np.zeros(3, np.int64),
     )
 
 
