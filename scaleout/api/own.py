@@ -224,12 +224,17 @@ def _check_rounds(made: Rounds, placement: Placement, what: str) -> None:
 
 def _fault_of_round(round_: Round, shape: tuple[int, ...]) -> str:
     """Return what is wrong with a round on a group of a shape; nothing if it can be."""
-    chosen = range(len(shape)) if round_.dimensions is None else round_.dimensions
+    try:
+        hash(round_)  # by which rounds that are alike are found
+    except TypeError:
+        return "holds a list, an array or a mapping; give tuples"
+    chosen = tuple(range(len(shape))) if round_.dimensions is None else round_.dimensions
     if not (isinstance(round_.fraction, int | float) and LEAST_NUMBER <= round_.fraction <= 1):
         return f"sends no part of the buffer; give a fraction from {LEAST_NUMBER:g} to 1"
     if not (_within(round_.repeat, 1, _MOST_REPEATS) and _within(round_.chain, -_MOST_REPEATS, _MOST_REPEATS)):
         return f"has no whole number of repeats from 1 to {_MOST_REPEATS:,}, or of a chain"
-    if not chosen or len(set(chosen)) < len(chosen) or not all(_within(each, 0, len(shape) - 1) for each in chosen):
+    there = isinstance(chosen, tuple) and chosen and all(_within(each, 0, len(shape) - 1) for each in chosen)
+    if not there or len(set(chosen)) < len(chosen):
         return f"runs over dimensions that are not there; give some of {', '.join(map(str, range(len(shape))))}"
     return _fault_of_pattern(round_.pattern, tuple(shape[number] for number in chosen))
 
@@ -241,7 +246,7 @@ def _fault_of_pattern(pattern: Pattern, shape: tuple[int, ...]) -> str:
         case Combined(inner):
             fault = _fault_of_pattern(inner, shape)
         case Shift(offsets):
-            good = len(offsets) == len(shape) and any(offsets)
+            good = isinstance(offsets, tuple) and len(offsets) == len(shape) and any(offsets)
             good = good and all(_within(offset, 0, size - 1) for offset, size in zip(offsets, shape, strict=True))
             fault = "shifts by no distances within the group; give one a dimension, not all of them 0"
         case Exchange(bit) | FoldedExchange(bit):
@@ -252,8 +257,8 @@ def _fault_of_pattern(pattern: Pattern, shape: tuple[int, ...]) -> str:
         case Fold(extra):
             good, fault = _within(extra, 1, p // 2), f"folds no pairs of {p} members"
         case Edges(sources, destinations):
-            ends = (*sources, *destinations)
-            good = len(sources) == len(destinations) > 0 and all(_within(each, 0, p - 1) for each in ends)
+            ends = (*sources, *destinations) if isinstance(sources, tuple) and isinstance(destinations, tuple) else ()
+            good = len(ends) > 0 and len(sources) == len(destinations) and all(_within(each, 0, p - 1) for each in ends)
             good = good and all(map(operator.ne, sources, destinations))
             fault = f"has no messages between two of members 0 to {p - 1} each"
         case _:
