@@ -21,7 +21,6 @@ from pathlib import Path
 import psutil  # comes with Dask
 import yaml
 from rich.console import Console
-from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from dask_cluster import run_killed
@@ -61,6 +60,9 @@ class Watched:
         self._over.set()
         self._thread.join()
 
+    def __str__(self) -> str:
+        return f"{self.wall_s:.1f} s, {self.cpu_s:.1f} s, {self.most_bytes / 1e9:.2f} GB"
+
     def _look(self) -> None:
         me = psutil.Process()
         while not self._over.wait(0.5):
@@ -91,31 +93,22 @@ def main() -> None:
                 subprocess.run([*command(name), *more], check=True, stdout=subprocess.DEVNULL)
             return watched
 
+        say = Console().print
+        say(f"{given.cases:,} cases: wall and processor time, and the most memory that all processes have held")
         alone = ran("alone", "--workers=1")
+        say(f"one process: {alone}")
         cluster = ran("cluster", "--cluster=local", f"--workers={WORKERS}")
+        say(f"{WORKERS} workers of Dask: {cluster}")
+        say(f"efficiency of {WORKERS} cores by wall time: {alone.wall_s / WORKERS / cluster.wall_s:.0%}")
+        say(f"what it can be by processor time: {alone.cpu_s / cluster.cpu_s:.0%}")
         with Watched() as killed:
             done = run_killed(
-                command("killed"),
-                folder / "killed",
-                kills=given.kills,
-                scheduler_kills=given.scheduler_kills,
-                longest_s=2.0,
-            )
+                command("killed"), folder / "killed",
+                kills=given.kills, scheduler_kills=given.scheduler_kills, longest_s=2.0,
+            )  # fmt: skip
+        say(f"{given.kills} workers killed, and {given.scheduler_kills} schedulers after {done} cases: {killed}")
         tables = [(folder / name / "cases.parquet").read_bytes() for name in ("alone", "cluster", "killed")]
-    rows = {"one process": alone, f"{WORKERS} workers of Dask": cluster, "the same, killed": killed}
-    table = Table(box=None, title=f"{given.cases:,} cases", title_justify="left")
-    for column in ("what", "wall", "processor", "most memory of all processes"):
-        table.add_column(column, justify="left" if column == "what" else "right")
-    for name, each in rows.items():
-        table.add_row(name, f"{each.wall_s:.1f} s", f"{each.cpu_s:.1f} s", f"{each.most_bytes / 1e9:.2f} GB")
-    console = Console()
-    console.print(table)
-    console.print(
-        f"scaling efficiency over {WORKERS} cores: {alone.wall_s / WORKERS / cluster.wall_s:.0%} by wall time"
-    )
-    console.print(f"at most, by processor time: {alone.cpu_s / cluster.cpu_s:.0%}")
-    console.print(f"killed: {given.kills} workers, and {given.scheduler_kills} schedulers after {done} cases")
-    console.print(f"all tables are equal, byte for byte: {len(set(tables)) == 1}")
+    say(f"all tables are equal, byte for byte: {len(set(tables)) == 1}")
     if len(set(tables)) != 1:
         sys.exit(1)
 

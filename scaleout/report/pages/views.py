@@ -191,7 +191,7 @@ def shortened(names: Iterable[str]) -> dict[str, str]:
     return {name: short for name, short in found.items() if len(name) > _LONG and short != name and unlike[short] == 1}
 
 
-def _short(cases: Cases, column: str) -> dict[str, str]:
+def _short(cases: Cases, column: str) -> dict[str, Any]:
     """Return how a label of a column's values is made of them, as a keyword; nothing where none is long."""
     short = shortened(value for value in cases.order(column) if isinstance(value, str))
     return {"labelExpr": f"({json.dumps(short)})[datum.label] || datum.label"} if short else {}
@@ -264,12 +264,14 @@ def _panels(cases: Cases, view: View, layers: Sequence[alt.Chart], rows: pd.Data
     chart = alt.layer(*layers, data=rows).properties(**sized)
     if not view.facet:
         return chart.properties(title=title)
-    header = alt.Header(**_short(cases, view.facet)) if _short(cases, view.facet) else alt.Undefined
+    header = alt.Header(**_short(cases, view.facet))
     panel = alt.Facet(f"{field_of(view.facet)}:N", title=None, sort=cases.order(view.facet), header=header)
     faceted = chart.facet(panel, columns=columns).properties(title=title)
     if view.kind == "tornado":
         return faceted
-    own = {"y": "independent"} | ({"x": "independent"} if view.x and _is_result(cases, view.x) else {})
+    own: dict[str, Any] = {"y": "independent"}
+    if view.x and _is_result(cases, view.x):
+        own["x"] = "independent"
     faceted = faceted.resolve_scale(**own)
     if view.kind != "heat_map" or _is_ratio(view.colour):
         return faceted
