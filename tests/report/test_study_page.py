@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 
 from scaleout.report.look import look
+from scaleout.report.pages.names import shortened
 from scaleout.report.pages.study import write_study_report
-from scaleout.report.pages.views import Cases, chart_of, shortened, views_of
+from scaleout.report.pages.views import Cases, Panels, chart_of, views_of
 from scaleout.study.sweep.study import View, study_of
 
 AWKWARD = "</script><script>document.title = 'taken'</script>"
@@ -131,11 +132,11 @@ def test_inputs_that_go_together_are_one_to_a_reader():
     chart = chart_of(cases, View(kind="bar", x="set.data_parallel", y="makespan_s")).to_dict()
     assert chart["title"]["subtitle"] == ["the best over topology", "data_parallel goes with batch_per_replica"]
     (rows,) = chart_of(cases, View(kind="tornado", y="makespan_s")).to_dict()["datasets"].values()
-    assert {(row["axis"], row["value"], row["change"], row["end"]) for row in rows} == {
-        ("data_parallel, batch_per_replica", "128, 1", 0.0, "left"),
-        ("data_parallel, batch_per_replica", "64, 2", 1.0, "right"),
-        ("topology", "ring-128", 0.0, "left"),
-        ("topology", "fat_tree(8,16,hdr,…)", 1.0, "right"),
+    assert {(row["axis"], row["value"], row["change"], row["ends"]) for row in rows} == {
+        ("data_parallel, batch_per_replica", "128, 1", 0.0, "128, 1 to 64, 2"),
+        ("data_parallel, batch_per_replica", "64, 2", 1.0, ""),
+        ("topology", "ring-128", 0.0, "ring-128 to fat_tree(8,16,hdr,…)"),
+        ("topology", "fat_tree(8,16,hdr,…)", 1.0, ""),
     }
 
 
@@ -162,6 +163,31 @@ def test_a_view_keeps_to_its_constraint():
         View(kind="bar", x="topology", y="makespan_s", where="set.batch_per_replica == 4 and schedule == 'baseline'")
     )
     assert [row["makespan_s"] for row in rows] == [32.0, 16.0]
+
+
+def test_a_legend_names_what_is_drawn():
+    view = View(kind="bar", x="topology", y="makespan_s", colour="schedule", where="schedule == 'overlap'")
+    colour = chart_of(Cases(cases_of(), STUDY), view).to_dict()["layer"][0]["encoding"]["color"]
+    assert colour["legend"]["values"] == ["overlap"]
+    assert colour["scale"]["domain"] == ["baseline", "overlap"]  # and has the colour that it has in other views
+
+
+def test_names_are_level_where_they_fit():
+    cases = Cases(cases_of(), STUDY)
+    wide, narrow = (
+        chart_of(cases, View(kind="bar", x="topology", y="makespan_s", facet=facet)).to_dict()
+        for facet in ("", "set.batch_per_replica")
+    )
+    angles = [each["layer"][0]["encoding"]["x"]["axis"]["labelAngle"] for each in (wide, narrow["spec"])]
+    assert angles == [0, 0]
+    many = zipped()
+    many.panels = Panels((100,), 100)
+    assert (
+        chart_of(many, View(kind="bar", x="topology", y="makespan_s")).to_dict()["layer"][0]["encoding"]["x"]["axis"][
+            "labelAngle"
+        ]
+        == -35
+    )
 
 
 def test_views_are_chosen_from_the_inputs():

@@ -6,9 +6,7 @@ subtitle says so, as it says how many do not fit into memory. Nothing here knows
 """
 
 import json
-import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -18,6 +16,7 @@ import pandas as pd
 
 from scaleout.config.units import counted, format_seconds
 from scaleout.report.colours import IDLE, PUBLISHED, SERIES, time_scale
+from scaleout.report.pages.names import shortened
 from scaleout.study.sweep import expressions
 from scaleout.study.sweep.columns import column_of
 from scaleout.study.sweep.study import Study, View
@@ -33,7 +32,6 @@ class Panels(NamedTuple):
 
 IN_COLUMN, ON_PAGE = Panels((175,), 115), Panels((400, 175, 110), 130)
 """Panels in a column or on a page of a journal, of which a pixel is about a point."""
-"""Widths of a panel where one, two or three stand side by side."""
 _LOG_FROM = 8
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
 _SI_FROM = 1e6
@@ -170,36 +168,18 @@ def _axis(cases: Cases, column: str, **more: Any) -> alt.Axis:
     return alt.Axis(title=cases.label(column), format=".4~g" if few else _format(column), labelFlush=False, **more)
 
 
-def shortened(names: Iterable[str]) -> dict[str, str]:
-    """Return short forms of those of some names that are long: of keys in brackets only what tells them apart.
-
-    >>> shortened(["ring-128", "fat_tree(8,16,bandwidth=200Gb/s,latency=700ns/540ns)"])
-    {'fat_tree(8,16,bandwidth=200Gb/s,latency=700ns/540ns)': 'fat_tree(8,16,…)'}
-    >>> list(shortened(f"fat_tree(8,16,bandwidth=200Gb/s,taper={n}:1)" for n in (1, 2)).values())
-    ['fat_tree(8,16,…,taper=1:1)', 'fat_tree(8,16,…,taper=2:1)']
-    """
-    alike = defaultdict[str, list[str]](list)
-    for name in names:
-        alike[_KEYED.sub("", name)].append(name)
-    found = {}
-    for some in alike.values():
-        common = set.intersection(*(set(_KEYED.findall(name)) for name in some))
-        for name in some:
-            short = _KEYED.sub(lambda part: ",…" if part[0] in common else part[0], name)  # noqa: B023 - called here
-            found[name] = re.sub("(,…)+", ",…", short)
-    unlike = Counter(found.values())
-    return {name: short for name, short in found.items() if len(name) > _LONG and short != name and unlike[short] == 1}
-
-
 def _short(cases: Cases, column: str) -> dict[str, Any]:
     """Return how a label of a column's values is made of them, as a keyword; nothing where none is long."""
     short = shortened(value for value in cases.order(column) if isinstance(value, str))
     return {"labelExpr": f"({json.dumps(short)})[datum.label] || datum.label"} if short else {}
 
 
-def _names(channel: Any, cases: Cases, column: str) -> Any:
-    """Return the axis of an input whose values are names, in the order of the file; long ones are cut."""
-    slanted = channel is alt.X and any(len(str(value)) > _LEVEL for value in cases.order(column))
+def _names(channel: Any, cases: Cases, view: View, column: str) -> Any:
+    """Return the axis of an input whose values are names, in the order of the file; slanted where they do not fit."""
+    names = [str(value) for value in cases.order(column)]
+    short = shortened(names)
+    wide = _LETTER * max(len(short.get(name, name)) for name in names) * cases.frame[column].nunique()
+    slanted = channel is alt.X and wide > cases.panels.widths[_columns(cases, view) - 1]
     axis = alt.Axis(
         title=column_of(column).label, labelLimit=_LONGEST_LABEL, labelAngle=-35 if slanted else 0,
         **_short(cases, column),
@@ -212,10 +192,10 @@ def _colour(cases: Cases, column: str) -> Any:
         return alt.value(SERIES[0])
     order = cases.order(column)
     colours = [SERIES[number % len(SERIES)] for number in range(len(order))]
-    title = column_of(column).label
+    title, drawn = column_of(column).label, [value for value in order if (cases.frame[column] == value).any()]
     return alt.Color(
         f"{field_of(column)}:N", title=title, sort=order, scale=alt.Scale(domain=order, range=colours),
-        legend=alt.Legend(labelLimit=_LONGEST_LABEL, **_short(cases, column)),
+        legend=alt.Legend(labelLimit=_LONGEST_LABEL, values=drawn, **_short(cases, column)),
     )  # fmt: skip
 
 
@@ -229,10 +209,7 @@ def _sizes(cases: Cases, column: str) -> Any:
 
 
 _LONGEST_LABEL = 400  # pixels
-_LEVEL, _LONG = 5, 24
-"""Characters of a name from which it is slanted below an axis, and from which it has a short form."""
-_KEYED = re.compile(r",\w+=[^,()]*")
-"""What an expression such as `fat_tree(8,16,taper=2:1)` says by a key."""
+_LETTER = 6.5  # pixels
 _BAR = 36  # pixels from an input of a tornado to the next
 _MARK, _LARGER = 45, 60  # square pixels
 _SEEN = 4
@@ -249,6 +226,11 @@ def _is_result(cases: Cases, column: str) -> bool:
     return column not in cases.inputs and column != "ranks"
 
 
+def _columns(cases: Cases, view: View) -> int:
+    """Return how many panels stand side by side."""
+    return 1 if not view.facet else min(len(cases.panels.widths), cases.frame[view.facet].nunique())
+
+
 def _panels(cases: Cases, view: View, layers: Sequence[alt.Chart], rows: pd.DataFrame, open_axes: Sequence[str]) -> Any:
     """Return layers over the same data as one chart, a panel for each value of the view's facet."""
     names = [column_of(name).label for name in open_axes]
@@ -259,7 +241,7 @@ def _panels(cases: Cases, view: View, layers: Sequence[alt.Chart], rows: pd.Data
         told.append(f"without {counted(cases.left_out, 'case')} that would not fit into memory")
     title = alt.TitleParams(view.title, subtitle=told, anchor="start")
     widths, height = cases.panels
-    columns = 1 if not view.facet else min(len(widths), rows[field_of(view.facet)].nunique())
+    columns = _columns(cases, view)
     sized = {"width": widths[columns - 1], "height": alt.Step(_BAR) if view.kind == "tornado" else height}
     chart = alt.layer(*layers, data=rows).properties(**sized)
     if not view.facet:
@@ -312,7 +294,7 @@ def _bars(cases: Cases, view: View) -> Any:
     """Draw a bar for each value of an input, side by side for those of another."""
     shown = [name for name in (view.x, view.colour, view.facet) if name]
     found, open_axes = cases.best(shown, view.y)
-    x = _names(alt.X, cases, view.x)
+    x = _names(alt.X, cases, view, view.x)
     y = alt.Y(f"{field_of(view.y)}:Q", axis=_axis(cases, view.y))
     encoding: dict[str, Any] = {"x": x, "y": y, "color": _colour(cases, view.colour)}
     if view.colour:
@@ -326,7 +308,7 @@ def _heat_map(cases: Cases, view: View) -> Any:
     result = view.colour or "makespan_s"
     shown = [name for name in (view.x, view.y, view.facet) if name]
     found, open_axes = cases.best(shown, result)
-    x, y = _names(alt.X, cases, view.x), _names(alt.Y, cases, view.y)
+    x, y = _names(alt.X, cases, view, view.x), _names(alt.Y, cases, view, view.y)
     high = column_of(result).better == "high"
     colour = alt.Color(
         f"{field_of(result)}:Q",
@@ -376,7 +358,7 @@ def _front(cases: pd.DataFrame, x: str, y: str) -> pd.Series:
 def _tornado(cases: Cases, view: View) -> Any:
     """Draw how far a result moves as one input at a time leaves the reference, the best case of its panel that fits.
 
-    A bar reaches over all values of its input; a mark stands for each of them, and those at the ends are named.
+    A bar reaches over all values of its input; a mark stands for each of them, and words name those at its ends.
     """
     axes = {name: alike for name, alike in cases.axes.items() if name != view.facet and cases.has(name)}
     known = cases.frame.dropna(subset=[view.y])
@@ -396,20 +378,16 @@ def _tornado(cases: Cases, view: View) -> Any:
         x=x, y=y,
         tooltip=[alt.Tooltip("axis:N"), alt.Tooltip("value:N"), change, *cases.tooltip(view.y)],
     )  # fmt: skip
-    named = [
-        alt.Chart().mark_text(fontSize=9, align=align, dy=-11).transform_filter(f"datum.end == '{align}'").encode(
-            x=x, y=y, text="value:N"
-        )
-        for align in ("left", "right")
-    ]  # fmt: skip
-    return _panels(cases, view, (span, marks, *named), cases.rows(found), ())
+    named = alt.Chart().mark_text(fontSize=9, align="left", dy=-11).transform_filter("datum.ends").encode(
+        x=x, y=y, text="ends:N"
+    )  # fmt: skip
+    return _panels(cases, view, (span, marks, named), cases.rows(found), ())
 
 
 def _one_at_a_time(cases: pd.DataFrame, axes: Mapping[str, Sequence[str]], result: str) -> pd.DataFrame:
     """Return the cases that differ from the best one in one input at most, with that input and the result's change.
 
-    Inputs that vary together are one. `end` says of the least and the largest change on which side of the mark a text
-    has room.
+    Inputs that vary together are one. `ends` names, at the least change, the values of the least and the largest.
     """
     number = cases[result].argmax() if column_of(result).better == "high" else cases[result].argmin()
     best = cases.iloc[int(number)]
@@ -427,10 +405,10 @@ def _one_at_a_time(cases: pd.DataFrame, axes: Mapping[str, Sequence[str]], resul
             change = near[result] / best[result] - 1
             label, short = ", ".join(column_of(name).label for name in alike), shortened(map(str, near[alike[0]]))
             values = near[alike].astype(str).replace({alike[0]: short}).agg(", ".join, axis=1)
-            end = pd.Series("", near.index)
-            end[change.idxmin()], end[change.idxmax()] = "left", "right"
-            rows.append(near.assign(axis=label, value=values, change=change, end=end))
-    return pd.concat(rows) if rows else cases.head(0).assign(axis="", value="", change=0.0, end="")
+            ends = pd.Series("", near.index)
+            ends[change.idxmin()] = f"{values[change.idxmin()]} to {values[change.idxmax()]}"
+            rows.append(near.assign(axis=label, value=values, change=change, ends=ends))
+    return pd.concat(rows) if rows else cases.head(0).assign(axis="", value="", change=0.0, ends="")
 
 
 _KINDS = {"line": _lines, "bar": _bars, "heat_map": _heat_map, "pareto": _pareto, "tornado": _tornado}
