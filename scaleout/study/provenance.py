@@ -5,7 +5,6 @@ Knows no numbers of the result.
 
 import re
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -135,15 +134,18 @@ def _of_another(topology: Topology, device: Device | str) -> list[str]:
     ]
 
 
-def _of_cards(topology: Topology, down: Sequence[str]) -> str:
-    """Say what NCCL does where cards are down, which the shares of links leave out."""
+def _of_cards(topology: Topology, network: str) -> str:
+    """Say what is done without the cards that are down."""
     inside, between = topology.shape[0], topology.dimensions[-1].link or len(topology.dimensions) - 1
-    most = max(Counter(int(each.split()[-1]) // inside for each in down).values())
-    return (
-        f"two ranks share a card, so that what these carry decides: at the roots of trees half of what others do. NCCL "
-        f"that starts without {counted(most, 'card')} of {inside} drops as many channels on every node; for groups of "
-        f"whole nodes that is --bandwidth {between}={1 - most / inside:.4g}x"
-    )
+    most = max(Counter(rank // inside for rank in topology.cards_down).values())
+    left = f"{inside - most} of {counted(inside, 'card')}"
+    shared = "share the card of another, and both have half of it; groups of whole nodes"
+    if network == "link":
+        return (
+            f"ranks without a card {shared} too. NCCL that starts without {counted(most, 'card')} drops as many "
+            f"channels on every node, so that these have {left}: --bandwidth {between}={1 - most / inside:.4g}x"
+        )
+    return f"ranks without a card {shared} have {left} on every node, as NCCL that starts so drops channels everywhere"
 
 
 def _notes(topology: Topology, device: Device | str | None, options: SimulationOptions, *, contends: bool) -> list[str]:
@@ -156,8 +158,8 @@ def _notes(topology: Topology, device: Device | str | None, options: SimulationO
             f"topology {topology.name} names no communication library{reason}: its collectives are {kind}, without "
             f"the costs of protocols, and may be faster than with one"
         )
-    if down := [each for each in topology.altered if each.startswith("nic_down")]:
-        notes.append(_of_cards(topology, down))
+    if topology.cards_down:
+        notes.append(_of_cards(topology, options.network))
     if device is None:
         return notes
     notes += _of_another(topology, device)
