@@ -31,8 +31,8 @@ DEVICE, SCALE_UP, SCALE_OUT = "mi210", "mi210-node", "mi210-pair"
 BATCHES, TABLES = (256, 512, 1024, 2048), (64, 128, 256)
 """The grid of Figs. 12, 14 and 15: global batches, and tables of a rank."""
 BATCHES_OF = {SCALE_UP: BATCHES[1:], SCALE_OUT: BATCHES}
-"""Fig. 8 has no batch of 256. A GPU pools its tables for the global batch, whatever joins it to others, so what Sec. IV.C
-lays Fig. 12's 58% to, kernels of 256 bags that fill no GPU, would be in Fig. 8, whose largest is 32%."""
+"""Fig. 8 has no batch of 256: a GPU pools its tables for the global batch, whatever joins it to others, so what Sec.
+IV.C lays Fig. 12's 58% to, kernels of 256 bags that fill no GPU, would be in Fig. 8, whose largest is 32%."""
 GEMV_ROWS = (8192, 16384, 32768, 65536)
 GEMV_DEPTH = 4096
 EXPERT_TOKENS = (8192, 16384)
