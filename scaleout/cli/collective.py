@@ -298,14 +298,11 @@ def _compare(kind: str, cluster: "Topology", sizes: list[int], policy: str | Non
     summary = document("collective", _plain_backends(found), inputs={**inputs, "bytes": found.sizes_bytes})
 
     def write(folder: Path) -> dict[str, str]:
-        from scaleout.config.writing import write_json
         from scaleout.report.plots.studies import draw_curves, draw_map
 
-        write_json(folder / "backends.json", summary)
         draw_map(found, folder / "backends-map.png", title=f"the fastest all-reduce on {found.topology}")
         draw_curves(found, folder / "backends-curves.png", title=f"all-reduce on {found.topology}")
         return {
-            "backends.json": "time of each back end at every size",
             "backends-map.png": "the fastest by size and number of ranks",
             "backends-curves.png": "time of each back end",
         }

@@ -12,6 +12,7 @@ from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
     from scaleout.cluster.topology.what_if import NetworkChanges
+    from scaleout.workloads.config.family import ModelFamily
 
 
 _KNOWN = completion.names_of("workload", "topology", "link type", "device", "study")
@@ -63,21 +64,32 @@ def show(
             console().print(line)
         console().print()
         del facts["link_names"]  # drawn
-    keys = facts.pop("keys", None)
-    print_facts(facts)
-    if keys is not None:
-        _print_values(name_or_file, parse_settings(settings))
-
-
-def _print_values(name_or_file: str, settings: dict[str, Any]) -> None:
-    """Print the keys of a workload with their values and meanings."""
-    from scaleout.cli.console import print_table
-    from scaleout.config.keys import quantity_of, value_of
+    if "keys" not in facts:
+        print_facts(facts)
+        return
     from scaleout.workloads.families import load_workload
 
-    job = load_workload(name_or_file, settings)
+    job = load_workload(name_or_file, parse_settings(settings))
+    del facts["keys"]
+    for row in facts.get("framework_keys", ()):
+        row |= {name: _value(job, row["key"], row[name]) for name in ("value", "framework_value")}
+    print_facts(facts)
+    _print_values(job)
+
+
+def _value(job: "ModelFamily", key: str, value: Any) -> str:
+    """Write a key's value as a file would hold it."""
+    from scaleout.config.keys import quantity_of, value_of
+
+    return value_of(value, quantity_of(type(job).model_fields[key]))
+
+
+def _print_values(job: "ModelFamily") -> None:
+    """Print the keys of a workload with their values and meanings."""
+    from scaleout.cli.console import print_table
+
     rows = [
-        [name, value_of(getattr(job, name), quantity_of(info)), info.description or ""]
+        [name, _value(job, name, getattr(job, name)), info.description or ""]
         for name, info in type(job).model_fields.items()
         if name not in ("name", "description", "source")
     ]
@@ -99,11 +111,11 @@ def _show_keys(kind: str, word: str, *, as_json: bool) -> None:
     from scaleout.cli.console import print_paragraph
 
     for row in rows:
-        key, families = row.key, f"; of {', '.join(row.families)}" if row.families else ""
+        key, families = row.key, f"key of {', '.join(row.families)}" if row.families else ""
         unit = f", such as in {key.unit}" if key.unit else ""
         default = key.default if key.default == "required" else f"default {key.default}"
         example = f"example: {row.example}" + (f" ({row.source})" if row.source else "")
-        print_paragraph(key.name, f"{key.type}{unit}; {default}{families}", (key.meaning, example * bool(row.example)))
+        print_paragraph(key.name, f"{key.type}{unit}; {default}", (key.meaning, example * bool(row.example), families))
 
 
 def _facts(name_or_file: str, settings: dict[str, Any], changes: "NetworkChanges") -> dict[str, Any]:

@@ -180,11 +180,12 @@ def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[
 
 
 def _counts(summary: dict[str, Any]) -> str:
-    told = [f"{summary['ok']:,} ok", f"{summary['failed']:,} failed"]
+    told = [f"{summary['ok']:,} simulated", f"{summary['failed']:,} failed"]
+    if summary["unfit"]:
+        rest = summary["ok"] - summary["unfit"]
+        told[0] += f", of which {f'{rest:,} fit' if rest else 'none fits'} into memory"
     if summary["left_out"]:
         told.append(f"{summary['left_out']:,} left out")
-    if summary["unfit"]:
-        told.append(f"{summary['unfit']:,} {'does' if summary['unfit'] == 1 else 'do'} not fit into memory")
     return f"{summary['cases']:,}: {', '.join(told)}"
 
 

@@ -50,15 +50,10 @@ def validate(
     summary = document("validate", comparison.summary() | found, inputs=inputs, models=comparison.models)
 
     def write(folder: Path) -> dict[str, str]:
-        from scaleout.config.writing import write_json
         from scaleout.report.plots.accuracy import draw_parity
 
-        write_json(folder / "validation.json", summary)
         draw_parity(comparison, folder / "parity.png")
-        return {
-            "validation.json": "all rows, and the errors of each family",
-            "parity.png": "predicted against measured",
-        }
+        return {"parity.png": "predicted against measured"}
 
     output.give(summary, partial(_print, comparison, contenders), write)
 

@@ -5,7 +5,6 @@ Knows no numbers of the result.
 
 import re
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import scaleout
 from scaleout.cluster.device.host import unknown_costs
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.topology import Topology
+from scaleout.config.keys import in_words
 from scaleout.config.library import names
 from scaleout.config.units import counted
 from scaleout.program.program import Program
@@ -74,10 +74,16 @@ def provenance_of(job: "Job") -> Provenance:
 
 
 def _left_out(work: ModelFamily | Program) -> list[str]:
-    """Say which parts of its model a workload does not have."""
-    if isinstance(work, Program) or not work.left_out:
+    """Say which parts of its model a workload does not have, and which keys of training a mode of serving left out."""
+    if isinstance(work, Program):
         return []
-    return [f"workload {work.name} leaves out {work.left_out} of its model: no parameter nor kernel of it is counted"]
+    model, mode = work.left_out, getattr(work, "mode", "")
+    of_training = in_words(type(work), work.left_by_mode)
+    notes = {
+        f"workload {work.name} leaves out {model} of its model: no parameter nor kernel of it is counted": model,
+        f"mode {mode} leaves out how training runs: {of_training}; what is given beside mode stays": of_training,
+    }
+    return [note for note, holds in notes.items() if holds]
 
 
 def _unknown(device: Device | str, options: SimulationOptions) -> list[str]:
@@ -135,15 +141,18 @@ def _of_another(topology: Topology, device: Device | str) -> list[str]:
     ]
 
 
-def _of_cards(topology: Topology, down: Sequence[str]) -> str:
-    """Say what NCCL does where cards are down, which the shares of links leave out."""
+def _of_cards(topology: Topology, network: str) -> str:
+    """Say what is done without the cards that are down."""
     inside, between = topology.shape[0], topology.dimensions[-1].link or len(topology.dimensions) - 1
-    most = max(Counter(int(each.split()[-1]) // inside for each in down).values())
-    return (
-        f"two ranks share a card, so that what these carry decides: at the roots of trees half of what others do. NCCL "
-        f"that starts without {counted(most, 'card')} of {inside} drops as many channels on every node; for groups of "
-        f"whole nodes that is --bandwidth {between}={1 - most / inside:.4g}x"
-    )
+    most = max(Counter(rank // inside for rank in topology.cards_down).values())
+    left = f"{inside - most} of {counted(inside, 'card')}"
+    shared = "share the card of another, and both have half of it; groups of whole nodes"
+    if network == "link":
+        return (
+            f"ranks without a card {shared} too. NCCL that starts without {counted(most, 'card')} drops as many "
+            f"channels on every node, so that these have {left}: --bandwidth {between}={1 - most / inside:.4g}x"
+        )
+    return f"ranks without a card {shared} have {left} on every node, as NCCL that starts so drops channels everywhere"
 
 
 def _notes(topology: Topology, device: Device | str | None, options: SimulationOptions, *, contends: bool) -> list[str]:
@@ -156,8 +165,8 @@ def _notes(topology: Topology, device: Device | str | None, options: SimulationO
             f"topology {topology.name} names no communication library{reason}: its collectives are {kind}, without "
             f"the costs of protocols, and may be faster than with one"
         )
-    if down := [each for each in topology.altered if each.startswith("nic_down")]:
-        notes.append(_of_cards(topology, down))
+    if topology.cards_down:
+        notes.append(_of_cards(topology, options.network))
     if device is None:
         return notes
     notes += _of_another(topology, device)

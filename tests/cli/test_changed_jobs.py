@@ -88,7 +88,9 @@ def test_a_card_that_is_down_says_what_nccl_does_without_it(scaleout):
         "6",
     )
     notes = json.loads(scaleout(*asked, "--nic-down", "9", "--json")[1])["model"]["notes"]
-    assert "--bandwidth infiniband=0.75x" in notes[0]  # the node that has the fewest left
+    assert "groups of whole nodes have 6 of 8 cards on every node" in notes[0]  # as the node that has the fewest left
+    notes = json.loads(scaleout(*asked, "--network", "link", "--json")[1])["model"]["notes"]
+    assert "--bandwidth infiniband=0.75x" in notes[0]
 
 
 def test_why_an_algorithm_is_not_there_is_told_on_demand(scaleout):

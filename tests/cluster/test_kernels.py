@@ -10,14 +10,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from scaleout.cluster.device.kernel_times import kernel_time, kernel_times
-from scaleout.cluster.device.kernel_times.estimate import estimate, roofline
+from scaleout.cluster.device.kernel_times.estimate import estimate, is_in_blocks, roofline
 from scaleout.cluster.device.kernel_times.interpolated import Points, Smoothness, leave_one_out, posterior_mean
 from scaleout.cluster.device.kernel_times.measured import read_table, table_of
 from scaleout.cluster.device.kernel_times.model import calls_of
 from scaleout.cluster.device.spec import CLASSES, load_device
 from scaleout.config import library
 from scaleout.errors import ConfigError, GraphError
-from scaleout.program.operations import ITEM_BYTES, OPERATIONS, TimeSource, custom, kernel
+from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Family, TimeSource, custom, kernel
 
 H200, MEASURED_H100 = load_device("h200"), load_device("h100")
 H100 = dataclasses.replace(MEASURED_H100, kernel_files=(), calibration={})
@@ -137,13 +137,13 @@ def test_roofline_is_beaten_only_from_the_cache():
 
 @given(st.sampled_from(sorted(set(OPERATIONS) - {"gemm_fp8"})), st.data())
 @settings(max_examples=60, deadline=None)
-def test_a_data_sheet_never_beats_its_roofline(op, data):
+def test_a_data_sheet_beats_its_roofline_only_from_the_cache(op, data):
     shape = {name: data.draw(st.integers(2, 4096)) for name in OPERATIONS[op].parameters}
     call = kernel(op, dtype="fp16", **shape)
     found = kernel_time(H100, call)
     bound = max(call.bytes / H100.memory_bytes_per_s, call.flops / H100.peak("fp16"))
     assert found.source == "roofline"
-    assert found.seconds >= max(bound, TABLE.shortest_s) * (1 - 1e-12)
+    assert found.seconds >= max(bound / (1 + (call.bytes < 1.2 * H100.l2_bytes)), TABLE.shortest_s) * (1 - 1e-12)
 
 
 def test_data_sheet_device_takes_the_efficiency_of_the_nearest_measured_kernel():
@@ -187,11 +187,74 @@ def test_a_gemm_is_transferred_from_measurements_in_its_own_dtype():
     assert T3_GPU.calibrated("gemm") * 0.7 < call.flops / T3_GPU.peak("fp16") / kernel_time(T3_GPU, call).seconds
 
 
-def test_a_kernel_that_waits_for_sms_takes_as_long_beside_a_slower_memory_with_as_many_sms():
-    """Casts reach 43% of an H200's bandwidth; H100 has the same SMs and 70% of that bandwidth, which suffices."""
+def test_what_memory_does_not_explain_takes_as_long_beside_a_slower_memory_with_as_many_sms():
+    """Casts reach 43% of an H200's bandwidth; H100 has the same SMs and 70% of that bandwidth."""
     slow, fast = kernel("cast_to_fp32", dtype="bf16", elements=2**28), kernel("add", dtype="bf16", elements=2**28)
-    assert kernel_time(H100, slow).seconds == pytest.approx(kernel_time(H200, slow).seconds, rel=0.02)
+    assert kernel_time(H100, slow).seconds == pytest.approx(kernel_time(H200, slow).seconds, rel=0.05)
     assert kernel_time(H100, fast).seconds == pytest.approx(kernel_time(H200, fast).seconds * 4.8 / 3.35, rel=0.1)
+
+
+FASTER = {name: dataclasses.replace(load_device(name), calibration={}) for name in ("b200", "gb200", "mi300x")}
+BORROWED = sorted({op for op, _ in TABLE.rows} - {"gemm_fp8"})
+
+
+@pytest.mark.parametrize("name", FASTER)
+@given(op=st.sampled_from(BORROWED), data=st.data())
+@settings(max_examples=80, deadline=None)
+def test_a_device_with_no_less_of_either_rate_is_no_slower_unless_its_own_table_says_so(name, op, data):
+    """RMS norm of two rows took twice H200's time on MI300X: it had the efficiency of the nearest measured shape."""
+    device, dtype = FASTER[name], data.draw(st.sampled_from(("bf16", "fp32")))
+    assume(not name.endswith("b200") or OPERATIONS[op].family not in (Family.GEMM, Family.ATTENTION))
+    assume(dtype == "bf16" or OPERATIONS[op].family is not Family.ATTENTION)
+    most = {"kernel": 7, "stride": 2, "hw": 224, "causal": 1, "topk": 8, "pooling": 64, "features": 64, "tables": 64}
+    sizes = {size: data.draw(st.integers(1, most.get(size, 2**12))) for size in OPERATIONS[op].parameters}
+    call = kernel(op, dtype=dtype, **sizes)
+    assume(call.flops + call.bytes > 0)
+    assert kernel_time(device, call).seconds <= kernel_time(H200, call).seconds * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["b200", "a100-80g", "mi210"])
+@pytest.mark.parametrize("op", ["rms_norm_fwd", "rms_norm_bwd", "layer_norm_fwd", "softmax_fwd"])
+def test_a_transferred_kernel_of_more_rows_takes_longer_where_it_does_on_the_reference(name, op):
+    columns = "keys" if op.startswith("softmax") else "hidden"
+    calls = [kernel(op, dtype="bf16", **{"tokens": 2**power, columns: 4096}) for power in range(6, 15)]
+    there_s, here_s = (kernel_times(device, calls)[0] for device in (H200, load_device(name)))
+    assert np.all((np.diff(here_s) > 0) | (np.diff(there_s) < 0.05 * there_s[1:]))
+    assert np.all(np.diff(here_s[4:]) > 0)
+
+
+def test_reference_devices_that_lead_in_a_circle_are_refused(tmp_path):
+    row = {"op": "clone", "dtype": "bf16", "shape": {"elements": 1024}, "us": 1.0}
+    (tmp_path / "one.jsonl").write_text("\n".join(map(json.dumps, ({"provenance": {"by": "hand"}}, row))))
+    for name, other in (("mine", "yours"), ("yours", "mine")):
+        changes = f"kernels: [one.jsonl]\nefficiency_from: {tmp_path / other}.yaml\n"
+        (tmp_path / f"{name}.yaml").write_text(f"like: h200\n{changes}")
+    device = load_device(tmp_path / "mine.yaml")
+    with pytest.raises(ConfigError, match="efficiency_from leads in a circle: mine, yours, mine"):
+        kernel_time(device, kernel("rms_norm_fwd", dtype="bf16", tokens=64, hidden=64))
+
+
+def test_what_waits_for_launches_and_round_trips_takes_as_long_on_every_device():
+    """One row of RMS norm: 18 KB take neither bandwidth nor arithmetic."""
+    call = kernel("rms_norm_fwd", dtype="bf16", tokens=1, hidden=4096)
+    there_s = kernel_time(H200, call).seconds
+    twice = dataclasses.replace(H100, name="twice", memory_bytes_per_s=2 * H200.memory_bytes_per_s)
+    assert kernel_time(twice, call).seconds == pytest.approx(there_s, rel=0.01)
+    b200 = kernel_time(load_device("b200"), call).seconds
+    assert 0.8 * there_s < b200 <= there_s
+
+
+def test_times_carried_to_a_device_whose_kernels_are_hidden_are_near_to_those_measured_there():
+    """H200's times on H100, and H100's on H200, as if nothing had been measured there; attention and norms."""
+    for there, here in ((H200, MEASURED_H100), (MEASURED_H100, H200)):
+        bare = dataclasses.replace(here, name="bare", kernel_files=(), efficiency_from=there.name, calibration={})
+        errors = []
+        for key in (("rms_norm_fwd", "bf16"), ("layer_norm_bwd", "bf16"), ("attention_fwd", "bf16"), ("add", "bf16")):
+            exact = table_of(here).series(key).exact
+            parameters, shapes = OPERATIONS[key[0]].parameters, list(exact)[::3]
+            calls = [kernel(key[0], dtype=key[1], **dict(zip(parameters, shape, strict=True))) for shape in shapes]
+            errors += np.log(kernel_times(bare, calls)[0] / [exact[shape] for shape in shapes]).tolist()
+        assert np.mean(np.abs(errors)) < 0.14  # the efficiency of the nearest shape: 0.16 and 0.24
 
 
 def test_far_shapes_take_the_roofline():
@@ -248,8 +311,11 @@ def test_calibration_scales_what_is_above_the_shortest_time_down_to_the_roofline
     at_roofline, before, after = (
         kernel_time(dataclasses.replace(plain, calibration={key: value}), call).seconds for value in (1e9, 1.0, ratio)
     )
-    floor_s = at_roofline - roofline_s
     assert before == kernel_time(plain, call).seconds
+    if at_roofline == before:  # from the cache, faster than the roofline; nothing makes it faster still
+        assert after >= before
+        return
+    floor_s = at_roofline - roofline_s if not is_in_blocks(op) else 0.0
     assert after - floor_s == pytest.approx(max((before - floor_s) / ratio, roofline_s), rel=1e-6, abs=1e-12)
 
 

@@ -1,17 +1,19 @@
 """Changes of a network in words: what they make of a topology, that they break no law, and what they refuse."""
 
 import re
+from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleout.cluster.topology.placement import place
 from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.cluster.topology.what_if import NetworkChanges, change_network, dimensions_named
 from scaleout.errors import ConfigError
-from scaleout.network.alpha_beta.cost import collective_costs
+from scaleout.network.alpha_beta.cost import collective_cost, collective_costs
+from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 
 
 def changed(topology, **changes):
@@ -59,6 +61,21 @@ dimensions:
     assert without_words(changed(full, taper={"fat_tree": "2:1"})) == without_words(by_hand)
     (tree,) = by_hand.dimensions[1:]
     assert tree.latency_of(1) == tree.latency_of(3) == 2.7e-6
+
+
+@given(st.sampled_from([1, 1.5, 2, 4]), st.sampled_from([1, 2, 3]), st.integers(10, 30))
+@settings(max_examples=30, deadline=None)
+def test_a_taper_takes_the_place_of_the_one_that_the_tree_has(before, after, power):
+    """It says what the network is, not how many times as narrow: of a tree of 4:1, 2:1 is the wider one."""
+    full = changed("dgx-h200-16", taper={1: "1:1@4"})
+    once = changed(full, taper={1: f"{after}:1"})
+    twice = changed(changed(full, taper={1: f"{before}:1"}), taper={1: f"{after}:1"})
+    assert without_words(once) == without_words(twice)
+    own = load_topology("dgx-h200-16-fat-tree")  # 2:1
+    assert without_words(changed(own, taper={1: "2:1"})) == without_words(own)
+    there, here = (times("all_to_all", 1 << power, each) for each in (own, changed(own, taper={1: f"{after}:1"})))
+    assert all((here[name] <= there[name] * (1 + 1e-12)) or after > 2 for name in there)
+    assert all((here[name] >= there[name] * (1 - 1e-12)) or after < 2 for name in there)
 
 
 KINDS = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"]
@@ -155,6 +172,36 @@ def test_a_card_that_is_down_makes_its_node_slower_and_no_other_links():
             for topology in (whole, down)
         )
         assert after == pytest.approx(2 * before, rel=0.03) if rail[0] in (4, 5) else after == before
+
+
+@given(
+    st.sets(st.integers(0, 31), min_size=1, max_size=6),
+    st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "broadcast"]),
+    st.integers(10, 30),
+)
+@settings(max_examples=40, deadline=None)
+def test_channels_of_whole_nodes_are_as_few_everywhere_as_on_the_node_with_the_fewest(down, kind, power):
+    """The order and the node of the ranks do not matter: NCCL takes the least number of channels of all ranks."""
+    whole, everyone = load_topology("dgx-h200-4"), range(32)
+    most = max(Counter(rank // 8 for rank in down).values())
+    fewer = changed(whole, bandwidth={"infiniband": f"{1 - most / 8}x"})
+    found = changed(whole, nic_down=sorted(down))
+    without, as_many = (collective_cost(kind, 1 << power, place(each, everyone)) for each in (found, fewer))
+    assert without.time_s == pytest.approx(as_many.time_s, rel=1e-12)
+    assert without.algorithm == as_many.algorithm
+    assert lower_bound_s(kind, 1 << power, place(found, everyone)) <= without.time_s * (1 + 1e-12)
+    intact = [node for node in range(4) if not any(rank // 8 == node for rank in down)][:2]
+    if len(intact) == 2:
+        others = [rank for node in intact for rank in range(8 * node, 8 * node + 8)]
+        assert collective_cost(kind, 1 << power, place(found, others)) == collective_cost(
+            kind, 1 << power, place(whole, others)
+        )
+
+
+def test_messages_of_whole_nodes_go_through_the_cards_of_their_ranks():
+    whole, down = load_topology("dgx-h200-2"), changed("dgx-h200-2", nic_down=[5])
+    before, after = (collective_cost("all_to_all", 2**30, place(each, range(16))).time_s for each in (whole, down))
+    assert after == pytest.approx(2 * before, rel=0.02)
 
 
 def test_rate_of_a_rank_is_kept_where_it_was_given(tmp_path):

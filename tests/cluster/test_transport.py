@@ -89,6 +89,31 @@ def test_a_protocol_for_small_messages_is_taken_whatever_it_costs():
     assert chosen(topology, 400.0, "broadcast", "direct")[0] == "Simple"
 
 
+def test_a_protocol_for_small_messages_goes_over_the_links_that_it_names_alone():
+    """NCCL has buffers for LL messages within a node; between nodes they are Simple at any size."""
+    nodes = load_topology("dgx-h200-2")
+    inside, across = place(nodes, range(8)), place(nodes, range(16))
+    pair, far = place_isolated(nodes, (0, 1)), place_isolated(nodes, (0, 8))
+    for kib, within in ((1, "p2p LL"), (512, "p2p LL"), (513, "p2p Simple")):
+        found = [collective_cost("all_to_all", kib * 1024 * group.num_ranks, group) for group in (inside, across)]
+        found += [collective_cost("send", kib * 1024, group) for group in (pair, far)]
+        assert [cost.protocol for cost in found] == [within, "p2p Simple"] * 2
+    small = dataclasses.replace(Protocol("LL", EVERY, LOW), largest_message_bytes=1e12)
+    bare = dataclasses.replace(SWITCH, dimensions=(dataclasses.replace(SWITCH.dimensions[0], link="other"),))
+    assert chosen(using(small, topology=bare), N)[0] == ""  # the links alone: no protocol is for any size
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(("dgx-h200-2", "dgx-h200-16", "p5-64")), st.integers(10, 24), st.booleans())
+def test_larger_messages_between_nodes_never_take_less_time(name, power, is_send):
+    """With LL at half the rate an all-to-all of 512 KiB a pair took as long as one of 1 MiB."""
+    topology = load_topology(name)
+    group = place_isolated(topology, (0, 8)) if is_send else place(topology, range(topology.num_ranks))
+    kind, ranks, peers = ("send", 1, 1) if is_send else ("all_to_all", topology.num_ranks, topology.num_ranks - 8)
+    once, twice = (collective_cost(kind, by * 2**power * ranks, group).time_s for by in (1, 2))
+    assert twice - once > peers * 2**power / topology.dimensions[-1].bytes_per_s  # what a port sends more
+
+
 @pytest.mark.parametrize("kind", ["gather", "scatter"])
 def test_the_protocol_of_messages_carries_gathers_and_scatters(kind):
     """NCCL makes them of grouped sends and receives; the root's own shard crosses no link."""

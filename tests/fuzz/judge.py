@@ -133,7 +133,8 @@ def _of_command(arguments):
     finally:
         sys.argv, warnings.showwarning = argv, showwarning
     out, err = out.getvalue(), err.getvalue()
-    fault = _fault_of_streams(code, out, err, as_json="--json" in arguments)
+    asks_help = {"-h", "--help"} & set(arguments) and out.startswith("Usage: ")
+    fault = _fault_of_streams(code, out, err, as_json="--json" in arguments and not asks_help)
     if fault:
         return Verdict("failed", f"{fault}\nexit code {code}\nstdout: {out[:2000]}\nstderr: {err[:2000]}")
     if code and "there is not enough memory for this" in err:

@@ -254,7 +254,7 @@ def test_the_command_writes_a_table_and_says_what_it_found(file, tmp_path, scale
     first = (out / "cases.parquet").read_bytes()
     code, text, err = scaleout("study", file, "--output", out, "--no-report", "--timelines", "none")
     assert code == 0
-    assert "32: 24 ok, 8 failed" in text
+    assert "32: 24 simulated, 8 failed" in text
     assert (out / "cases.parquet").read_bytes() == first
 
 

@@ -76,7 +76,8 @@ class DeviceFile(Config):
     host_launch_s: dict[str, Cited[Seconds]] = Field(
         default_factory=dict,
         alias="host_launch",
-        description="call, such as gemm_forward, to the time that the host takes to issue it",
+        description="call, such as gemm_forward, to the time that the host takes to issue it; gemm_forward_alone where "
+        "one rank runs on its own",
     )
     launch_gap_s: Cited[Seconds] = Field(
         default=0.0,

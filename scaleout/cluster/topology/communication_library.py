@@ -174,8 +174,8 @@ class Protocol:
     collectives: tuple[str, ...]  # kinds of collectives that it serves
     actual: Terms = BARE_LINKS  # what a call costs
     modelled: Terms | None = None  # what the library expects it to cost; None if that is the same
-    # the library takes the protocol for messages up to this size whatever else there is; infinite if it weighs the
-    # protocol against the others
+    # the library takes the protocol for messages up to this size whatever else there is, where it names all of their
+    # links; infinite if it weighs the protocol against the others
     largest_message_bytes: float = math.inf
     # algorithms that it serves, to the exclusion of protocols that name none; empty for all that none names
     algorithms: tuple[str, ...] = ()
@@ -185,6 +185,11 @@ class Protocol:
     def serves(self, kind: str) -> bool:
         """Whether it carries a kind: that of messages also gathers and scatters, which are made of them."""
         return kind in self.collectives or (kind in _OF_MESSAGES and "send" in self.collectives)
+
+    def crosses(self, links: Set[str]) -> bool:
+        """Whether it goes over all of some kinds of links: one for small messages over those alone that it names."""
+        known = {hop.link for hop in self.actual.hops}
+        return self.largest_message_bytes == math.inf or not known or links <= known
 
 
 _OF_MESSAGES = ("gather", "scatter")
@@ -256,9 +261,11 @@ class Library:
         found = own or tuple(protocol for protocol in serving if not protocol.algorithms)
         return found if any(protocol.largest_message_bytes == math.inf for protocol in found) else (*found, BARE)
 
-    def serving(self, kind: str, algorithm: str, message_bytes: float) -> tuple[Protocol, ...]:
-        """Return the protocols that the library weighs for messages of a size."""
-        found = self.protocols_for(kind, algorithm)
+    def serving(
+        self, kind: str, algorithm: str, message_bytes: float, links: Set[str] = frozenset()
+    ) -> tuple[Protocol, ...]:
+        """Return the protocols that the library weighs for messages of a size over some kinds of links."""
+        found = [protocol for protocol in self.protocols_for(kind, algorithm) if protocol.crosses(links)]
         fitting = tuple(protocol for protocol in found if message_bytes <= protocol.largest_message_bytes < math.inf)
         return fitting or tuple(protocol for protocol in found if protocol.largest_message_bytes == math.inf)
 
@@ -329,7 +336,9 @@ class _ProtocolFile(validated.Config):
     expected: _ExpectedFile | None = Field(
         default=None, description="what the library's own model says, by which it chooses; as actual if unset"
     )
-    largest_message: Size = Field(default=math.inf, description="largest message that it sends; any if unset")
+    largest_message: Size = Field(
+        default=math.inf, description="largest message that it sends, over the links that it names; any if unset"
+    )
     algorithms: tuple[str, ...] = Field(default=(), description="algorithms that run over it; all if unset")
     in_flight: Count = Field(
         default=1,

@@ -11,6 +11,7 @@ Symbols: n ranks along a dimension; m members of the group along it; s stride; p
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -71,6 +72,8 @@ class Placement:
     ranks: tuple[int, ...] = ()
     # whether messages reach some ports through the host, as the group lacks ranks of the dimensions farther in
     detours: bool = False
+    # where messages of ranks to ranks go, if they do not go as channels of whole nodes do
+    messages: "Placement | None" = None
 
     @property
     def regular(self) -> bool:
@@ -91,6 +94,14 @@ class Placement:
     def num_ranks(self) -> int:
         """Members ``p`` of the group."""
         return len(self.members) or math.prod(self.shape)
+
+    def carrying(self, kind: str) -> "Placement":
+        """Return where a kind of collective goes: one of messages through the cards of its ranks."""
+        return self.messages if self.messages is not None and kind in _OF_MESSAGES else self
+
+
+_OF_MESSAGES = frozenset({"all_to_all", "gather", "scatter", "send"})
+"""Kinds that are messages of ranks to ranks, which go through the card of the rank."""
 
 
 def place(topology: Topology, ranks: Sequence[int] | Ints) -> Placement:
@@ -133,8 +144,32 @@ def arrange(topology: Topology, ranks: Sequence[int] | Ints) -> tuple[Placement,
 
     Rounds of collectives name members by their index in this order.
     """
-    members = ranks.tolist() if isinstance(ranks, np.ndarray) else ranks
-    return _arrange(topology, tuple(sorted(members)))
+    members = tuple(sorted(ranks.tolist() if isinstance(ranks, np.ndarray) else ranks))
+    placement, ordered = _arrange(topology, members)
+    channels = _channels_of_whole_nodes(topology, members)
+    if channels is None:
+        return placement, ordered
+    return replace(_arrange(channels, members)[0], messages=placement), ordered
+
+
+@lru_cache(maxsize=1024)
+def _channels_of_whole_nodes(topology: Topology, ranks: tuple[int, ...]) -> Topology | None:
+    """Return the network as channels of a group of whole nodes have it; None if no card of those is down.
+
+    A node without a card builds as many channels less, and every rank takes the least number of all, so that all nodes
+    send through as many cards (NCCL, src/init.cc, graphInfo[a].nChannels).
+    """
+    inside = topology.shape[0]
+    nodes = np.array(ranks) // inside
+    down = Counter(rank // inside for rank in topology.cards_down)
+    most = max((down[node] for node in set(nodes.tolist())), default=0)
+    if topology.all_cards is None or not most or len(ranks) % inside or nodes[0] == nodes[-1]:
+        return None
+    if np.any(nodes.reshape(-1, inside) != nodes[::inside, None]):
+        return None
+    first, *outer = topology.all_cards.dimensions
+    fewer = [each.with_bandwidth((1 - most / inside) * each.bytes_per_s) for each in outer]
+    return replace(topology.all_cards, dimensions=(first, *fewer))
 
 
 def place_isolated(topology: Topology, ranks: Sequence[int]) -> Placement:

@@ -8,7 +8,7 @@ bandwidth. Knows neither groups nor messages; `placement` finds a group. See doc
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -62,6 +62,9 @@ class Topology:
     # communication back ends that the machine offers besides its library, by name; see `backends.with_policy`
     backends: tuple[tuple[str, Library], ...] = ()
     altered: tuple[str, ...] = ()  # in words, what `what_if.change_network` has changed
+    cards_down: tuple[int, ...] = ()  # ranks whose network card is down
+    # the network with all cards but for their changes of links, which channels of whole nodes share alike
+    all_cards: "Topology | None" = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.dimensions:

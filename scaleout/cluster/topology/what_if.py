@@ -6,8 +6,8 @@ they were given. A dimension is named by its number, link type, link or kind, or
 have means each.
 
 Where a rank's network card is down, NCCL takes another card of its node, and both ranks send through that one: each has
-half of it. That its messages cross NVLink first, and that a ring over all cards of a node may spread over those that
-are left, is not modelled. See docs/how-to/networks.md.
+half of it. Channels of whole nodes spread over the cards that are left instead, as many on every node as on the one
+with the fewest (`placement`). That messages cross NVLink first is not modelled. See docs/how-to/networks.md.
 """
 
 import math
@@ -163,9 +163,16 @@ def change_network(topology: Topology, changes: NetworkChanges) -> Topology:
     for name, change in (("taper", _tapered), ("bandwidth", _with_bandwidth), ("latency", _with_latency)):
         topology = _changed(topology, name, getattr(changes, name), change)
     cards = _shared_cards(topology, changes.nic_down)
-    topology = _with_slow_links(degrade_links(topology, cards), changes.degrade, changes.broken, tuple(cards))
-    topology = _with_slow_ranks(topology, changes.slow)
-    return replace(topology, altered=(*topology.altered, *words))
+    altered = (*topology.altered, *words)
+
+    def with_faults(network: Topology) -> Topology:
+        network = _with_slow_links(network, changes.degrade, changes.broken, tuple(cards))
+        return replace(_with_slow_ranks(network, changes.slow), altered=altered)
+
+    if not cards:
+        return with_faults(topology)
+    shared = with_faults(degrade_links(topology, cards))
+    return replace(shared, cards_down=changes.nic_down, all_cards=with_faults(topology))
 
 
 def dimensions_named(topology: Topology, name: str) -> list[int]:
@@ -245,7 +252,10 @@ def _with_latency(dimension: Dimension, text: str) -> Dimension:
 
 
 def _tapered(dimension: Dimension, text: str) -> Dimension:
-    """Apply ``2:1`` or ``2:1,1:1``, of a switch with the ranks of a leaf: ``2:1@32``."""
+    """Apply ``2:1`` or ``2:1,1:1``, of a switch with the ranks of a leaf: ``2:1@32``.
+
+    The ratios take the place of those that a tree has, as bandwidths with units do; ``1:1`` takes its taper away.
+    """
     levels, at, leaf = text.partition("@")
     ratios = tuple(ratio_of(level) for level in re.split("[,/]", levels))
     ranks = whole(leaf.strip(" "))

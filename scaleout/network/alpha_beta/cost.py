@@ -98,7 +98,7 @@ def collective_cost(
     collectives.check_size(size_bytes)
     if num_chunks is not None and num_chunks < 1:
         raise ConfigError(f"a buffer of {num_chunks} chunks; give one or more")
-    return _collective_cost(kind, float(size_bytes), placement, algorithm, num_chunks)
+    return _collective_cost(kind, float(size_bytes), placement.carrying(kind), algorithm, num_chunks)
 
 
 def collective_costs(
@@ -112,7 +112,7 @@ def collective_costs(
         If there is no other, and as `collective_cost`.
     """
     return collectives.possible(
-        [algorithm.name for algorithm in collectives.candidates(kind, placement)],
+        [algorithm.name for algorithm in collectives.candidates(kind, placement.carrying(kind))],
         lambda name: collective_cost(kind, size_bytes, placement, name, num_chunks=num_chunks),
     )
 
@@ -179,7 +179,10 @@ def _collective_cost(
         return CollectiveCost(0.0, 0.0)
     shard_bytes = size_bytes / placement.num_ranks if kind in SHARDED else 0.0
     if placement.library is not None:
-        serving = functools.partial(placement.library.serving, kind, message_bytes=shard_bytes or size_bytes)
+        links = {extent.dimension.link for extent in placement.extents}
+        serving = functools.partial(
+            placement.library.serving, kind, message_bytes=shard_bytes or size_bytes, links=links
+        )
         found = tuple(candidate for candidate in found if candidate.protocol in serving(candidate.algorithm))
         found = _selected(found, kind, placement.library, size_bytes, placement.num_ranks)
 

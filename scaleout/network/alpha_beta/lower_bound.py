@@ -66,6 +66,7 @@ def lower_bound_s(kind: str, size_bytes: float, placement: Placement) -> float:
     """
     check_kind(kind)
     check_size(size_bytes)
+    placement = placement.carrying(kind)
     p = placement.num_ranks
     if p == 1:
         return 0.0

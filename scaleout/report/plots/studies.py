@@ -193,20 +193,23 @@ def plot_plans(request: SearchRequest, answer: Answer, axes: Axes | None = None)
     near = [found.estimate for found in answer.evaluated if found.estimate.step_s <= last_s]
     with on_axes(axes, figsize=(7, 4)) as drawn_on:
         drawn_on.scatter(
-            [each.peak_bytes / 1e9 for each in near], [each.step_s * scale for each in near],
+            [each.peak_bytes / 2**30 for each in near], [each.step_s * scale for each in near],
             s=12, color=IDLE, label="evaluated",
         )  # fmt: skip
-        memory = [found.estimate.peak_bytes / 1e9 for found in answer.front]
+        memory = [found.estimate.peak_bytes / 2**30 for found in answer.front]
         times = [found.estimate.step_s * scale for found in answer.front]
         drawn_on.step(memory, times, where="pre", color=COMPUTE, linewidth=1)
         drawn_on.scatter(memory, times, s=24, color=COMPUTE, zorder=3, label="least memory for its time")
         for number, (x, y) in enumerate(zip(memory, times, strict=True), start=1):
-            drawn_on.annotate(str(number), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
-        limit = request.memory_bytes / 1e9
-        drawn_on.axvline(limit, color=COMMUNICATION, linestyle="--", linewidth=1, label=f"limit {limit:.4g} GB")
+            side, align = ((4, 4), "left") if number % 2 else ((-4, -9), "right")  # neighbours may be close
+            drawn_on.annotate(
+                str(number), (x, y), xytext=side, textcoords="offset points", fontsize=7, horizontalalignment=align
+            )
+        limit = request.memory_bytes / 2**30
+        drawn_on.axvline(limit, color=COMMUNICATION, linestyle="--", linewidth=1, label=f"limit {limit:.3g} GiB")
         drawn_on.set_xlim(0, None)
-        drawn_on.set_xlabel("memory of the fullest rank [GB]")
+        drawn_on.set_xlabel("memory of the fullest rank [GiB]")
         drawn_on.set_ylabel(f"time of a step [{unit}]")
         drawn_on.set_title(f"{request.base.name} on {request.topology.name}, global batch {request.batch}")
-        drawn_on.legend(loc="lower left", frameon=False, fontsize=7)
+        drawn_on.legend(loc="best", frameon=False, fontsize=7)
     return drawn_on

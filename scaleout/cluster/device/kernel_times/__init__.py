@@ -26,8 +26,8 @@ from scaleout.program.operations import CUSTOM, Kernel, TimeSource
 MODELS: Mapping[str, KernelTimeModel] = {
     "measured": measured,
     "interpolated": interpolated,
-    "transferred": transferred,
     "grouped": grouped,
+    "transferred": transferred,
     "analytical": analytical,
 }
 """Name of a model, as in the key `kernel_models` of a device file, to the model; in the order of asking."""

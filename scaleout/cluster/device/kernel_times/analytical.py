@@ -15,13 +15,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from scaleout.cluster.device.kernel_times.estimate import (
-    STREAM_SHARE,
-    UNALIGNED,
-    kernel_classes,
-    on_matrix_units,
-    roofline,
-)
+from scaleout.cluster.device.kernel_times.estimate import kernel_classes, roofline
 from scaleout.cluster.device.kernel_times.measured import KernelTable, table_of
 from scaleout.cluster.device.kernel_times.model import Array, Calls, Key
 from scaleout.cluster.device.spec import Device, load_device
@@ -40,25 +34,27 @@ def times(device: Device, calls: Calls) -> Array:
     keys = _most_similar(table_of(reference), calls)
     coordinates = Calls.log2_sizes if keys[0][0] == calls.op else _work
     series = [table_of(reference).series(key) for key in keys]
-    known = [(one.calls, one.seconds) for one in series]
-    if reference is not device:
-        known = [_without_unaligned(*one) for one in known]
-    bound_s = np.concatenate([roofline(measured, reference) for measured, _ in known])
-    floor_s = min(shortest_s(reference, op) for op, _ in keys)
-    above_s = np.concatenate([seconds for _, seconds in known]) - floor_s
+    bound_s = np.concatenate([roofline(one.calls, reference) for one in series])
+    floor_s = shortest_of(reference, calls)
+    above_s = np.concatenate([one.seconds for one in series]) - floor_s
     efficiency = np.minimum(1.0, bound_s / np.maximum(above_s, bound_s))
-    if reference is not device and not np.any(calls.flops > 0):
-        efficiency = _bound_by_memory(efficiency, reference, device)
     ratios = [device.calibrated(op if calls.op == CUSTOM else calls.op) for op, _ in keys]
-    reached = np.minimum(1.0, efficiency * np.repeat(ratios, [len(seconds) for _, seconds in known]))
-    points = np.vstack([coordinates(measured) for measured, _ in known])
+    reached = np.minimum(1.0, efficiency * np.repeat(ratios, [len(one.seconds) for one in series]))
+    points = np.vstack([coordinates(one.calls) for one in series])
     if calls.op == CUSTOM:
         nearest = nearest_of(coordinates(calls), points)
     else:
-        classes = np.concatenate([kernel_classes(measured) for measured, _ in known])
+        classes = np.concatenate([kernel_classes(one.calls) for one in series])
         other = _OTHER_CLASS * (kernel_classes(calls)[:, None] != classes[None, :])
         nearest = _first_least(_distances(coordinates(calls), points) + other)
     return np.asarray(floor_s + roofline(calls, device) / reached[nearest])
+
+
+def shortest_of(device: Device, calls: Calls) -> float:
+    """Return the shortest time of the operation of calls, or of those most similar, where its family was measured."""
+    while not measures_like(device, calls.op):
+        device = reference_of(device)
+    return min(shortest_s(device, op) for op, _ in _most_similar(table_of(device), calls))
 
 
 def _distances(of: Array, points: Array) -> Array:
@@ -107,7 +103,7 @@ _OTHER_CLASS = 1e6
 def shortest_s(device: Device, op: str) -> float:
     """Return the time of an operation's shortest measured call that does next to nothing, in any dtype.
 
-    Without one it is, for each device kernel of a call, the shortest time of any operation.
+    Without one it is that of the reference device, or, for each device kernel of a call, the shortest of any operation.
     """
     table = table_of(device)
     series = [table.series(key) for key in table.rows if key[0] == op]
@@ -115,7 +111,9 @@ def shortest_s(device: Device, op: str) -> float:
     shortest = np.concatenate([*small, np.zeros(0)])
     if len(shortest):
         return float(shortest.min())
-    return table.shortest_s * min(one.calls.launches for one in series)
+    if reference_of(device) is not device:
+        return shortest_s(reference_of(device), op)
+    return table.shortest_s * min((one.calls.launches for one in series), default=1.0)
 
 
 def measures_like(device: Device, op: str) -> bool:
@@ -138,28 +136,16 @@ def _load_reference(name: str, asked_by: str) -> Device:
         raise ConfigError(
             f"device {asked_by!r}: efficiency_from: {name!r} has no measured kernels; name a device that has"
         )
+    chain, further = [asked_by], reference
+    while further.name not in chain and further.efficiency_from != further.name:
+        chain.append(further.name)
+        further = load_device(further.efficiency_from)
+    if further.name in chain:
+        raise ConfigError(
+            f"device {asked_by!r}: efficiency_from leads in a circle: {', '.join([*chain, further.name])}; end it with "
+            f"a device that names none"
+        )
     return replace(reference, calibration={})
-
-
-def _without_unaligned(calls: Calls, seconds: Array) -> tuple[Calls, Array]:
-    """Leave out GEMMs on matrix units whose rows are not aligned: the reference device loads such rows slowly."""
-    usual = kernel_classes(calls) != UNALIGNED
-    if not on_matrix_units(calls) or not usual.any():
-        return calls, seconds
-    return calls.select(usual), seconds[usual]
-
-
-def _bound_by_memory(efficiency: Array, reference: Device, device: Device) -> Array:
-    """Return the efficiency of kernels without FLOPs on a device whose ratio of memory to SMs is another.
-
-    Kernels that leave bandwidth unused wait for SMs: ``min(e r, STREAM_SHARE)``, where r is the bandwidth for each
-    clock of the SMs on the reference device over that on the device.
-    """
-    if not (reference.clock_hz and device.clock_hz):
-        return efficiency
-    there, here = (one.memory_bytes_per_s / one.num_sms / one.clock_hz for one in (reference, device))
-    scaled = np.minimum(efficiency * there / here, STREAM_SHARE)
-    return np.where(efficiency < STREAM_SHARE, scaled, efficiency)
 
 
 def _work(calls: Calls) -> Array:

@@ -62,10 +62,21 @@ def _move_s(calls: Calls, device: Device) -> Array:
     return np.asarray(memory_s * (1.0 - hits * (1.0 - STREAM_SHARE / _L2_SPEED)))
 
 
+def work_bound(calls: Calls, device: Device) -> Array:
+    """Return the time of the FLOPs at the rate that a long stream reaches."""
+    if not np.any(calls.flops > 0):
+        return np.zeros(len(calls.bytes))
+    return np.asarray(calls.flops / (STREAM_SHARE * device.peak(calls.dtype)))
+
+
+def stream_bound(calls: Calls, device: Device) -> Array:
+    """Return the time of bytes or FLOPs, whichever takes longer, at the rates of a long stream."""
+    return np.maximum(_move_s(calls, device), work_bound(calls, device))
+
+
 def _stream(calls: Calls, device: Device) -> Array:
     """Estimate the launches, then the roofline at the rates of a long stream."""
-    work_s = calls.flops / (STREAM_SHARE * device.peak(calls.dtype)) if np.any(calls.flops > 0) else 0.0
-    return np.asarray(_LAUNCH_S * calls.launches + np.maximum(_move_s(calls, device), work_s))
+    return np.asarray(_LAUNCH_S * calls.launches + stream_bound(calls, device))
 
 
 _ENTRY_S = {"embedding_bag_bwd_sparse": 0.6e-9, "interaction_gather_bwd": 0.24e-9}
@@ -216,6 +227,11 @@ _ESTIMATES: Mapping[str, Callable[[Calls, Device], Array]] = {
 """Operation to its estimate; all others are streams."""
 
 
+def is_in_blocks(op: str) -> bool:
+    """Whether an operation is estimated as thread blocks over the SMs."""
+    return _ESTIMATES.get(op) in (_gemm, _convolution, _attention)
+
+
 def is_tiled_gemm(op: str) -> bool:
     """Whether an operation is estimated as a GEMM in tiles."""
     return _ESTIMATES.get(op) is _gemm
@@ -236,6 +252,15 @@ def thread_blocks(calls: Calls, device: Device) -> Array | None:
     if not is_tiled_gemm(calls.op):
         return None
     return _tiling(calls.sizes["M"], calls.sizes["N"], calls.sizes["K"], calls, device)[1]
+
+
+def aligned(calls: Calls) -> Calls:
+    """Return calls with the rows of GEMMs on matrix units as wide as whole loads."""
+    if not on_matrix_units(calls):
+        return calls
+    width = 16 // ITEM_BYTES[calls.dtype]
+    wide = {name: width * np.ceil(calls.sizes[name] / width) for name in "NK"}
+    return calls._replace(sizes={**calls.sizes, **wide})
 
 
 NUM_CLASSES = 3

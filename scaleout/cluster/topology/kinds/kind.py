@@ -225,8 +225,8 @@ class DimensionKind:
     def tapered(self, dimension: "Dimension", ratios: tuple[float, ...], leaf: int | None) -> dict[str, Any]:
         """Return the fields of `Dimension` that change where levels have less bandwidth up than down.
 
-        `ratios` are bandwidth down over bandwidth up, one for each level but the last; `leaf` the ranks below a leaf
-        switch, for a kind that has no levels of its own.
+        `ratios` are bandwidth down over bandwidth up, one for each level but the last; they take the place of those
+        that the dimension has. `leaf` is the ranks below a leaf switch, for a kind that has no levels of its own.
         """
         raise ConfigError(f"a {self.name} has no switches in levels; taper a fat_tree, a leaf_spine or a switch")
 
