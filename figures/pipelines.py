@@ -60,7 +60,7 @@ def main() -> None:
     output.mkdir(parents=True, exist_ok=True)
     table, panels = simulate()
     write_text(output / "pipelines.csv", table.to_csv(index=False))
-    draw_pipelines(panels, output / "pipelines.png", columns=2, title="One step of eight micro-batches on four H200")
+    draw_pipelines(panels, output / "pipelines.png", columns=1, title="One step of eight micro-batches on four H200")
     print(table.to_string(index=False, float_format="%.4g"))
 
 

@@ -4,15 +4,15 @@ An action is recognised by the stage, micro-batch and role of its kernels. Every
 ranks of each pipeline rank.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from scaleout.program.graph import NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
+from scaleout.program.graph import HEAD, NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
 from scaleout.simulation.result import Result, Timeline
 from scaleout.workloads.config.layered import LayeredModel
-from scaleout.workloads.memory import KINDS, Ledger
+from scaleout.workloads.memory import KINDS, Contained, Ledger
 from scaleout.workloads.pipeline import Action
 
 
@@ -94,8 +94,9 @@ def _kinds(graph: ExecutionGraph) -> Ints:
 def over_time(result: Result, workload: LayeredModel) -> list[MemoryOverTime]:
     """Return what the ranks of each pipeline rank hold at each moment of a simulated step.
 
-    A micro-batch's activations are held from the start of its forward to the end of its backward, as
-    `scaleout.workloads.memory.peak` counts them from the order alone.
+    A part of a stage (the embedding, a layer, the head) holds a micro-batch's activations from the start of its forward
+    to the end of its backward, so that they are never more than `scaleout.workloads.memory.peak`, which counts those of
+    a stage at once, from the order alone.
     """
     ledger = Ledger.of(workload)
     if workload.mode != "training":
@@ -107,27 +108,42 @@ def over_time(result: Result, workload: LayeredModel) -> list[MemoryOverTime]:
 
 
 def _over_time(done: Actions, ledger: Ledger, makespan_s: float) -> MemoryOverTime:
-    stages = ledger.stages[done.pipeline_rank]
+    stages = ledger.contained[done.pipeline_rank]
     changes = [(0.0, 0.0, 0.0, 0.0), (makespan_s, 0.0, 0.0, 0.0)]  # time, kept, recomputed, transient
     forward = done.action == Action.FORWARD
     for chunk, microbatch in set(zip(done.chunk.tolist(), done.microbatch.tolist(), strict=True)):
         mine = (done.chunk == chunk) & (done.microbatch == microbatch)
-        held = stages[chunk]
+        held = stages[chunk].total
         split = (done.action[mine] == Action.WEIGHT_GRADIENT).any()
         recomputed = held.all_recompute_bytes if split else held.recompute_bytes
-        made = held.transient_bytes
-        begin, turn, end = (
-            float(times.min()) if len(times) else makespan_s
-            for times in (done.start_s[mine & forward], done.start_s[mine & ~forward], -done.end_s[mine])
-        )
-        end = -end
-        changes += [
-            (begin, held.kept_bytes, 0.0, 0.0), (turn, 0.0, recomputed, made),
-            (end, -held.kept_bytes, -recomputed, -made),
-        ]  # fmt: skip
+        turn = float(done.start_s[mine & ~forward].min(initial=makespan_s))
+        end = float(done.end_s[mine].max())
+        changes += [(turn, 0.0, recomputed, held.transient_bytes), (end, 0.0, -recomputed, -held.transient_bytes)]
+    for size, begin, end in _kept(done, stages, ledger.workload):
+        changes += [(begin, size, 0.0, 0.0), (end, -size, 0.0, 0.0)]
     time_s, *sizes = np.array(changes).T
     order = np.lexsort((sum(sizes), time_s))  # memory freed at a time serves what is allocated then
     kinds = ("activations", "recomputed_activations", "temporary_results")
     bytes_of = {kind: np.cumsum(size[order]).clip(0.0) for kind, size in zip(kinds, sizes, strict=True)}
     persistent = {kind: np.full(len(order), size) for kind, size in ledger.persistent[done.pipeline_rank].items()}
     return MemoryOverTime(done.pipeline_rank, done.line.ranks, time_s[order], persistent | bytes_of)
+
+
+def _kept(done: Actions, stages: Sequence[Contained], workload: LayeredModel) -> Iterator[tuple[float, float, float]]:
+    """Yield what each part of each stage keeps of each micro-batch: bytes, from when, until when."""
+    graph, line = done.line.graph, done.line
+    runs = (graph.kind == NodeKind.COMPUTE) & (line.duration_s > 0)
+    place = np.where(graph.layer == HEAD, workload.layers, graph.layer)  # in order; the embedding is of no layer
+    for chunk, stage in enumerate(workload.stages_of_ranks[done.pipeline_rank].tolist()):
+        mine = np.flatnonzero(runs & (graph.stage == stage))
+        parts, part = np.unique(place[mine], return_inverse=True)
+        sizes = stages[chunk].kept_bytes
+        if len(parts) != len(sizes):  # kernels of several parts are one
+            sizes, part = sizes.sum(keepdims=True), np.zeros_like(part)
+        key = graph.microbatch[mine] * len(sizes) + part
+        many = workload.num_microbatches * len(sizes)
+        begin_s, end_s = np.full(many, np.inf), np.zeros(many)
+        np.minimum.at(begin_s, key, line.start_s[mine])
+        np.maximum.at(end_s, key, line.end_s[mine])
+        kept = np.flatnonzero(np.isfinite(begin_s))
+        yield from zip(sizes[kept % len(sizes)].tolist(), begin_s[kept].tolist(), end_s[kept].tolist(), strict=True)

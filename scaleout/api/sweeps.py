@@ -30,7 +30,7 @@ class SweepAnswer(Shown):
     def title(self) -> str:
         """What varies, and how many cases ran."""
         counts = self.cases["status"].value_counts()
-        return f"{self.study.title}: {counted(len(self.cases), 'case')}, {int(counts.get('ok', 0)):,} ok"
+        return f"{self.study.title}: {counted(len(self.cases), 'case')}, {int(counts.get('ok', 0)):,} simulated"
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -218,6 +218,6 @@ def _recorded(trace: Trace, topology: Any, device: Device | None, schedules: Seq
     )
     edits = [f"{key}={value}" for key, value in trace.edits.items()]
     compared = recordings.with_edits(compared, edits, replay=replay)
-    if replay and not trace.edits and device is None and changes == NetworkChanges():
-        compared = recordings.with_interval(compared, trace.facts)
+    predicts = not replay or device is not None or changes != NetworkChanges()
+    compared = recordings.with_interval(compared, trace.facts, trace.edits, predicts=predicts)
     return recordings.with_shares(compared, trace.facts, tuple(changed.notes))

@@ -126,8 +126,10 @@ def _result(document: Any, path: Path, folder: Path | None) -> Output:
     pictures = _pictures(folder) if folder is not None else []
     loads = [each for each in pictures if each[0].startswith("links")]
     title = ", ".join(str(document[key]) for key in ("workload", "topology", "device") if key in document)
+    compared = ", ".join(dict.fromkeys(str(document[key]) for key in ("b", "a") if key in document))
     page = Page(
-        title or str(folder or path), f"scaleout {command}", facts=facts_of(document),
+        title or (f"B against A: {compared}" if compared else str(folder or path)), f"scaleout {command}",
+        facts=facts_of(document),
         tables=tables_of(document), slices=slices,
         loads=loads, pictures=[each for each in pictures if each not in loads], notes=notes,
     )  # fmt: skip
@@ -174,11 +176,12 @@ def _study(folder: Path) -> Output:
         given = {name: row[name] for name in inputs if row[name] is not None}
         words = ", ".join(f"{name.removeprefix('set.')} {row[name]}" for name in varied if row[name] is not None)
         jobs.append(Asked(shorten(f"case {row['case']}: {words}", _MOST_LABEL, placeholder=" ..."), given))
-    facts = [("cases", f"{len(cases):,}"), *((str(key), f"{n:,}") for key, n in cases["status"].value_counts().items())]
+    counts = {"simulated" if key == "ok" else str(key): n for key, n in cases["status"].value_counts().items()}
+    facts = [("cases", f"{len(cases):,}"), *((key, f"{n:,}") for key, n in counts.items())]
     if len(jobs) > tight:
         facts.insert(0, ("fastest", f"{format_seconds(ran['makespan_s'].iloc[0])} a step, {jobs[0].label}"))
     if tight:
-        facts.append(("do not fit", f"{tight:,}, which come last"))
+        facts.append(("of these do not fit", f"{tight:,}, which come last"))
     page = Page(
         str(folder),
         "scaleout study",

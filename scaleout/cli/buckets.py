@@ -73,11 +73,9 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: Stated, o
         print_table("gradient buckets", columns, cells, left=2)
 
     def write(folder: Path) -> dict[str, str]:
-        from scaleout.config.writing import write_json
         from scaleout.report.plots.studies import draw_buckets
 
-        write_json(folder / "buckets.json", summary)
         draw_buckets(rows, folder / "buckets.png", title=f"{workload}: the step over the size of gradient buckets")
-        return {"buckets.json": "every step", "buckets.png": "the step, and exposed communication, over sizes"}
+        return {"buckets.png": "the step, and exposed communication, over sizes"}
 
     output.give(summary, print_tables, write)

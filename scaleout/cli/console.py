@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, NoReturn
 from rich.box import ROUNDED
 from rich.cells import cell_len
 from rich.console import Console, Group
-from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -34,6 +33,7 @@ from scaleout.errors import one_line, printable
 _FORMATS = {
     "_bytes_per_s": format_bytes_per_s,
     "_flops_per_s": format_flops_per_s,
+    "_flops_per_rank": format_flops,
     "_flops": format_flops,
     "_bytes": format_bytes,
     "_s": format_seconds,
@@ -43,6 +43,13 @@ _FORMATS = {
     "_error": format_share,
 }
 """End of a fact's name to how its number is written."""
+
+_TITLES = {
+    "nodes_per_rank": "graph nodes per rank",  # beside topologies, whose nodes are machines
+    "matrix_flops": "FLOPs of matrices",
+    "matrix_flops_per_rank": "FLOPs of matrices per rank",
+}
+"""Names of facts that say too little without the unit at their end."""
 
 _PIPE = 240
 _GAP = 2
@@ -94,7 +101,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     shown.print(Text(one_line(title), style="bold"))
     bands = _bands(headings, cells, left, shown.width)
     for band in bands:
-        table = Table(header_style="bold", box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+        named = any(headings[place] for place, _ in band)
+        table = Table(show_header=named, header_style="bold", box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
         for place, width in band:
             justify: Any = "left" if place < left else "right"
             table.add_column(headings[place], justify=justify, width=width, overflow="fold")
@@ -160,20 +168,28 @@ def _sizes(heading: str, cells: Sequence[str], text: bool) -> _Sizes:
 
 def _print_paragraphs(shown: Console, headings: Sequence[str], cells: Sequence[Sequence[str]], left: int) -> None:
     """Print a row as a paragraph: a line a column, those below what names the row further in."""
-    for row in cells:
+    for number, row in enumerate(cells):
+        if number:
+            shown.print()
         for place, (heading, cell) in enumerate(zip(headings, row, strict=True)):
-            words = Text(
-                f"{heading}: {cell}" if heading else cell, style="bold" if place < left else "", overflow="fold"
-            )
-            shown.print(Padding(words, (0, 0, 0, 0 if place < left else _GAP), expand=False))
+            words = f"{heading}: {cell}" if heading else cell
+            _print_within(shown, words, 0 if place < left else _GAP, "bold" if place < left else "")
+
+
+def _print_within(shown: Console, words: str, indent: int, style: str = "") -> None:
+    """Print words on as many lines as they need, without spaces at the ends of these."""
+    for part in Text(words, style=style, overflow="fold").wrap(shown, max(1, shown.width - indent)) or [Text()]:
+        part.rstrip()
+        shown.print(Text.assemble(" " * indent, part))
 
 
 def print_paragraph(name: str, words: str, lines: Iterable[str]) -> None:
-    """Print what a name stands for, and further in lines about it; empty ones are left out."""
+    """Print what a name stands for, lines about it further in, and an empty one; lines without words are left out."""
     shown = console()
     shown.print(Text.assemble((one_line(name), "bold"), f": {one_line(words)}", overflow="fold"))
     for line in filter(None, lines):
-        shown.print(Padding(Text(one_line(line), overflow="fold"), (0, 0, 0, _GAP), expand=False))
+        _print_within(shown, one_line(line), _GAP)
+    shown.print()
 
 
 def print_links(title: str, links: Sequence[dict[str, Any]]) -> None:
@@ -223,8 +239,8 @@ def _is_number(value: Any) -> bool:
 
 def _title(name: str) -> str:
     """Write a fact's name without the unit at its end, which stands beside the number."""
-    if name == "nodes_per_rank":  # beside topologies, whose nodes are machines
-        return "graph nodes per rank"
+    if name in _TITLES:
+        return _TITLES[name]
     end = next((end for end in _FORMATS if name.endswith(end)), "")
     return name.removesuffix(end).replace("_", " ")
 

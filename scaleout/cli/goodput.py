@@ -107,14 +107,8 @@ def goodput(job: NamedJob, schedule: str, options: Stated, output: Output, **ask
     inputs |= {} if asked_for.duration_s is None else {"duration_s": asked_for.duration_s}
     summary = document("goodput", found_all, inputs=inputs, models=[model.models])
 
-    def write(folder: Any) -> dict[str, str]:
-        from scaleout.config.writing import write_json
-
-        write_json(folder / "goodput.json", summary)
-        return {"goodput.json": "the numbers of the table"}
-
     title = f"{workload.name} on {simulated.topology.name}, ranks {workload.num_ranks}, device {model.inputs['device']}"
-    output.give(summary, partial(_print, title, model.title, (found, unchanged), disturbance, summary), write)
+    output.give(summary, partial(_print, title, model.title, (found, unchanged), disturbance, summary), lambda _: {})
 
 
 class _AskedFor(NamedTuple):

@@ -47,8 +47,12 @@ def list_names(kind: str | None, word: str | None, as_json: bool) -> None:
     for each, entries in found.items():
         if entries:
             columns = list(dict.fromkeys(column for entry in entries for column in entry))
-            rows = [[str(entry.get(column, "")) for column in columns] for entry in entries]
+            rows = [[_cell(entry.get(column, "")) for column in columns] for entry in entries]
             print_table(each, columns, rows, left=len(columns))
+
+
+def _cell(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _having(word: str | None, entries: Iterable[Entry]) -> list[Entry]:

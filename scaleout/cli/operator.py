@@ -70,7 +70,7 @@ def operator(
         rows = [{key: value, **evaluate_operator(name, {**keys, key: value}, machine).plain()} for value in values]
         asked["sweep"] = {key: values}
         answer = document("operator", {**about, "sweep": rows}, inputs=asked, models=[model])
-        output.give(answer, partial(_print_sweep, key, rows, title, model), partial(_draw, key, rows, title, answer))
+        output.give(answer, partial(_print_sweep, key, rows, title, model), partial(_draw, key, rows, title))
         return
     found = evaluate_operator(name, keys, machine)
     brackets = {
@@ -86,15 +86,10 @@ def operator(
     summary = document("operator", answer, inputs=asked, models=[model])
 
     def write(folder: Path) -> dict[str, str]:
-        from scaleout.config.writing import write_json
         from scaleout.report.plots.operators import draw_timelines
 
-        write_json(folder / "operator.json", summary)
         draw_timelines(found, folder / "timelines.png", title=title)
-        return {
-            "operator.json": "all times and some slices of each rank",
-            "timelines.png": "work-groups and slices over time",
-        }
+        return {"timelines.png": "work-groups and slices over time"}
 
     output.give(summary, partial(_print, found, title, model, between), write)
 
@@ -193,16 +188,14 @@ def _print_sweep(key: str, rows: list[dict[str, Any]], title: str, model: str) -
     print_table(f"by {key}", columns, cells)
 
 
-def _draw(key: str, rows: list[dict[str, Any]], title: str, answer: dict[str, Any], folder: Path) -> dict[str, str]:
-    """Write all times, and where the values are numbers, draw them."""
-    from scaleout.config.writing import write_json
+def _draw(key: str, rows: list[dict[str, Any]], title: str, folder: Path) -> dict[str, str]:
+    """Draw all times where the values are numbers."""
     from scaleout.report.plots.operators import draw_sweep
 
-    write_json(folder / "sweep.json", answer)
     if not all(isinstance(row[key], int | float) for row in rows):
-        return {"sweep.json": "all times"}
+        return {}
     draw_sweep(key, rows, folder / "sweep.png", title=title)
-    return {"sweep.json": "all times", "sweep.png": f"times against {key}"}
+    return {"sweep.png": f"times against {key}"}
 
 
 def parse_sweep(text: str) -> tuple[str, list[Any]]:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+SUMMARY = "summary.json"
+"""The file of an answer that every verb writes into the folder of --output."""
+
+
 class Output(NamedTuple):
     """Where the answer of a verb goes, as ``--output`` and ``--json`` say."""
 
@@ -31,14 +35,18 @@ class Output(NamedTuple):
     ) -> None:
         """Write the files of an answer, then print it as JSON, its `summary`, or as tables with the names of the files.
 
-        `write` writes into a folder that exists, and returns the names of the files, and what each holds.
+        `write` writes into a folder that exists, and returns the names of the files, and what each holds; the summary
+        is written besides, if it is not among them.
         """
         written: Mapping[str, str] = {}
         if self.folder is not None:
-            from scaleout.config.writing import into
+            from scaleout.config.writing import into, write_json
 
             with into(self.folder, recorded=True) as unfinished:
                 written = self._drawn(unfinished, write)
+                if SUMMARY not in written:
+                    write_json(unfinished / SUMMARY, summary)
+                    written = {SUMMARY: "what --json prints", **written}
         if self.as_json:
             say_json(summary)
             return

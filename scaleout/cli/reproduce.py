@@ -29,15 +29,11 @@ def reproduce(names: tuple[str, ...], vary: bool, output: Output) -> None:
     summary = document("reproduce", {"rows": [row.plain() for row in rows]}, inputs={"names": names, "vary": vary})
 
     def write(folder: Path) -> dict[str, str]:
-        from scaleout.config.writing import write_json, write_text
+        from scaleout.config.writing import write_text
         from scaleout.validation.papers import page
 
-        write_json(folder / "reproductions.json", summary)
         write_text(folder / "reproductions.md", page(rows))
-        return {
-            "reproductions.json": "all rows",
-            "reproductions.md": "published and simulated, and why numbers are missed",
-        }
+        return {"reproductions.md": "published and simulated, and why numbers are missed"}
 
     output.give(summary, partial(_print, rows), write)
 

@@ -1,5 +1,6 @@
 """`scaleout search`: the best parallel plans of a training job on a cluster."""
 
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from scaleout.study.search.explanation import Explanation
     from scaleout.study.search.request import SearchRequest
     from scaleout.study.search.search import Answer
+    from scaleout.workloads.config.layered import LayeredModel
 
 _COUNTED = {
     "indivisible": "degrees do not divide",
@@ -111,15 +113,12 @@ def search(
         summary["exports"] = {each.format: each.summary() for each in exports}
 
     def write(folder: Path) -> dict[str, str]:
-        from scaleout.config.writing import write_json
         from scaleout.report.plots.studies import draw_plans
         from scaleout.study.search.checkpoint import FILE
 
-        write_json(folder / "summary.json", summary)
         draw_plans(answer.request, answer.plans, folder / "pareto.png")
         return {
             FILE: "every plan that was evaluated; the same search resumes from it",
-            "summary.json": "the numbers of the tables",
             "pareto.png": "time against memory",
             **_write_exports(folder, exports),
         }
@@ -131,7 +130,7 @@ def search(
         _print(answer)
         for note in answer.model.notes:
             console().print(f"note: {note}")
-        _print_exports(exports, whole=output.folder is None)
+        _print_exports(exports, type(answer.request.base), whole=output.folder is None)
 
     output.give(summary, print_tables, write)
     if refused:
@@ -150,14 +149,14 @@ def _write_exports(folder: Path, exports: "Sequence[Export]") -> dict[str, str]:
     return written
 
 
-def _print_exports(exports: "Sequence[Export]", *, whole: bool) -> None:
+def _print_exports(exports: "Sequence[Export]", model: "type[LayeredModel]", *, whole: bool) -> None:
     """Print what is to be pasted, and on standard error what is to be known of it."""
     from scaleout.cli.printing import say
+    from scaleout.config.keys import in_words
     from scaleout.interop.models.plans import FORMATS
 
     for each in exports:
-        differs = {} if each.read_back is None else each.read_back.differs
-        told = ", ".join(f"{key} {value}" for key, value in differs.items())
+        told = "" if each.read_back is None else in_words(model, each.read_back.differs)
         for note in (each.why, *each.notes, f"the file's step differs from the plan's in {told}" if told else ""):
             if note:
                 say(f"note: {each.format}: {note}", err=True)
@@ -296,15 +295,16 @@ def _print(answer: "SearchAnswer") -> None:
 
 
 def _print_best(answer: "SearchAnswer") -> None:
+    from scaleout.study.search.evaluate import BASELINE
+
     request, plans = answer.request, answer.plans
     several = bool(request.schedules)
     _print_plans("the fastest plans", request, plans.fastest, several=several)
-    _print_plans(
-        "least memory for the step time (Pareto front), up to a quarter slower than the fastest",
-        request,
-        plans.front,
-        several=several,
-    )
+    for schedule, front in groupby(plans.front, key=lambda found: found.schedule):
+        of = "all plans" if schedule == BASELINE else "those simulated"
+        under = f", of {of} under {schedule}" if several else ""
+        title = f"least memory for the step time (Pareto front){under}, up to a quarter slower than the fastest"
+        _print_plans(title, request, tuple(front), several=False)
 
 
 def _print_explanation(answer: "Answer", found: "Explanation") -> None:

@@ -12,6 +12,7 @@ from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
     from scaleout.cluster.topology.what_if import NetworkChanges
+    from scaleout.workloads.config.family import ModelFamily
 
 
 _KNOWN = completion.names_of("workload", "topology", "link type", "device", "study")
@@ -32,7 +33,7 @@ _KNOWN = completion.names_of("workload", "topology", "link type", "device", "stu
 def show(
     name_or_file: str | None, kind: str | None, settings: tuple[str, ...], changes: "NetworkChanges", as_json: bool
 ) -> None:
-    """Describe a workload, topology, link type, device, study or Chakra trace (.et, or a directory).
+    """Describe a workload, topology, link type, device, study, Chakra trace (.et, or a directory) or plan (plans#1).
 
     A topology may be changed as by `scaleout run`; it is drawn, and its dimensions and links have the names that the
     options of changes take.
@@ -44,12 +45,13 @@ def show(
         return
     if name_or_file is None:
         raise ConfigError("give what to show, such as `scaleout show llama-3-8b` (`scaleout list`), or --keys KIND")
-    facts = _facts(name_or_file, parse_settings(settings), changes)
+    name_or_file, chosen = _of_plan(name_or_file, parse_settings(settings))
+    facts = _facts(name_or_file, chosen, changes)
     if as_json:
         from scaleout.api.inputs import inputs_of
         from scaleout.report.documents import document
 
-        inputs = inputs_of({"name": name_or_file}, settings=parse_settings(settings), changes=changes)
+        inputs = inputs_of({"name": name_or_file}, settings=chosen, changes=changes)
         say_json(document("show", facts, inputs=inputs))
         return
     from scaleout.cli.console import console, print_facts
@@ -63,21 +65,44 @@ def show(
             console().print(line)
         console().print()
         del facts["link_names"]  # drawn
-    keys = facts.pop("keys", None)
-    print_facts(facts)
-    if keys is not None:
-        _print_values(name_or_file, parse_settings(settings))
-
-
-def _print_values(name_or_file: str, settings: dict[str, Any]) -> None:
-    """Print the keys of a workload with their values and meanings."""
-    from scaleout.cli.console import print_table
-    from scaleout.config.keys import quantity_of, value_of
+    if "keys" not in facts:
+        print_facts(facts)
+        return
     from scaleout.workloads.families import load_workload
 
-    job = load_workload(name_or_file, settings)
+    job = load_workload(name_or_file, chosen)
+    del facts["keys"]
+    for row in facts.get("framework_keys", ()):
+        row |= {name: _value(job, row["key"], row[name]) for name in ("value", "framework_value")}
+    print_facts(facts)
+    _print_values(job)
+
+
+def _of_plan(name_or_file: str, settings: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the workload of a plan of a search, such as plans#1, with the keys that it sets; all else as it is."""
+    file, sign, _ = name_or_file.rpartition("#")
+    if not (sign and Path(file).exists()):
+        return name_or_file, settings
+    from scaleout.cli.plan import plan_inputs
+
+    inputs = plan_inputs(name_or_file)
+    of_plan = {key.removeprefix("set."): each for key, each in inputs.items() if key.startswith("set.")}
+    return str(inputs["workload"]), of_plan | settings
+
+
+def _value(job: "ModelFamily", key: str, value: Any) -> str:
+    """Write a key's value as a file would hold it."""
+    from scaleout.config.keys import quantity_of, value_of
+
+    return value_of(value, quantity_of(type(job).model_fields[key]))
+
+
+def _print_values(job: "ModelFamily") -> None:
+    """Print the keys of a workload with their values and meanings."""
+    from scaleout.cli.console import print_table
+
     rows = [
-        [name, value_of(getattr(job, name), quantity_of(info)), info.description or ""]
+        [name, _value(job, name, getattr(job, name)), info.description or ""]
         for name, info in type(job).model_fields.items()
         if name not in ("name", "description", "source")
     ]
@@ -99,11 +124,11 @@ def _show_keys(kind: str, word: str, *, as_json: bool) -> None:
     from scaleout.cli.console import print_paragraph
 
     for row in rows:
-        key, families = row.key, f"; of {', '.join(row.families)}" if row.families else ""
+        key, families = row.key, f"key of {', '.join(row.families)}" if row.families else ""
         unit = f", such as in {key.unit}" if key.unit else ""
         default = key.default if key.default == "required" else f"default {key.default}"
         example = f"example: {row.example}" + (f" ({row.source})" if row.source else "")
-        print_paragraph(key.name, f"{key.type}{unit}; {default}{families}", (key.meaning, example * bool(row.example)))
+        print_paragraph(key.name, f"{key.type}{unit}; {default}", (key.meaning, example * bool(row.example), families))
 
 
 def _facts(name_or_file: str, settings: dict[str, Any], changes: "NetworkChanges") -> dict[str, Any]:
@@ -144,6 +169,10 @@ def _kind(name_or_file: str) -> str:
     if name_or_file.endswith(SUFFIXES) or is_expression(name_or_file):
         return "topology"
     known = {name: kind for kind in library.FOLDERS for name in library.names(kind)}
+    if any((Path(name_or_file) / file).is_file() for file in ("summary.json", "cases.parquet")):
+        raise ConfigError(
+            f"{name_or_file}: holds results, not what is simulated; open it by scaleout view {name_or_file}"
+        )
     if name_or_file not in known and (name_or_file.endswith(".et") or _is_trace_set(Path(name_or_file))):
         return "trace"
     if library.is_path(name_or_file):

@@ -13,7 +13,35 @@ if TYPE_CHECKING:
     from scaleout.schedule.t3.sublayer import Outcome
 
 
-@click.command()
+_KEYS = {
+    "rows, columns, depth": "the GEMM of each rank: rows x depth by depth x columns",
+    "dtype": "fp16 or bf16",
+    "split_depth": "work-groups (thread blocks) that share a tile (split-K)",
+    "transposed": "whether the right operand lies along K, as weights in a forward pass (true), or along N, as in a "
+    "backward pass",
+    "collective": "ring (ring all-reduce), direct (all-reduce over a link to each rank), all_to_all, or all_gather (of "
+    "the left operand, before the GEMM)",
+    "following": "arrays that are added to the all-reduced output, such as a residual connection's; also near the "
+    "memory, if not 0",
+    "policy": "who goes first at the memory, GEMM or collective: round-robin, first-ready, compute-first or dedicated; "
+    "by default every configuration's own (not the --policy of `scaleout run`)",
+    "trigger": "most bytes of the output that one triggered DMA sends",
+    "tracker_entries": "wavefronts (warps) that the tracker follows; by default the device's",
+    "split_units": "compute units (SMs) that the collective has to itself in configuration `split`, which has no "
+    "track-and-trigger: the GEMM runs on the others",
+}
+
+
+class _WithKeys(click.Command):
+    """A command whose help has the keys of --set, at any width."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Keys of --set"):
+            formatter.write_dl([*_KEYS.items()])
+        super().format_options(ctx, formatter)
+
+
+@click.command(cls=_WithKeys)
 @machine_options(device="t3-gpu", topology="t3-ring-8")
 @set_option("Set a key of the GEMM, the collective or the hardware, as listed above")
 @output_options("Write times and traffic over time here.")
@@ -24,31 +52,8 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
     complete lets a DMA engine send it (triggers), so that the all-reduce or all-to-all runs tile by tile beside the
     GEMM, without compute units (SMs) of its own.
 
-    \b
-    Keys of --set:
-      rows, columns, depth  the GEMM of each rank: rows x depth by depth x columns
-      dtype                 fp16 or bf16
-      split_depth           work-groups (thread blocks) that share a tile (split-K)
-      transposed            whether the right operand lies along K, as weights in a
-                            forward pass (true), or along N, as in a backward pass
-      collective            ring (ring all-reduce), direct (all-reduce over a link to
-                            each rank), all_to_all, or all_gather (of the left operand,
-                            before the GEMM)
-      following             arrays that are added to the all-reduced output, such as a
-                            residual connection's; also near the memory, if not 0
-      policy                who goes first at the memory, GEMM or collective:
-                            round-robin, first-ready, compute-first or dedicated; by
-                            default every configuration's own (not the --policy of
-                            `scaleout run`)
-      trigger               most bytes of the output that one triggered DMA sends
-      tracker_entries       wavefronts (warps) that the tracker follows; by default the
-                            device's
-      split_units           compute units (SMs) that the collective has to itself in
-                            configuration `split`, which has no track-and-trigger: the
-                            GEMM runs on the others
-
     Example: scaleout track --topology t3-ring-16 --set rows=8192 --set columns=4256 --set depth=1064.
-    """  # noqa: D301
+    """
     from scaleout.cluster.device.spec import load_device
     from scaleout.cluster.topology.topology import load_topology
     from scaleout.config.units import counted
@@ -76,13 +81,11 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
     summary = document("track", answer, inputs=asked, models=[model])
 
     def write(folder: Path) -> dict[str, str]:
-        from scaleout.config.writing import write_json
         from scaleout.report.plots.operators import draw_tracked
 
-        write_json(folder / "track.json", summary)
         overlapped = {name: each.overlapped for name, each in found.items() if each.overlapped is not None}
         draw_tracked(overlapped, folder / "traffic.png", title=title)
-        return {"track.json": "times and bytes of every configuration", "traffic.png": "memory traffic over time"}
+        return {"traffic.png": "memory traffic over time"}
 
     output.give(summary, partial(_print, found, title, model), write)
 

@@ -87,6 +87,14 @@ def value_of(value: Any, quantity: Quantity | None = None) -> str:
     return "as its keys say" if isinstance(value, BaseModel) else str(value)
 
 
+def in_words(model: type[BaseModel], values: Mapping[str, Any]) -> str:
+    """Write keys of a model and their values in a line, as messages do."""
+    fields = model.model_fields
+    return ", ".join(
+        f"{key} {value_of(value, quantity_of(fields[key]) if key in fields else None)}" for key, value in values.items()
+    )
+
+
 def _entry(value: BaseModel) -> str:
     """Write an entry of a list as a file would hold it in a line: the keys that are given."""
     given = ((name, getattr(value, name), info) for name, info in type(value).model_fields.items())

@@ -185,7 +185,7 @@ def _counters(line: Timeline, process: int, memory: dict[int, tuple[Floats, Floa
     yield from _rate(line, process, "memory traffic [GB/s]", kernels, graph.bytes / 1e9)
     yield from _rate(line, process, "communication [GB/s]", line.is_communication, graph.bytes / 1e9)
     if line.ranks[0] in memory:
-        yield from _counter(process, "memory held [GB]", *memory[line.ranks[0]])
+        yield from _counter(process, "memory held [GiB]", *memory[line.ranks[0]])
 
 
 def _rate(line: Timeline, process: int, name: str, which: npt.NDArray[np.bool_], amounts: Floats) -> Iterator[Event]:
@@ -206,8 +206,8 @@ def _counter(process: int, name: str, time_s: Floats, value: Floats) -> Iterator
 
 
 def _memory(outcome: "Outcome") -> dict[int, tuple[Floats, Floats]]:
-    """First rank of a class to the memory that it holds [GB] at moments [s], for a model of layers."""
+    """First rank of a class to the memory that it holds [GiB] at moments [s], for a model of layers."""
     if outcome.workload is None or outcome.efficiency is None:
         return {}
     held = over_time(outcome.result, outcome.workload)
-    return {each.ranks[0]: (each.time_s, np.sum([*each.bytes_of.values()], axis=0) / 1e9) for each in held}
+    return {each.ranks[0]: (each.time_s, np.sum([*each.bytes_of.values()], axis=0) / 2**30) for each in held}

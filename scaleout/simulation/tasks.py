@@ -50,7 +50,8 @@ def tasks_of(
     added = _add_messages(laid, messages, links)
     sharing = NOTHING_SHARED if use is None else _share_devices(laid, added, instances, (costs, of_instance), use)
     user_offsets, users = _with_receives(laid, messages)
-    occupancy_s = duration_s if (duration_s == occupancy_s).all() else occupancy_s  # in memory once
+    if links is None and np.array_equal(duration_s, occupancy_s, equal_nan=True):
+        occupancy_s = duration_s  # in memory once; links may free streams before they end what they carry
     row_of = np.concatenate([
         of_instance, added.row + len(costs), np.full(len(sharing.kernel_instance), len(costs), np.int64)
     ])  # fmt: skip
@@ -201,17 +202,20 @@ _Kinds = dict[tuple[int, int, int, float], tuple[int, Kernel | None]]
 """Kernels, by identity but for their counts, and their isolated times, to the number of the two and the kernel."""
 
 
-def _kinds_of(graph: ExecutionGraph, nodes: Ints, kinds: _Kinds) -> tuple[Ints, Ints]:
+_Keys = list[tuple[int, int, int]]
+"""What identifies each kernel of a graph, but for its time; what is none is the last."""
+
+
+def _kinds_of(graph: ExecutionGraph, nodes: Ints, keys: _Keys, kinds: _Kinds) -> tuple[Ints, Ints]:
     """Add what differs of the kernels of nodes, of which equal ones follow each other; return these and their kinds."""
     calls, times_s = graph.kernel[nodes], graph.duration_s[nodes]
     is_new = np.ones(len(nodes), bool)
     is_new[1:] = (calls[1:] != calls[:-1]) | (times_s[1:] != times_s[:-1])
-    columns, numbers = columns_of(graph.kernels), []
-    keys = [(id(columns.kinds[kind]), *counts) for kind, *counts in zip(*columns.rows(), strict=True)] + [(0, 0, 0)]
+    numbers = []
     for call, duration_s in zip(calls[is_new].tolist(), times_s[is_new].tolist(), strict=True):
-        key = (*keys[call], duration_s)  # `NONE` is the last one
+        key = (*keys[call], duration_s)
         if key not in kinds:
-            kinds[key] = len(kinds), None if call == NONE else columns[call]
+            kinds[key] = len(kinds), None if call == NONE else graph.kernels[call]
         numbers.append(kinds[key][0])
     kind_of = np.full(len(graph), NONE)
     kind_of[nodes] = np.array(numbers, np.int64)[np.cumsum(is_new) - 1]
@@ -223,6 +227,7 @@ def _share_kernels(laid: _Laid, first: int) -> tuple[list[tuple[Kernel | None, f
     """Make kernels on devices instances of their own, numbered from `first`; return what differs, and a row of each."""
     kinds: _Kinds = {}
     known: dict[int, tuple[Ints, Ints]] = {}
+    keys: dict[int, _Keys] = {}
     orders: dict[tuple[int, ...], Ints] = {}
     nodes_of, kinds_of = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for graph in laid.folded.graphs:
@@ -234,7 +239,12 @@ def _share_kernels(laid: _Laid, first: int) -> tuple[list[tuple[Kernel | None, f
                 )
                 orders[columns] = nodes[np.lexsort((graph.duration_s[nodes], graph.kernel[nodes]))]
             order = orders[columns]
-            known[id(graph)] = _kinds_of(graph, order[graph.duration_s[order] > 0], kinds)
+            if id(graph.kernels) not in keys:
+                rows = columns_of(graph.kernels)
+                identity = [id(rows.kinds[kind]) for kind in rows.kind.tolist()]
+                keys[id(graph.kernels)] = [*zip(identity, *rows.rows()[1:], strict=True), (0, 0, 0)]
+            timed = order[graph.duration_s[order] > 0]
+            known[id(graph)] = _kinds_of(graph, timed, keys[id(graph.kernels)], kinds)
         nodes_of.append(known[id(graph)][0])
         kinds_of.append(known[id(graph)][1])
     sizes = np.array([len(nodes) for nodes in nodes_of[1:]], np.int64)

@@ -12,6 +12,7 @@ import scaleout
 from scaleout.cluster.device.host import unknown_costs
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.topology import Topology
+from scaleout.config.keys import in_words
 from scaleout.config.library import names
 from scaleout.config.units import counted
 from scaleout.program.program import Program
@@ -73,10 +74,16 @@ def provenance_of(job: "Job") -> Provenance:
 
 
 def _left_out(work: ModelFamily | Program) -> list[str]:
-    """Say which parts of its model a workload does not have."""
-    if isinstance(work, Program) or not work.left_out:
+    """Say which parts of its model a workload does not have, and which keys of training a mode of serving left out."""
+    if isinstance(work, Program):
         return []
-    return [f"workload {work.name} leaves out {work.left_out} of its model: no parameter nor kernel of it is counted"]
+    model, mode = work.left_out, getattr(work, "mode", "")
+    of_training = in_words(type(work), work.left_by_mode)
+    notes = {
+        f"workload {work.name} leaves out {model} of its model: no parameter nor kernel of it is counted": model,
+        f"mode {mode} leaves out how training runs: {of_training}; what is given beside mode stays": of_training,
+    }
+    return [note for note, holds in notes.items() if holds]
 
 
 def _unknown(device: Device | str, options: SimulationOptions) -> list[str]:

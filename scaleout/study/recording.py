@@ -4,12 +4,12 @@ A replay takes the recorded time of every kernel, and of every collective once i
 time has slowed each other down already, so nothing contends anew.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from scaleout.analysis.uncertainty import replay_interval
+from scaleout.analysis.uncertainty import EDIT, Interval, replay_interval
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.topology import Topology
 from scaleout.config.documents import number, whole
@@ -25,7 +25,7 @@ from scaleout.simulation.result import Result
 from scaleout.study.comparison import Comparison
 from scaleout.study.edits import Recorded, with_axes
 from scaleout.study.edits.slowdown import nowhere
-from scaleout.study.job import Failure
+from scaleout.study.job import Failure, Outcome
 
 
 def described(program: Program, facts: Mapping[str, str], device: Device | str) -> Recorded:
@@ -150,11 +150,22 @@ def with_edits(compared: Comparison, edits: Sequence[str], *, replay: bool) -> C
     return replace(compared, provenance=model)
 
 
-def with_interval(compared: Comparison, facts: Mapping[str, str]) -> Comparison:
-    """Give outcomes that replay all as it was recorded, of which nothing is predicted, the error bars of a replay."""
-    bars = replay_interval(number(facts.get("recorded_spread", "0")) or 0.0)
-    outcomes = (replace(each, given=bars) if each.schedule == "recorded" else each for each in compared.outcomes)
-    return replace(compared, outcomes=tuple(outcomes))
+def with_interval(
+    compared: Comparison, facts: Mapping[str, str], edits: Collection[str], *, predicts: bool
+) -> Comparison:
+    """Give outcomes of a recording the error bars of replays and edits.
+
+    Where nothing but the edits is predicted they are those of replays, and of edits such as were measured; else those
+    of what is predicted, beside those of the edits.
+    """
+    replays = None if predicts else replay_interval(number(facts.get("recorded_spread", "0")) or 0.0, edits)
+
+    def bars(outcome: Outcome) -> Interval | None:
+        if replays is not None and outcome.schedule == "recorded":
+            return replays
+        return outcome.interval.beside(EDIT) if edits and outcome.interval is not None else None
+
+    return replace(compared, outcomes=tuple(replace(each, given=bars(each)) for each in compared.outcomes))
 
 
 def with_shares(compared: Comparison, facts: Mapping[str, str], notes: tuple[str, ...]) -> Comparison:

@@ -2,14 +2,27 @@
 
 import itertools
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import scaleout
-from scaleout.analysis.uncertainty import STEP, Call, Shares, interval_of, replay_interval, shares_of, spread_of
+from scaleout.analysis.uncertainty import (
+    CONFIDENCE,
+    EDIT,
+    MEASURED_EDITS,
+    STEP,
+    Call,
+    Shares,
+    interval_of,
+    replay_interval,
+    shares_of,
+    spread_of,
+)
 from scaleout.cluster.device.sections import Spread
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
@@ -144,3 +157,23 @@ def test_a_replay_errs_as_replays_do_and_its_steps_spread():
     assert (low_s, high_s) == pytest.approx((math.exp(-0.002), math.exp(0.002)))
     low_s, high_s = replay_interval(math.log(10 / 9) / math.sqrt(2)).of(9.5e-3)
     assert (low_s, high_s) == pytest.approx((8.40e-3, 10.74e-3), rel=2e-3)
+
+
+def test_edits_err_as_those_measured_did_and_others_have_no_error_bars_of_their_own():
+    """90% of next errors lie within the k-th smallest of n, k = ceil(0.9 (n + 1)); each job's within the others'."""
+    table = (Path(__file__).parents[2] / "figures" / "recordings.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w+) \| `(.*?)` \| [\d.]+ \| [\d.]+ \| ([-+][\d.]+)% \|$", table, re.MULTILINE)
+    errors = {(job, edit): abs(float(percent)) / 100 for job, edit, percent in rows}
+    assert {key for _, edit in errors for key in re.findall(r"(\w+)=", edit)} == MEASURED_EDITS
+
+    def within(found):
+        return sorted(found)[math.ceil(CONFIDENCE * (len(found) + 1)) - 1]
+
+    assert EDIT.slower == EDIT.faster == pytest.approx(within(list(errors.values())))
+    held_out = [
+        error <= 1e-9 + within([errors[key] for key in errors if key[0] != job]) for (job, _), error in errors.items()
+    ]
+    assert sum(held_out) / len(held_out) >= CONFIDENCE
+    edited = replay_interval(0.0, ["batch", "layers"])
+    assert edited.slower == pytest.approx(math.hypot(0.002, EDIT.slower))
+    assert replay_interval(0.0, ["batch", "tensor"]) is None

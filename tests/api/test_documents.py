@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import click
 import jsonschema
 import pytest
 from click.testing import CliRunner
@@ -153,3 +154,55 @@ def test_columns_of_studies_mean_what_names_of_documents_mean():
             kind = vocabulary()[name].type.removesuffix("?")
             assert kind == {"ranks": "integer", "fits": "boolean"}.get(name, "number"), name
             assert bool(column.unit) == (kind == "number"), name
+
+
+def folders(command):
+    """Whether a command writes a folder of results."""
+    found = command_line.get_command(click.Context(command_line), command.split()[0])
+    return any(isinstance(each, click.Option) and each.name == "output" for each in found.params)
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [(each, lines[each == "collective"]) for each, lines in COMMANDS.items() if each not in ("study", "trace")],
+)
+def test_the_file_of_results_has_what_is_printed(command, line, data, tmp_path):
+    """`--output` beside `--json`: summary.json is the document."""
+    if not folders(command):
+        pytest.skip("writes no folder")
+    text = printed(f"{line.format(data=data)} --output {tmp_path / 'out'}")
+    assert json.loads((tmp_path / "out" / "summary.json").read_text()) == json.loads(text)
+
+
+def test_columns_of_answers_are_names_of_documents_with_the_same_values():
+    """A row of `to_frame()` is one of the document; what a document nests is spelt with a dot."""
+    small = {"layers": 1, "data_parallel": 8}
+    answers = [
+        scaleout.run("llama-small", topology="dgx-h200-1", changes=small, schedules=["baseline", "fused"]),
+        scaleout.collective("all_reduce", "1MiB", topology="torus-8x16"),
+        scaleout.search("llama-small", topology="dgx-h200-1", changes={"layers": 2}, workers=1, top=2),
+    ]
+    for answer in answers:
+        found, frame = answer.to_dict(), answer.to_frame()
+        rows = next(found[name] for name in ("fastest", "results") if name in found)
+        assert len(rows) == len(frame)
+        assert {name.split(".")[0] for name in frame} <= set(vocabulary())
+        for number, row in enumerate(rows):
+            plain = {name: value for name, value in row.items() if isinstance(value, int | float | str)}
+            assert len(plain) > 4
+            assert {name: frame[name][number] for name in plain} == plain
+
+
+def test_the_table_of_a_study_has_columns_of_its_document(data):
+    """What a case has is what `run` says of it alone, under the same names."""
+    cases = scaleout.sweep(
+        workload="llama-small",
+        topology="dgx-h200-1",
+        schedule="overlap",
+        set={"layers": 1, "data_parallel": 8},
+        workers=1,
+    ).to_frame()
+    alone = json.loads(printed(f"run {LLAMA} --schedule overlap"))["results"][0]
+    shared = {name for name, value in alone.items() if name in cases and isinstance(value, float)}
+    assert len(shared) > 8
+    assert {name: cases[name][0] for name in shared} == {name: alone[name] for name in shared}

@@ -555,3 +555,17 @@ def test_the_answer_of_a_recording_is_one_step(scaleout, tmp_path):
     _, document, _ = scaleout("run", "--trace", tmp_path / "fsdp", "--json")
     (row,) = json.loads(document)["results"]
     assert float(exposed) == pytest.approx(1e3 * row["exposed_communication_s"] / 2, rel=0.01)
+
+
+def test_a_mode_of_serving_says_what_of_training_it_leaves_out(scaleout):
+    small = ["data_parallel=8", "tensor_parallel=1", "layers=2", "batch_per_replica=1"]
+    sets = [each for word in small for each in ("--set", word)]
+    code, out, err = scaleout(
+        "run", "llama-3-70b-1024", *sets, "--set", "mode=decode", "--topology", "dgx-h200-1", "--json"
+    )
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert "mode decode leaves out how training runs: zero 3, sequence_parallel true" in " ".join(
+        found["model"]["notes"]
+    )
+    assert found["results"][0]["bounds"] == []  # no communication is left

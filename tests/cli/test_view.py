@@ -297,7 +297,7 @@ def test_a_study_opens_with_the_job_of_every_case_the_fastest_that_fits_first(tm
     write_table(cases.assign(fits=[True, False]), tmp_path / "study" / "cases.parquet")
     output = open_output(tmp_path / "study")
     assert [job.label for job in output.jobs] == ["case 0: global_batch 1024", "case 1: global_batch 2048"]
-    assert dict(output.page.facts)["do not fit"] == "1, which come last"
+    assert dict(output.page.facts)["of these do not fit"] == "1, which come last"
     write_table(cases.assign(fits=["yes", "no"]), tmp_path / "study" / "cases.parquet")
     with pytest.raises(ConfigError, match="what no study writes"):
         open_output(tmp_path / "study")
@@ -363,3 +363,18 @@ def test_an_interrupt_ends_it(folder):
     assert "interrupted" in process.stderr.read()
     process.stdout.close()
     process.stderr.close()
+
+
+def test_two_results_side_by_side_say_what_they_come_to(tmp_path, scaleout):
+    line = ("run", "llama-small", "--set", "layers=1", "--set", "data_parallel=8", "--topology", "dgx-h200-1")
+    for name, schedule in (("a", "baseline"), ("b", "overlap")):
+        (tmp_path / f"{name}.json").write_text(scaleout(*line, "--schedule", schedule, "--json")[1])
+    (tmp_path / "diff.json").write_text(scaleout("diff", tmp_path / "a.json", tmp_path / "b.json", "--json")[1])
+    page = open_output(tmp_path / "diff.json").page
+    assert page.title.startswith("B against A: llama-small, overlap")
+    name, words = page.facts[0]
+    assert name == "makespan"
+    assert re.fullmatch(r"[\d.]+ ms in B against [\d.]+ ms in A, -[\d.]+ ms", words)
+    tables = {table.title: table.columns for table in page.tables}
+    assert "bytes" not in tables["makespan parts"]
+    assert "bytes" in tables["by collective"]

@@ -71,6 +71,19 @@ def test_a_step_of_small_kernels_takes_as_long_as_its_calls():
     assert segments[-1].end_s == result.makespan_s
 
 
+def test_one_rank_alone_pays_its_own_costs():
+    """Its calls and its start; `gelu` costs what is measured of one rank, and what is not known alone costs as ever."""
+    costs_s = H200.host_launch_s
+    assert costs_s["gelu_no_grad_alone"] < costs_s["gelu_no_grad"]
+    (graph,) = issue(program_of(small_layers(3), ranks=1), H200, host="eager").graphs
+    expected = costs_s["start_no_grad_alone"] + costs_s["gelu_no_grad_alone"] * np.arange(1, 4)
+    np.testing.assert_allclose(graph.issue_s, expected)
+    shared = {name: seconds for name, seconds in costs_s.items() if not name.endswith("_alone")}
+    unknown = replace(H200, host_launch_s=shared)
+    one, several = (issue(program_of(small_layers(3), ranks=ranks), unknown, host="eager") for ranks in (1, 4))
+    np.testing.assert_array_equal(one.graphs[0].issue_s, several.graphs[0].issue_s)
+
+
 def test_calls_by_hand():
     """Forward, then backward, which has a cost to start; a node without a kernel is no call."""
     graph = GraphBuilder("layer_forward", NodeRole.FORWARD)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -156,8 +157,8 @@ def test_two_runs_into_one_folder(scaleout, tmp_path):
     assert scaleout(*once, "--network", "link", "--output", tmp_path)[0] == 0
     assert "links.png" in results(tmp_path)
     assert scaleout("track", "--output", tmp_path)[0] == 0
-    assert "track.json" in results(tmp_path)
-    assert not {"links.png", "summary.json"} & set(results(tmp_path))
+    assert {"summary.json", "traffic.png"} <= set(results(tmp_path))
+    assert "links.png" not in results(tmp_path)
     mine = tmp_path / "summary.json"
     mine.write_text('{"1": [0, 1]}')
     code, out, err = scaleout(*once, "--output", tmp_path)
@@ -223,6 +224,15 @@ def test_a_link_is_written_through_and_rights_are_kept(tmp_path):
 def test_a_folder_that_can_be_made_leaves_no_trace(tmp_path):
     check_writable(tmp_path / "some" / "where")
     assert content(tmp_path) == {}
+
+
+@pytest.mark.parametrize("name", ["/", "/.", "//", "link"])
+def test_the_root_of_the_file_system_is_no_folder_for_output(tmp_path, monkeypatch, name):
+    """Which root may write to."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to("/")
+    with pytest.raises(ConfigError, match="is the root of the file system; give a folder in it"):
+        check_writable(Path(name))
 
 
 VERBS = {

@@ -132,9 +132,9 @@ def test_counters_add_up_to_what_the_nodes_do(job, request):
 
 def test_the_counter_of_memory_peaks_where_memory_is_counted_to_peak(pipeline):
     outcome = pipeline.outcomes[0]
-    held = [event for event in trace_events(pipeline)["traceEvents"] if event["name"] == "memory held [GB]"]
+    held = [event for event in trace_events(pipeline)["traceEvents"] if event["name"] == "memory held [GiB]"]
     assert {event["pid"] for event in held} == set(range(len(outcome.result.timelines)))
-    assert max(event["args"]["value"] for event in held) * 1e9 == pytest.approx(outcome.fit.peak.total_bytes)
+    assert max(event["args"]["value"] for event in held) * 2**30 == pytest.approx(outcome.fit.peak.total_bytes)
 
 
 def test_rank_labels(comparison):

@@ -368,7 +368,7 @@ def test_operator_writes_pictures(scaleout, tmp_path):
     assert scaleout(*base, "--sweep", "slice_size=1:8", "--output", tmp_path / "sweep")[0] == 0
     for name in ("one/timelines.png", "sweep/sweep.png"):
         assert (tmp_path / name).read_bytes()[:4] == b"\x89PNG"
-    rows = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["sweep"]
+    rows = json.loads((tmp_path / "sweep" / "summary.json").read_text())["sweep"]
     assert [row["slice_size"] for row in rows] == [1, 2, 4, 8]
 
 

@@ -178,6 +178,19 @@ def test_rows_of_ultra_scale_are_read_as_they_are(tmp_path):
     assert 0.5 * ran.predicted < piped.predicted < ran.predicted
 
 
+def test_a_run_that_took_as_long_as_checks_would_holds_what_a_host_holds_that_is_never_ahead(tmp_path):
+    """The table's run of 3.3 s held 25.3 GiB, half of what a host ahead of its GPU holds. Times do not follow."""
+    run = {**ULTRASCALE, "nodes": 4, "tp": 16, "mbs": 32, "accum": 4, "class": "E", "memory_gib": 25.26}
+    file = tmp_path / "dev.jsonl"
+    file.write_text("\n".join(json.dumps({**run, "step_s": seconds}) for seconds in (3.316398, 2.3)))
+    found = compare_files([file], table="ultrascale")
+    checked, ahead = (row for row in found.rows if row.id.endswith("memory"))
+    assert abs(checked.error) < 0.03
+    assert ahead.error > 1
+    slow, fast = (row.predicted for row in found.rows if row.id.endswith("step"))
+    assert slow == fast
+
+
 @pytest.mark.parametrize(
     ("sizes", "stages", "layers"),
     [

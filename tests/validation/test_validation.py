@@ -293,7 +293,7 @@ def test_the_command_line(tmp_path):
     assert (out / "parity.png").stat().st_size > 1000
     printed = CliRunner().invoke(scaleout, ["validate", str(file), "--json"], catch_exceptions=False)
     summary = json.loads(printed.output)
-    assert summary == json.loads((out / "validation.json").read_text())
+    assert summary == json.loads((out / "summary.json").read_text())
     assert {"rows", "mean_absolute_error", "median_absolute_error", "worst", "bias"} <= summary.keys()
     assert summary["rows"][0].keys() == {"id", "measured_us", "predicted_us", "low_us", "high_us", "error"}
     assert summary["rows"][2]["predicted_us"] is None

@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.topology import load_topology
 from scaleout.config import library
+from scaleout.config.keys import in_words
 from scaleout.errors import ConfigError
 from scaleout.workloads.families import FAMILIES, Dlrm, Moe, Transformer, load_workload
 from scaleout.workloads.generate import generate
@@ -294,3 +297,40 @@ def test_decode_leaves_out_the_sequence_parallelism_of_a_trainer(tmp_path):
     mine.write_text(yaml.safe_dump({"like": "llama-3-70b", **decode, "sequence_parallel": True}))
     assert load_workload(mine).sequence_parallel
     assert load_workload(mine, {"mode": "decode"}).sequence_parallel
+
+
+def test_inference_leaves_out_how_training_shards_and_says_so(tmp_path):
+    """No server gathers parameters for each token; who asks for it, in a file or by option, has it."""
+    trains = {"like": "llama-3-8b", "tensor_parallel": 1, "data_parallel": 8, "framework": "fsdp2", "shard_ranks": 4}
+    base, mine = tmp_path / "trains.yaml", tmp_path / "mine.yaml"
+    base.write_text(yaml.safe_dump(trains | {"replicas_at_end": True}))
+    assert load_workload(base).zero == 3
+    assert not load_workload(base).left_by_mode
+    for mode in ("decode", "prefill"):
+        served = load_workload(base, {"mode": mode})
+        assert (served.zero, served.framework, served.shard_ranks) == (0, None, None)
+        assert served.left_by_mode == {"framework": "fsdp2", "shard_ranks": 4, "replicas_at_end": True}
+        assert "all_gather" not in {
+            graph.operation(node) for graph in generate(served).graphs for node in range(len(graph))
+        }
+        asked = load_workload(base, {"mode": mode, "zero": 3})
+        assert asked.zero == 3
+        assert "zero" not in asked.left_by_mode
+    mine.write_text(yaml.safe_dump({"like": str(base), "mode": "decode", "zero": 3}))
+    assert load_workload(mine).zero == 3
+    assert load_workload(mine, {"mode": "prefill"}).zero == 3  # it is a server's own
+    assert load_workload(mine).left_by_mode["framework"] == "fsdp2"
+
+
+def test_keys_in_messages_are_written_as_a_file_would_hold_them():
+    values = {"gradient_bucket": 1e12, "clip_gradients": True, "buffer_passes": ("clear", "copy"), "of_another": 2.0}
+    told = in_words(Transformer, values)
+    assert told == "gradient_bucket 931 GiB, clip_gradients true, buffer_passes clear, copy, of_another 2"
+
+
+@pytest.mark.parametrize("name", library.names("workload"))
+def test_shipped_workloads_have_the_ranks_of_their_topology_and_a_source(name):
+    job = load_workload(name)
+    assert load_topology(job.topology).num_ranks == job.num_ranks
+    assert job.source
+    assert load_device(job.device).name == job.device

@@ -1,14 +1,18 @@
 """The host's time to issue a step: a timed program to one whose nodes cannot start before they are issued.
 
 Eager frameworks issue one call after another and do not wait for the device: ``issue_s = sum of the costs of all calls
-up to it``, by operation and direction in the device file's `host_launch`. A host that blocks (CUDA_LAUNCH_BLOCKING=1)
-issues a call when the one before is done, so that costs lengthen the kernels. One that checks each collective
-(TORCH_DISTRIBUTED_DEBUG=DETAIL) compares it over all ranks of its group first, one after another. A loop over a list of
-tensors, which the host begins when the device has nothing left to do, lasts as long as its calls: for each tensor a
-view and a copy. CUDA graphs have no such cost, nor a gap between kernels. See docs/models/host-issue.md.
+up to it``, by operation and direction in the device file's `host_launch`. Where one rank runs on its own they are less:
+no collective pushes their code out of the core's caches, and nobody waits for the slowest of several hosts. A host that
+blocks (CUDA_LAUNCH_BLOCKING=1) issues a call when the one before is done, so that costs lengthen the kernels. One that
+checks each collective (TORCH_DISTRIBUTED_DEBUG=DETAIL) compares it over all ranks of its group first, one by one. A
+loop over a list of tensors, which the host begins when the device has nothing left to do, lasts as long as its calls:
+for each tensor a view and a copy. CUDA graphs have no such cost, nor a gap between kernels. See
+docs/models/host-issue.md.
 
 Source: costs of calls measured among other calls, `scaleout.validation.measure.host`.
 """
+
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -38,6 +42,9 @@ _LIKE = dict.fromkeys(
 _PASSES = {"forward": NodeRole.FORWARD, "backward": NodeRole.BACKWARD | NodeRole.RECOMPUTE}
 """Passes of a micro-batch: each costs, beyond its calls, the time to start it and for each layer that it gathers."""
 
+ALONE = "alone"
+"""End of the name of a cost of the host of one rank."""
+
 _CALLS_A_TENSOR = 2
 """A view and a copy: DeepSpeed, runtime/zero/partition_parameters.py, 5ca86ae4e; PyTorch 1.8, ProcessGroupNCCL.cpp."""
 
@@ -57,7 +64,8 @@ def issue(program: Program, device: Device, *, host: str) -> Program:
         return program
     check_s = device.host_launch_s[CHECK] if host == "checking" else 0.0
     checks_s = np.array([check_s * max(map(len, group.members), default=0) for group in program.groups] + [0.0])
-    return program.map_graphs(lambda graph: _issued(graph, device, checks_s, blocking=host == "blocking"))
+    costs_s = host_costs_s(device, alone=program.num_ranks == 1)
+    return program.map_graphs(lambda graph: _issued(graph, device, costs_s, checks_s, blocking=host == "blocking"))
 
 
 def check_host(device: Device, host: str) -> None:
@@ -79,9 +87,17 @@ def unknown_costs(device: Device) -> list[str]:
     return [name for name in _NEEDED if name not in device.host_launch_s]
 
 
-def _issued(graph: ExecutionGraph, device: Device, checks_s: Floats, *, blocking: bool) -> ExecutionGraph:
+def host_costs_s(device: Device, *, alone: bool) -> Mapping[str, float]:
+    """Return what a device's host spends by name of a call: as one of several ranks, or `alone` where known."""
+    known = device.host_launch_s
+    return {name: known.get(f"{name}_{ALONE}", seconds) if alone else seconds for name, seconds in known.items()}
+
+
+def _issued(
+    graph: ExecutionGraph, device: Device, known_s: Mapping[str, float], checks_s: Floats, *, blocking: bool
+) -> ExecutionGraph:
     issued, numbers = calls_of(graph)
-    costs_s = np.array([call_s(call, device) for call in issued] + [0.0])[numbers]  # `NONE` is the last entry
+    costs_s = np.array([call_s(call, known_s) for call in issued] + [0.0])[numbers]  # `NONE` is the last entry
     collectives = graph.kind == NodeKind.COLLECTIVE
     costs_s[collectives] += checks_s[graph.group[collectives]]
     trains = _trains(graph)
@@ -91,13 +107,13 @@ def _issued(graph: ExecutionGraph, device: Device, checks_s: Floats, *, blocking
         runs = graph.has_role(roles)
         starts = runs & np.concatenate(([True], ~runs[:-1] | changes))
         start = f"start_{name}" if trains else "start_no_grad"
-        costs_s[starts] += device.host_launch_s.get(start, 0.0)
-        costs_s[gathers & runs] += device.host_launch_s.get(f"gathered_{name}", 0.0)
+        costs_s[starts] += known_s.get(start, 0.0)
+        costs_s[gathers & runs] += known_s.get(f"gathered_{name}", 0.0)
     kernels = (graph.kind == NodeKind.COMPUTE) & (graph.kernel != NONE)
     calls = columns_of(graph.kernels)
     tensors = np.array([call.sizes.get("tensors", 0) for call in calls.kinds], np.float64)[calls.kind]
     loops = np.where(kernels, np.append(tensors, 0.0)[graph.kernel], 0.0) * _CALLS_A_TENSOR
-    loops_s = loops * device.host_launch_s["pointwise_loop"]
+    loops_s = loops * known_s["pointwise_loop"]
     busy_s = np.maximum(graph.duration_s + device.launch_gap_s, loops_s)
     if blocking:  # a collective's call, which has no duration here, comes with the next kernel
         number = np.minimum(np.searchsorted(np.flatnonzero(kernels), np.arange(len(graph))), max(kernels.sum() - 1, 0))
@@ -136,11 +152,10 @@ def calls_of(graph: ExecutionGraph) -> tuple[tuple[Call, ...], Ints]:
     return tuple(calls), numbers
 
 
-def call_s(call: Call, device: Device) -> float:
-    """Return the host time of a call in seconds; that of a point-wise call if its own is not known."""
+def call_s(call: Call, costs_s: Mapping[str, float]) -> float:
+    """Return the host time of a call in seconds, of `host_costs_s`; of a point-wise call if its own is not known."""
     operation, direction = call
     for end in _ENDS:
         operation = operation.removesuffix(end)
     operation = _LIKE.get(operation, operation)
-    costs = device.host_launch_s
-    return costs.get(f"{operation}_{direction}", costs[f"pointwise_{direction}"])
+    return costs_s.get(f"{operation}_{direction}", costs_s[f"pointwise_{direction}"])

@@ -76,7 +76,8 @@ class DeviceFile(Config):
     host_launch_s: dict[str, Cited[Seconds]] = Field(
         default_factory=dict,
         alias="host_launch",
-        description="call, such as gemm_forward, to the time that the host takes to issue it",
+        description="call, such as gemm_forward, to the time that the host takes to issue it; gemm_forward_alone where "
+        "one rank runs on its own",
     )
     launch_gap_s: Cited[Seconds] = Field(
         default=0.0,
@@ -185,7 +186,10 @@ def _load(path: Path, *, seen: tuple[Path, ...]) -> Device:
     files = tuple(path.parent / file for file in given.kernels)
     for file in files:
         if not is_file(file):
-            raise ConfigError(f"{path}: kernels: {file.name!r} does not exist beside it; correct the name")
+            raise ConfigError(
+                f"{path}: kernels: {file.name!r} does not exist beside it; copy it, too, or write "
+                f"`like: NAME` of the device that has it"
+            )
     if given.efficiency_from:
         library.find("device", given.efficiency_from, named_by=f"{path}: efficiency_from")
     if not files and not given.efficiency_from:

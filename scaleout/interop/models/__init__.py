@@ -65,7 +65,7 @@ def import_model(path: Path, *, ranks: int | None = None, changes: Mapping[str, 
     chosen = {key: value for key, value in _chosen(source, keys, ranks).items() if key not in {**keys, **given}}
     if chosen:
         told = ", ".join(f"{key} {value}" for key, value in chosen.items())
-        notes.append(f"chosen, of which the {source.what} says nothing: {told}; --set changes it")
+        notes.append(f"chosen, as no key of the {source.what} says it: {told}; --set changes it")
     whose = file.absolute().parent.name if file.stem == "config" else file.name
     keys |= {"description": f"{source.what} of {whose}", "source": str(file), **chosen, **given}
     keys |= _capacity(keys, notes)

@@ -97,7 +97,17 @@ def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     if rows:
         best = min(rows, key=lambda row: float(row["makespan_s"]))
         facts = [*_answer_of(best, rows[0].get("schedule", "the first")), *_room(document), *facts]
+    facts = [*_differences(document), *facts]
     return [*facts, *(("model", str(each)) for each in document.get("models", ()))]
+
+
+def _differences(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what two results come to beside each other, where a document compares them."""
+    parts = document.get("makespan_parts")
+    for row in (document.get("makespan"), *(parts if isinstance(parts, list) else ())):
+        if isinstance(row, Mapping) and {"name", "a_s", "b_s", "difference_s"} <= row.keys():
+            b, a, difference = (text_of(name, row[name]) for name in ("b_s", "a_s", "difference_s"))
+            yield str(row["name"]), f"{b} in B against {a} in A, {difference}"
 
 
 def _timed(rows: Any) -> list[Mapping[str, Any]]:
@@ -158,7 +168,12 @@ def table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _any(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
-    return any(row.get(name) not in (None, "", []) for row in rows)
+    nothing: tuple[Any, ...] = (None, "", [], 0) if name in _OF_COLLECTIVES else (None, "", [])
+    return any(row.get(name) not in nothing for row in rows)
+
+
+_OF_COLLECTIVES = ("bytes", "group_size")
+"""Columns that are 0 where a row is of no collective."""
 
 
 def _cell(name: str, value: Any) -> Cell:

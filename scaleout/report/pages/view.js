@@ -91,6 +91,7 @@ async function simulate() {
         if (line.parts) {
           for (const [id, part] of Object.entries(line.parts)) if (at(id)) at(id).innerHTML = part;
           at("status").textContent = line.done;
+          for (const each of at("detail").querySelectorAll("[role=region]")) each.ariaLabel += ", of the what-if";
           at("detail").hidden = false;
           timeline = line.timeline ?? timeline; await draw();
         }

@@ -19,6 +19,7 @@ from matplotlib.patheffects import withStroke
 
 from scaleout.analysis.pipeline import Actions, MemoryOverTime
 from scaleout.report.colours import PUBLISHED, time_scale
+from scaleout.report.look import look_now
 from scaleout.report.plots.schedules import STYLE, drawn, legend_columns
 from scaleout.workloads.memory import KINDS
 from scaleout.workloads.pipeline import Action
@@ -42,7 +43,14 @@ _TONES = {
 }
 """What an action is called, how far its colour goes to white or, below zero, to black, and its hatch."""
 
-_DIGIT_INCHES = 0.075
+_DIGIT_POINTS = (6.5, 10.0)
+"""Sizes of digits: as large as their box has room for, none where it has not for the smallest."""
+_SHARED_POINTS = 7.0
+"""The most in half a row."""
+_ROOM = 0.9
+"""Width of a digit with what is around it, over its size."""
+_HATCHED = 1.4
+"""As much more room has a digit on a hatch."""
 _SEEN = 2e-3
 """Share of the highest memory from which on a kind is drawn."""
 
@@ -61,7 +69,7 @@ def draw_pipelines(
     with drawn(path, rows, columns, style=style, figsize=size, sharex=True) as (figure, grid):
         longest_s = max(makespan_s for *_, makespan_s in panels)
         scale, unit = time_scale(longest_s)
-        inches_per_s = (width / columns - 0.7) / longest_s
+        inches_per_s = ((look_now().width_in or width) / columns - 0.7) / longest_s
         for axes, (name, done, makespan_s) in zip(grid.flat, panels, strict=False):
             for each in done:
                 _chain(axes, each, scale, inches_per_s)
@@ -130,14 +138,15 @@ def _chain(axes: Axes, done: Actions, scale: float, inches_per_s: float) -> None
         )
     rest = [(start * scale, (end - start) * scale) for start, end in done.rest_s]
     axes.broken_barh(rest, (done.pipeline_rank - _CHAIN / 2, _CHAIN), facecolors=_REST)
-    room = _DIGIT_INCHES * np.array([len(str(microbatch)) for microbatch in done.microbatch.tolist()])
-    room *= np.where(done.action == Action.WEIGHT_GRADIENT, 1.5, 1.1)  # a hatch needs more
-    for index in np.flatnonzero(seconds * inches_per_s > room).tolist():
+    room = _ROOM * np.array([len(str(microbatch)) for microbatch in done.microbatch.tolist()])
+    room *= np.where(done.action == Action.WEIGHT_GRADIENT, _HATCHED, 1.0)
+    points = np.minimum(72 * inches_per_s * seconds / room, np.where(shared, _SHARED_POINTS, _DIGIT_POINTS[1]))
+    for index in np.flatnonzero(points >= _DIGIT_POINTS[0]).tolist():
         face = _toned(colours[index], _TONES[Action(done.action[index])][1])
         ink = PUBLISHED if np.dot(face, (0.299, 0.587, 0.114)) > 0.55 else "white"  # luma, as ITU-R BT.601 weighs it
         axes.text(
             (begin[index] + end[index]) / 2, (top[index] + bottom[index]) / 2, str(done.microbatch[index]),
-            ha="center", va="center_baseline", fontsize=5.0 if shared[index] else 6.5, color=ink,
+            ha="center", va="center_baseline", fontsize=points[index], color=ink,
             path_effects=[withStroke(linewidth=1.5, foreground=face)],
         )  # fmt: skip
 

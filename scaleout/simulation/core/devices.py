@@ -39,6 +39,9 @@ that in the heap of ends."""
 KERNEL_CALL = np.dtype([("call_s", "f8"), ("device", "i4"), ("key", "i4"), ("row", "i4")])
 """Of a kernel: when the host issues it, where it runs, its kind, and its row while it does, else `NONE`."""
 
+CALL = np.dtype([("kind", "i4"), ("number", "i4")])
+"""Of an instance: a `KERNEL`, which of `kernels` it is; a `TRANSFER`, its row; or 0, and it shares nothing."""
+
 PAIR = np.dtype([("device", "i4"), ("instance", "i4"), ("slot", "i1"), ("posted", "i1")])
 """Of a transfer and a device; its slot is `NONE` as long as the transfer has not arrived there."""
 
@@ -62,8 +65,7 @@ class Devices(NamedTuple):
     """What shares devices; `slows` is the slowdown of a transfer of each width by each kind of kernel, (K, C)."""
 
     instances: Table
-    kind_of: Table  # (M,) of each instance, 0 where it shares nothing
-    number_of: Table  # (M,) the row of a transfer, and which of `kernels` a kernel is
+    calls: Table  # (M,)
     kernels: Table
     pairs: Table
     devices: Table
@@ -166,12 +168,12 @@ def add_arrival(d: Devices, pair: int, ahead: bool, event_s: float) -> None:
 @inlined
 def arrive(d: Devices, instance: int, task: int, now_s: float) -> None:
     """Let a member arrive at a transfer: it waits for the kernels that run there, then its channels hold SMs."""
-    pair = d.pair_of_task[task]
+    pair = d.pair_of_task[task] if d.calls[instance]["kind"] == TRANSFER else NONE
     if pair == NONE:
         return
     device = d.pairs[pair]["device"]
     if d.pairs[pair]["slot"] == NONE:
-        races = d.instances[d.number_of[instance]]["races"] and d.devices[device]["freed_s"] != now_s
+        races = d.instances[d.calls[instance]["number"]]["races"] and d.devices[device]["freed_s"] != now_s
         add_arrival(d, pair, True, now_s if races else math.nan)
     change(d, device, now_s)
 
@@ -179,10 +181,10 @@ def arrive(d: Devices, instance: int, task: int, now_s: float) -> None:
 @inlined
 def begin(d: Devices, instance: int, now_s: float) -> None:
     """Start a kernel or a transfer."""
-    if d.kind_of[instance] == KERNEL:
+    if d.calls[instance]["kind"] == KERNEL:
         begin_kernel(d, instance, now_s)
-    elif d.kind_of[instance] == TRANSFER:
-        transfer = d.number_of[instance]
+    elif d.calls[instance]["kind"] == TRANSFER:
+        transfer = d.calls[instance]["number"]
         d.instances[transfer]["since_s"] = d.instances[transfer]["started_s"] = now_s
         for pair in range(d.instances[transfer]["first_pair"], d.instances[transfer]["last_pair"]):
             if d.pairs[pair]["slot"] == NONE:
@@ -194,7 +196,7 @@ def begin(d: Devices, instance: int, now_s: float) -> None:
 @inlined
 def take_slot(d: Devices, instance: int, now_s: float) -> int:
     """Let a kernel run in a slot of its device, and return its row."""
-    call = d.kernels[d.number_of[instance]]
+    call = d.kernels[d.calls[instance]["number"]]
     device, key = call["device"], call["key"]
     slot = free_slot(d, d.devices[device]["kernels"])
     kernel = len(d.instances) - d.slots.size + device * d.slots.shape[1] + slot
@@ -217,7 +219,7 @@ def begin_kernel(d: Devices, instance: int, now_s: float) -> None:
     change(d, device, now_s)
     if not d.devices[device]["arrivals"]:
         return
-    queued = 0 < d.kernels[d.number_of[instance]]["call_s"] <= now_s - d.limits[0]
+    queued = 0 < d.kernels[d.calls[instance]["number"]]["call_s"] <= now_s - d.limits[0]
     if d.devices[device]["raced_s"] == now_s:
         rest = d.devices[device]["arrivals"]
         while rest:
@@ -271,7 +273,7 @@ def spares(d: Devices, until_s: float) -> bool:
     now_s, number = d.spared_s[0], d.spared[0]
     pop(d.spared_s, d.spared, d.counts[SPARED])
     d.counts[SPARED] -= 1
-    kernel, in_race = d.kernels[d.number_of[number >> 1]]["row"], number & 1
+    kernel, in_race = d.kernels[d.calls[number >> 1]["number"]]["row"], number & 1
     if kernel == NONE:
         return True
     device, mine = d.instances[kernel]["device"], ONE << np.uint64(d.instances[kernel]["slot"])
@@ -291,11 +293,11 @@ def spares(d: Devices, until_s: float) -> bool:
 @inlined
 def end(d: Devices, instance: int, now_s: float) -> None:
     """End a kernel or a transfer."""
-    number = d.number_of[instance]
-    which = d.kernels[number]["row"] if d.kind_of[instance] == KERNEL else number
+    number = d.calls[instance]["number"]
+    which = d.kernels[number]["row"] if d.calls[instance]["kind"] == KERNEL else number
     d.instances[which]["rated"] = 0
     d.counts[ENDS] = remove(d.ends, d.counts[ENDS], d.instances, which)
-    if d.kind_of[instance] == KERNEL:
+    if d.calls[instance]["kind"] == KERNEL:
         device, mine = d.instances[which]["device"], ONE << np.uint64(d.instances[which]["slot"])
         d.devices[device]["kernels"] &= ~mine
         d.kernels[number]["row"] = NONE

@@ -81,13 +81,13 @@ def pop_number(heap: Table, begin: int, size: int) -> int:
 
 
 @inlined
-def meld(rank: Table, left: Table, right: Table, one: int, other: int) -> int:
-    """Make two skew heaps one, and return its root; the least rank is at the root."""
+def meld(entries: Table, left: Table, right: Table, one: int, other: int) -> int:
+    """Make two skew heaps of entries one, and return its root; the least rank is at the root."""
     if one == NONE:
         return other
     if other == NONE:
         return one
-    if rank[other] < rank[one]:
+    if entries[other]["rank"] < entries[one]["rank"]:
         one, other = other, one
     root = one
     while True:
@@ -96,7 +96,7 @@ def meld(rank: Table, left: Table, right: Table, one: int, other: int) -> int:
         if below == NONE:
             left[one] = other
             return root
-        if rank[other] < rank[below]:
+        if entries[other]["rank"] < entries[below]["rank"]:
             below, other = other, below
         left[one] = below
         one = below

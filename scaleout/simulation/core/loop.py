@@ -1,7 +1,8 @@
 """The loop of the event core: what `engine.run` does, compiled.
 
-Streams and ports are numbered from zero, in the order of their names; tasks of a stream and instances have a rank, by
-which heaps take them. Events are a time and ``8 task + kind``.
+Streams and ports are numbered from zero, in the order of their names; tasks and instances have a rank by priority, and
+heaps take the lowest ``2**32 rank + number``. Events are a time and ``8 task + kind``. What is looked at together lies
+together, as ranks that differ take turns, each of which has left the processor's caches when it is on again.
 
 Symbols: N tasks, S streams, M instances, Q ports.
 """
@@ -38,10 +39,11 @@ from scaleout.simulation.core.links import (
 )
 
 RELEASE, COMPLETE, BOTH, ISSUED, PORTS = range(5)
-EVENTS, TOUCHED, QUEUED, SORTED = range(4)
+EVENTS, TOUCHED, QUEUED = range(3)
 FINISHED, MISSES, OVERFLOWS, GOES_ON, LACKS = range(5)
 """What stopped the loop."""
-
+LOW = 2**32 - 1
+"""The number in what heaps hold, without the rank."""
 
 STREAM = np.dtype([("freed_s", "f8")] + [(name, "i4") for name in ("holder", "freed_by", "num_ready", "is_touched")])
 """Who holds a stream, when and by whom it was freed last, its ready tasks, and whether it is to be looked at."""
@@ -50,24 +52,30 @@ PORT = np.dtype([("freed_s", "f8")] + [(name, "i4") for name in ("holder", "free
 """As a stream; `held_up` is the first of the instances that wait for it."""
 
 
+TASK = np.dtype([(name, "i4") for name in ("stream", "instance", "waiting", "ready_cause")])
+"""Of a task: where it runs, for how many others it still waits, and which of them ended last."""
+
+INSTANCE = np.dtype(
+    [("first_port", "i8")]
+    + [
+        (name, "i4")
+        for name in ("num_ports", "num_held", "first_member", "size", "num_arrived", "first", "last", "rank")
+    ]
+)
+"""Of an instance: its ports, of which it holds so many, its members, how many must arrive and have, the first and last
+of these, and its rank."""
+
+
 class Work(NamedTuple):
     """What is to be done; see `columns.Tasks`."""
 
     duration_s: Floats
     occupancy_s: Floats
-    by_priority: Table
-    stream: Table
-    order: Table
-    stream_tasks: Table
+    rank: Table  # (N,) of tasks by priority; empty where all have one
     first_in_stream: Table
     first_user: Table
     users: Table
-    instance: Table
-    instance_size: Table
-    first_member: Table
-    rank: Table
-    instance_of_rank: Table
-    first_port: Table
+    members: Table  # of each instance by index
     ports: Table
     port_s: Floats
     issue_s: Floats
@@ -80,20 +88,17 @@ class State(NamedTuple):
     released_s: Floats
     end_s: Floats
     cause: Table
-    ready_cause: Table
-    waiting: Table
+    tasks: Table
+    instances: Table
     streams: Table
     ports: Table
     ready: Table
     touched: Table
-    arrived: Table
-    num_arrived: Table
     queue: Table
     left: Table
     right: Table
     event_s: Floats
     events: Table
-    scratch: Table
     counts: Table
 
 
@@ -117,8 +122,6 @@ def touch(s: State, stream: int) -> None:
 def start_task(w: Work, s: State, task: int, now_s: float) -> None:
     """Start a task; one without a duration ends when its device says so."""
     s.start_s[task] = now_s
-    if w.stream[task] == NONE:
-        s.cause[task] = s.ready_cause[task]
     duration_s, occupancy_s = w.duration_s[task], w.occupancy_s[task]
     if math.isnan(duration_s):
         return
@@ -134,44 +137,54 @@ def start_task(w: Work, s: State, task: int, now_s: float) -> None:
 def make_ready(w: Work, s: State, task: int, now_s: float) -> None:
     """Queue a ready task on its stream, or start it if it needs none; one not issued yet comes back when it is."""
     if len(w.issue_s) and w.issue_s[task] > now_s:
-        s.ready_cause[task] = NONE
+        s.tasks[task]["ready_cause"] = NONE
         add_event(s, w.issue_s[task], task, ISSUED)
         return
-    stream = w.stream[task]
+    stream = s.tasks[task]["stream"]
     if stream == NONE:
+        s.cause[task] = s.tasks[task]["ready_cause"]
         start_task(w, s, task, now_s)
         return
-    push_number(s.ready, w.first_in_stream[stream], s.streams[stream]["num_ready"], w.order[task])
+    rank = int(w.rank[task]) if len(w.rank) else 0
+    push_number(s.ready, w.first_in_stream[stream], s.streams[stream]["num_ready"], (rank << 32) + task)
     s.streams[stream]["num_ready"] += 1
     touch(s, stream)
 
 
 @inlined
-def look_again(w: Work, s: State, port: int) -> None:
-    """Queue the first of the instances that a port, now free, has held up."""
-    first = s.ports[port]["held_up"]
-    if first != NONE:
-        s.ports[port]["held_up"] = meld(w.rank, s.left, s.right, s.left[first], s.right[first])
-        push_number(s.queue, 0, s.counts[QUEUED], w.rank[first])
-        s.counts[QUEUED] += 1
+def queue(s: State, instance: int) -> None:
+    """Let a complete instance take its ports, when those before it have."""
+    push_number(s.queue, 0, s.counts[QUEUED], (int(s.instances[instance]["rank"]) << 32) + instance)
+    s.counts[QUEUED] += 1
 
 
 @inlined
-def free(w: Work, s: State, port: int, task: int, now_s: float) -> None:
+def look_again(s: State, port: int) -> None:
+    """Queue the first of the instances that a port, now free, has held up."""
+    first = s.ports[port]["held_up"]
+    if first != NONE:
+        s.ports[port]["held_up"] = meld(s.instances, s.left, s.right, s.left[first], s.right[first])
+        queue(s, first)
+
+
+@inlined
+def free(s: State, port: int, task: int, now_s: float) -> None:
     """Free a port."""
+    s.instances[s.ports[port]["holder"]]["num_held"] -= 1
     s.ports[port]["holder"] = NONE
     s.ports[port]["freed_s"], s.ports[port]["freed_by"] = now_s, task
-    look_again(w, s, port)
+    look_again(s, port)
 
 
 @inlined
 def release(w: Work, s: State, task: int, now_s: float) -> None:
     """Release a task's stream and, with the first member of an instance, its ports."""
-    instance, stream = w.instance[task], w.stream[task]
-    if instance != NONE:
-        for at in range(w.first_port[instance], w.first_port[instance + 1]):
+    instance, stream = s.tasks[task]["instance"], s.tasks[task]["stream"]
+    if instance != NONE and s.instances[instance]["num_held"]:
+        begins = s.instances[instance]["first_port"]
+        for at in range(begins, begins + s.instances[instance]["num_ports"]):
             if s.ports[w.ports[at]]["holder"] == instance:
-                free(w, s, w.ports[at], task, now_s)
+                free(s, w.ports[at], task, now_s)
     if stream != NONE:
         s.streams[stream]["holder"] = NONE
         s.streams[stream]["freed_s"], s.streams[stream]["freed_by"] = now_s, task
@@ -183,32 +196,35 @@ def complete(w: Work, s: State, task: int, now_s: float) -> None:
     """Let what waits for a task become ready."""
     for at in range(w.first_user[task], w.first_user[task + 1]):
         user = w.users[at]
-        s.waiting[user] -= 1
-        s.ready_cause[user] = task
-        if s.waiting[user] == 0:
+        s.tasks[user]["waiting"] -= 1
+        s.tasks[user]["ready_cause"] = task
+        if s.tasks[user]["waiting"] == 0:
             make_ready(w, s, user, now_s)
 
 
 @inlined
 def take_ports(w: Work, s: State, instance: int, now_s: float) -> bool:
     """Take the ports of an instance, or wait for the first that is taken."""
-    begins, ends = w.first_port[instance], w.first_port[instance + 1]
+    begins = s.instances[instance]["first_port"]
+    ends = begins + s.instances[instance]["num_ports"]
     for at in range(begins, ends):
         if s.ports[w.ports[at]]["holder"] != NONE:
             taken = w.ports[at]
             s.left[instance] = s.right[instance] = NONE
-            s.ports[taken]["held_up"] = meld(w.rank, s.left, s.right, s.ports[taken]["held_up"], instance)
+            s.ports[taken]["held_up"] = meld(s.instances, s.left, s.right, s.ports[taken]["held_up"], instance)
             for other in range(begins, ends):
                 if s.ports[w.ports[other]]["holder"] == NONE:
-                    look_again(w, s, w.ports[other])
+                    look_again(s, w.ports[other])
             return False
     for at in range(begins, ends):
         s.ports[w.ports[at]]["holder"] = instance
-        hold_s, known = w.port_s[at], math.isinf(w.port_s[at])
-        for before in range(begins, at):
-            known = known or w.port_s[before] == hold_s
+        hold_s, known, before = w.port_s[at], math.isinf(w.port_s[at]), begins
+        while not known and before < at:
+            known = w.port_s[before] == hold_s
+            before += 1
         if not known:
             add_event(s, now_s + hold_s, instance, PORTS)
+    s.instances[instance]["num_held"] = ends - begins
     return True
 
 
@@ -222,24 +238,25 @@ def issue(w: Work, s: State, d: Devices, n: Links | None, now_s: float) -> None:
         if s.streams[stream]["num_ready"] == 0 or s.streams[stream]["holder"] != NONE:
             continue
         first = w.first_in_stream[stream]
-        task = w.stream_tasks[first + pop_number(s.ready, first, s.streams[stream]["num_ready"])]
+        task = pop_number(s.ready, first, s.streams[stream]["num_ready"]) & LOW
         s.streams[stream]["num_ready"] -= 1
         s.streams[stream]["holder"] = task
         by = s.streams[stream]["freed_by"]
-        s.cause[task] = by if s.streams[stream]["freed_s"] == now_s and by != NONE else s.ready_cause[task]
-        instance = w.instance[task]
+        s.cause[task] = by if s.streams[stream]["freed_s"] == now_s and by != NONE else s.tasks[task]["ready_cause"]
+        instance = s.tasks[task]["instance"]
         if instance == NONE:
             start_task(w, s, task, now_s)
             continue
         if len(d.instances):
             arrive(d, instance, task, now_s)
-        s.arrived[w.first_member[instance] + s.num_arrived[instance]] = task
-        s.num_arrived[instance] += 1
-        if s.num_arrived[instance] == w.instance_size[instance]:
-            push_number(s.queue, 0, s.counts[QUEUED], w.rank[instance])
-            s.counts[QUEUED] += 1
+        if s.instances[instance]["num_arrived"] == 0:
+            s.instances[instance]["first"] = task
+        s.instances[instance]["last"] = task
+        s.instances[instance]["num_arrived"] += 1
+        if s.instances[instance]["num_arrived"] == s.instances[instance]["size"]:
+            queue(s, instance)
     while s.counts[QUEUED]:
-        instance = w.instance_of_rank[pop_number(s.queue, 0, s.counts[QUEUED])]
+        instance = pop_number(s.queue, 0, s.counts[QUEUED]) & LOW
         s.counts[QUEUED] -= 1
         if not start_instance(w, s, instance, now_s):
             continue
@@ -252,11 +269,10 @@ def issue(w: Work, s: State, d: Devices, n: Links | None, now_s: float) -> None:
 @inlined
 def start_instance(w: Work, s: State, instance: int, now_s: float) -> bool:
     """Start an instance at which all have arrived, if its ports are free; return whether devices or links time it."""
-    begins = w.first_member[instance]
-    ends = begins + s.num_arrived[instance]
-    last = s.arrived[ends - 1]
+    last = s.instances[instance]["last"]
     cause, freed_s, by = s.cause[last], -1.0, NONE
-    for at in range(w.first_port[instance], w.first_port[instance + 1]):
+    begins = s.instances[instance]["first_port"]
+    for at in range(begins, begins + s.instances[instance]["num_ports"]):
         port = w.ports[at]
         if s.ports[port]["freed_s"] > freed_s or (
             s.ports[port]["freed_s"] == freed_s and s.ports[port]["freed_by"] > by
@@ -266,22 +282,19 @@ def start_instance(w: Work, s: State, instance: int, now_s: float) -> bool:
         return False
     if by != NONE and freed_s == now_s:
         cause = by
-    for at in range(begins, ends):
-        s.cause[s.arrived[at]] = cause
-        start_task(w, s, s.arrived[at], now_s)
+    begins = s.instances[instance]["first_member"]
+    for at in range(begins, begins + s.instances[instance]["size"]):
+        s.cause[w.members[at]] = cause
+        start_task(w, s, w.members[at], now_s)
     return math.isnan(w.duration_s[last])
 
 
 @inlined
 def end_instance(w: Work, s: State, instance: int, kind: int, now_s: float) -> None:
     """Release or complete the tasks of an instance, or both, in their order."""
-    begins = w.first_member[instance]
-    for at in range(begins, begins + s.num_arrived[instance]):
-        push_number(s.scratch, 0, s.counts[SORTED], s.arrived[at])
-        s.counts[SORTED] += 1
-    while s.counts[SORTED]:
-        task = pop_number(s.scratch, 0, s.counts[SORTED])
-        s.counts[SORTED] -= 1
+    begins = s.instances[instance]["first_member"]
+    for at in range(begins, begins + s.instances[instance]["size"]):
+        task = w.members[at]
         if kind != COMPLETE:
             s.released_s[task] = now_s
             release(w, s, task, now_s)
@@ -293,10 +306,10 @@ def end_instance(w: Work, s: State, instance: int, kind: int, now_s: float) -> N
 @inlined
 def free_ports(w: Work, s: State, instance: int, now_s: float) -> None:
     """Free those ports of an instance that it has held as long as it needs them."""
-    first = s.arrived[w.first_member[instance]]
-    for at in range(w.first_port[instance], w.first_port[instance + 1]):
+    first, begins = s.instances[instance]["first"], s.instances[instance]["first_port"]
+    for at in range(begins, begins + s.instances[instance]["num_ports"]):
         if s.start_s[first] + w.port_s[at] <= now_s and s.ports[w.ports[at]]["holder"] == instance:
-            free(w, s, w.ports[at], first, now_s)
+            free(s, w.ports[at], first, now_s)
 
 
 @inlined
@@ -336,7 +349,7 @@ def end_on_links(w: Work, s: State, d: Devices, n: Links, now_s: float) -> None:
         end_instance(w, s, next_early(n), RELEASE, now_s)
     while n.counts[ENDED]:
         instance = next_ended(n)
-        if len(d.instances) and d.kind_of[instance]:
+        if len(d.instances) and d.calls[instance]["kind"]:
             end(d, instance, now_s)
         end_instance(w, s, instance, COMPLETE if n.instances[instance]["is_released"] else BOTH, now_s)
 
@@ -377,23 +390,15 @@ def run_for(w: Work, s: State, d: Devices, n: Links | None, steps: int) -> int:
         steps -= handle_events(w, s, now_s)
 
 
-@inlined
-def list_streams(w: Work, s: State) -> None:
-    """List the tasks of each stream by priority and then index, and give each its rank there."""
-    for task in w.by_priority:
-        stream = w.stream[task]
-        if stream != NONE:
-            w.order[task] = s.streams[stream]["num_ready"]
-            w.stream_tasks[w.first_in_stream[stream] + w.order[task]] = task
-            s.streams[stream]["num_ready"] += 1
-    for stream in range(len(s.streams)):
-        s.streams[stream]["num_ready"] = 0
-
-
 @compiled
 def begin_all(w: Work, s: State) -> None:
-    """Let tasks that wait for nothing be ready."""
-    list_streams(w, s)
-    for task in range(len(s.waiting)):
-        if s.waiting[task] == 0:
+    """List the members of instances, and let tasks that wait for nothing be ready."""
+    for task in range(len(s.tasks)):
+        instance = s.tasks[task]["instance"]
+        if instance != NONE:
+            w.members[s.instances[instance]["first_member"] + s.instances[instance]["num_arrived"]] = task
+            s.instances[instance]["num_arrived"] += 1
+    s.instances["num_arrived"][:] = 0
+    for task in range(len(s.tasks)):
+        if s.tasks[task]["waiting"] == 0:
             make_ready(w, s, task, 0.0)

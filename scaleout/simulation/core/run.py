@@ -16,11 +16,13 @@ from scaleout.simulation.contention import Contention
 from scaleout.simulation.core import devices, links
 from scaleout.simulation.core.loop import (
     FINISHED,
+    INSTANCE,
     LACKS,
     MISSES,
     OVERFLOWS,
     PORT,
     STREAM,
+    TASK,
     State,
     Work,
     begin_all,
@@ -47,77 +49,68 @@ def _numbered(values: Ints | Indices) -> tuple[Table, int]:
     return numbers[values + 1], int(np.count_nonzero(is_used))
 
 
-def _by_priority(priority: Ints) -> Table:
-    """Order by priority, the highest first, and then by index."""
+def _ranks(priority: Ints) -> Table:
+    """Return the rank of each by priority, the highest first, and then index; nothing where all have one priority."""
     if (priority == priority.max(initial=0)).all():
-        return np.arange(len(priority), dtype=np.int32)
-    return np.argsort(-priority, kind="stable").astype(np.int32)
+        return np.zeros(0, np.int32)
+    ranks = np.empty(len(priority), np.int32)
+    ranks[np.argsort(-priority, kind="stable")] = np.arange(len(priority), dtype=np.int32)
+    return ranks
 
 
-def _work_of(tasks: Tasks) -> tuple[Work, int]:
-    """Number streams, ports and ranks from zero; return how many ports there are as well."""
-    num_instances = len(tasks.instance_size)
-    stream, _ = _numbered(tasks.stream)
+def _columns(tasks: Tasks) -> tuple[Work, State]:
+    """Number streams and ports from zero, and say that nothing has been done yet."""
+    n, m = len(tasks), len(tasks.instance_size)
+    rows, instances = np.empty(n, TASK), np.zeros(m, INSTANCE)
+    stream, ranks, instance_ranks = _numbered(tasks.stream)[0], _ranks(tasks.priority), np.zeros(0, np.int32)
+    rows["stream"], rows["instance"], rows["ready_cause"] = stream, tasks.instance, NONE
+    rows["waiting"] = tasks.num_dependencies
     first_in_stream = offsets_of(np.bincount(stream[stream != NONE]))
-    members = tasks.instance != NONE
-    highest = np.full(num_instances, tasks.priority.min(initial=0))
-    np.maximum.at(highest, tasks.instance[members], tasks.priority[members])
-    by_rank = _by_priority(highest)
-    rank = np.empty(num_instances, np.int32)
-    rank[by_rank] = np.arange(num_instances)
-    ports, num_ports = _numbered(tasks.ports)
+    num_members = np.bincount(tasks.instance + 1, minlength=1 + m)[1:]
+    if len(ranks):
+        highest, members = np.full(m, tasks.priority.min()), tasks.instance != NONE
+        np.maximum.at(highest, tasks.instance[members], tasks.priority[members])
+        instance_ranks = _ranks(highest)
+    port_number, num_ports = _numbered(tasks.ports)
+    instances["first_port"], instances["num_ports"] = tasks.port_offsets[:-1], np.diff(tasks.port_offsets)
+    instances["first_member"], instances["size"] = offsets_of(num_members)[:-1], tasks.instance_size
+    instances["rank"] = instance_ranks if len(instance_ranks) else np.arange(m)
     work = Work(
         duration_s=tasks.duration_s,
         occupancy_s=tasks.occupancy_s,
-        by_priority=_by_priority(tasks.priority),
-        stream=stream,
-        order=np.empty(len(tasks), np.int32),
-        stream_tasks=np.empty(first_in_stream[-1], np.int32),
+        rank=ranks,
         first_in_stream=first_in_stream,
         first_user=tasks.user_offsets,
         users=tasks.users,
-        instance=tasks.instance,
-        instance_size=tasks.instance_size.astype(np.int32),
-        first_member=offsets_of(np.bincount(tasks.instance[members], minlength=num_instances)),
-        rank=rank,
-        instance_of_rank=by_rank,
-        first_port=tasks.port_offsets,
-        ports=ports,
+        members=np.empty(num_members.sum(), np.int32),
+        ports=port_number,
         port_s=tasks.port_s,
         issue_s=tasks.issue_s if tasks.issue_s.any() else np.zeros(0),
     )
-    return work, num_ports
-
-
-def _state_of(tasks: Tasks, work: Work, num_ports: int) -> State:
-    """Return that nothing has been done yet."""
-    n, m, room = len(tasks), len(work.instance_size), 2 * len(tasks) + len(work.ports) + 1
-    streams, ports = np.zeros(len(work.first_in_stream) - 1, STREAM), np.zeros(num_ports, PORT)
+    streams, ports = np.zeros(len(first_in_stream) - 1, STREAM), np.zeros(num_ports, PORT)
     for table in (streams, ports):
         table["holder"], table["freed_by"], table["freed_s"] = NONE, NONE, -1.0
     ports["held_up"] = NONE
-    end_s = np.full(n, np.nan)
-    return State(
+    end_s, room = np.full(n, np.nan), 2 * n + len(port_number) + 1
+    state = State(
         start_s=np.full(n, np.nan),
-        released_s=end_s if work.occupancy_s is work.duration_s else np.full(n, np.nan),
+        released_s=end_s if tasks.occupancy_s is tasks.duration_s else np.full(n, np.nan),
         end_s=end_s,
         cause=np.full(n, NONE, np.int32),
-        ready_cause=np.full(n, NONE, np.int32),
-        waiting=tasks.num_dependencies.copy(),
+        tasks=rows,
+        instances=instances,
         streams=streams,
         ports=ports,
-        ready=np.empty(n, np.int32),
+        ready=np.empty(first_in_stream[-1], np.int64),
         touched=np.empty(len(streams), np.int32),
-        arrived=np.empty(int(work.first_member[-1]), np.int32),
-        num_arrived=np.zeros(m, np.int32),
-        queue=np.empty(m, np.int32),
+        queue=np.empty(m, np.int64),
         left=np.empty(m, np.int32),
         right=np.empty(m, np.int32),
         event_s=np.empty(room),
         events=np.empty(room, np.int64),
-        scratch=np.empty(int(np.diff(work.first_member).max(initial=0)), np.int32),
-        counts=np.zeros(4, np.int64),
+        counts=np.zeros(3, np.int64),
     )
+    return work, state
 
 
 def _devices_of(tasks: Tasks, sharing: Sharing, contention: Contention | None, num_slots: int) -> devices.Devices:
@@ -134,7 +127,7 @@ def _devices_of(tasks: Tasks, sharing: Sharing, contention: Contention | None, n
     shared["freed_s"] = shared["raced_s"] = np.nan
     slots, rows = np.zeros((len(shared), num_slots), devices.SLOT), 0 if contention is None else num_transfers
     instances = np.zeros(rows + slots.size, devices.INSTANCE)
-    kind_of, number_of = (np.zeros(len(tasks.instance_size) if len(instances) else 0, kind) for kind in ("i1", "i4"))
+    calls = np.zeros(len(tasks.instance_size) if len(instances) else 0, devices.CALL)
     pair_of_task, limits = np.full(len(tasks) if len(instances) else 0, NONE, np.int32), np.zeros(2)
     if contention is not None:
         limits[:] = contention.resource_use.queue_s, contention.device.num_sms
@@ -152,12 +145,11 @@ def _devices_of(tasks: Tasks, sharing: Sharing, contention: Contention | None, n
             (devices.KERNEL, sharing.kernel_instance),
             (devices.TRANSFER, sharing.transfer_instance),
         ):
-            kind_of[which], number_of[which] = kind, np.arange(len(which))
+            calls["kind"][which], calls["number"][which] = kind, np.arange(len(which))
         pair_of_task[sharing.waiting] = sharing.waiting_pair
     return devices.Devices(
         instances=instances,
-        kind_of=kind_of,
-        number_of=number_of,
+        calls=calls,
         kernels=kernels,
         pairs=pairs,
         devices=shared,
@@ -281,10 +273,9 @@ def run(
     """
     if len(np.unique(sharing.channels)) > 4:  # so many are counted in 64 bits
         return None
-    work, num_ports = _work_of(tasks)
     kinds_of = _kinds_of(sharing)
     for slots in (8, 64):
-        state, shared = _state_of(tasks, work, num_ports), _devices_of(tasks, sharing, contention, slots)
+        (work, state), shared = _columns(tasks), _devices_of(tasks, sharing, contention, slots)
         if contention is not None:
             _add_kinds(shared, contention, kinds_of)
         on = None if network is None else _Links(network, len(tasks.instance_size))
@@ -304,16 +295,14 @@ def run(
         if found == FINISHED:
             if network is not None and on is not None:
                 network.traffic.hand_over(on.link_bytes)
-            return _times(tasks, work, state)
+            return _times(state)
     return None
 
 
-def _times(tasks: Tasks, work: Work, state: State) -> Times:
-    posted = np.zeros(len(tasks), bool)
-    if np.isnan(state.start_s).any():
-        within = np.arange(work.first_member[-1]) - np.repeat(work.first_member[:-1], np.diff(work.first_member))
-        arrived = state.arrived[within < np.repeat(state.num_arrived, np.diff(work.first_member))]
-        posted[arrived] = np.isnan(state.start_s[arrived])
+def _times(state: State) -> Times:
+    posted = np.zeros(len(state.start_s), bool)
+    arrived = state.streams["holder"][state.streams["holder"] != NONE]
+    posted[arrived] = np.isnan(state.start_s[arrived])
     return Times(state.start_s, state.end_s, state.cause, posted, state.released_s)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from scaleout.cluster.device.host import Call, call_s, calls_of
+from scaleout.cluster.device.host import Call, call_s, calls_of, host_costs_s
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.placement import Placement
@@ -238,6 +238,10 @@ class PlanCosts:
         """The device."""
         return self.model.machine.device
 
+    @functools.cached_property
+    def _launch_s(self) -> Mapping[str, float]:
+        return host_costs_s(self.device, alone=self.topology.num_ranks == 1)
+
     def collective_s(self, collective: Collective, workload: LayeredModel, axes: Axes) -> float:
         """Return the time of a collective of a family that `axes` knows."""
         site = axes.site
@@ -284,12 +288,12 @@ class PlanCosts:
         if not self.device.host_launch_s:
             return 0.0
         if work not in self._host:
-            self._host[work] = fsum(count * call_s(call, self.device) for call, count in work.calls.items())
+            self._host[work] = fsum(count * call_s(call, self._launch_s) for call, count in work.calls.items())
         return self._host[work]
 
     def start_s(self, *, backward: bool) -> float:
         """Return what the host needs to start a pass of a micro-batch."""
-        return self.device.host_launch_s.get("start_backward" if backward else "start_forward", 0.0)
+        return self._launch_s.get("start_backward" if backward else "start_forward", 0.0)
 
     def messages_s(self, size_bytes: int, mesh: Mesh) -> list[float]:
         """Return what a message takes from each rank of a pipeline to the next, round to the first, length p."""

@@ -145,12 +145,12 @@ def _of_layers(row: Row, machine: Machine, *, schedule: str = "baseline", **opti
 
 
 def tensor_parallel(row: Row, machine: Machine) -> Case:
-    """Forward, or forward and backward, of tensor-parallel layers; mode `tp_sp` is with sequence parallelism."""
-    mode = row.word("mode", ("tp", "tp_sp"))
+    """Forward, or forward and backward, of layers: tensor-parallel, also in sequence (`tp_sp`), or whole (`dp`)."""
+    mode = row.word("mode", ("dp", "tp", "tp_sp"))
     return _of_layers(
         row,
         machine,
-        tensor_parallel=row.ranks(),
+        tensor_parallel=1 if mode == "dp" else row.ranks(),
         sequence_parallel=mode == "tp_sp",
         mode="training" if row.name.endswith("backward") else "prefill",
     )

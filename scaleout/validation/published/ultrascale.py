@@ -62,6 +62,10 @@ _SLOWEST = 1.5
 """What the slowest of several hosts needs over another: a call costs one of two amounts (docs/models/host-issue.md)."""
 
 
+_LEAST_CHECK = 0.95
+"""The least of six measured costs of a check over their median (traces/h100-four/checks.jsonl: 219 and 231 us)."""
+
+
 def layers_of_stages(layers: int, layer_cost: int, head_cost: int, stages: int, *, at_share: bool = False) -> list[int]:
     """Return the layers of each stage as nanotron cuts them: a stage ends behind what exceeds its share of all cost.
 
@@ -144,12 +148,18 @@ def _pace(row: Row, job: Transformer, machine: Machine) -> Pace:
 
     On one stage the host of one of several ranks sets the pace, and that of the first rank, whose memory is known, is
     likely another one, which goes ahead. Where hosts poll, and on 64 nodes, where every run was slow, they are never
-    ahead.
+    ahead; without a pipeline they are not where their checks outlast the GPU.
     """
     costs = _costs(job.num_ranks, machine)
     host_s, gpu_s = _host_s(job, costs, checks=_checks(row)), _gpu_s(job, costs)
     stages, tensor = row.count("pp"), row.count("tp")
-    polls = _never_ahead(row)
+    if stages == 1 and tensor > 1 and row.count("nodes") > 1:
+        checked_s = _host_s(job, costs, checks=True)
+        if _took_checks(row, checked_s, gpu_s):
+            return Pace(checked_s, gpu_s, False)
+        polls = False
+    else:
+        polls = _never_ahead(row)
     if polls:
         host_s = _at_least(host_s, tuple(2 * each for each in gpu_s))
     elif stages == 1 and tensor > 2:
@@ -172,6 +182,16 @@ def _checks(row: Row) -> bool:
 def _never_ahead(row: Row) -> bool:
     """Whether a run's host polls, or it is one of 64 nodes, where every run was slow."""
     return "slow_mode" in row.values.get("flags", ()) or row.count("nodes") >= 64
+
+
+def _took_checks(row: Row, checked_s: tuple[float, float], gpu_s: tuple[float, float]) -> bool:
+    """Whether a run without pipeline took as long as its host would with checks, which no key says and its time does.
+
+    Only memory asks: a run's time says nothing there but whether its host was ahead of its GPU.
+    """
+    if row.values.get("step_s") is None or sum(checked_s) <= sum(gpu_s):
+        return False
+    return row.number("step_s") >= _LEAST_CHECK * row.count("accum") * sum(checked_s)
 
 
 def _at_least(these: tuple[float, ...], those: tuple[float, ...]) -> tuple[float, float]:

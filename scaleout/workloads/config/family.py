@@ -6,9 +6,9 @@ A model of layers, which pipelines cut, is a `layered.LayeredModel`; one whose s
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from scaleout.config.documents import MAX_RANKS
 from scaleout.config.units import Bytes, RankCount
@@ -66,6 +66,8 @@ class ModelFamily(Config):
         "layer by layer",
     )
 
+    _of_training: dict[str, Any] = PrivateAttr(default_factory=dict)
+
     @field_validator("dtype", mode="before")
     @classmethod
     def _of_all_but_gemms(cls, dtype: Any) -> Any:
@@ -94,6 +96,17 @@ class ModelFamily(Config):
                 f"order {', '.join(RANK_ORDER)}"
             )
         return self
+
+    def served_without(self, of_training: Mapping[str, Any]) -> Self:
+        """Return a copy that knows which keys of training its mode of serving has left out."""
+        copy = self.model_copy()
+        copy._of_training = dict(of_training)
+        return copy
+
+    @property
+    def left_by_mode(self) -> Mapping[str, Any]:
+        """Keys of the training workload below that a mode of serving has left out, and what they were."""
+        return self._of_training
 
     @property
     def mesh(self) -> Mesh:

@@ -68,7 +68,9 @@ class Training(WithFramework):
     )
     batch_per_replica: Count = Field(description="sequences that a data-parallel replica handles in a step")
     mode: Literal["training", "prefill", "decode"] = Field(
-        default="training", description="a training step, prefill of a prompt, or one token of decode"
+        default="training",
+        description="a training step, prefill of a prompt, or one token of decode; prefill or decode over a workload "
+        "that trains leaves its framework, zero and what shards besides out, unless they are given, too",
     )
 
     microbatch: Count | None = Field(default=None, description="sequences of a micro-batch; the whole batch if unset")

@@ -7,7 +7,7 @@ value is ever rounded. A file may be `like` another, by name or file, and then h
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scaleout.config.library import find, is_path, lengthened
 from scaleout.config.validated import nearest, read_yaml, validate, with_new_names
@@ -36,6 +36,9 @@ FAMILIES: dict[str, type[ModelFamily]] = {
 _RENAMED = {old: new for family in FAMILIES.values() for old, new in family.RENAMED.items()}
 """Old names of keys to new ones, of all families."""
 
+_SHARDS: tuple[str, ...] = ("framework", "zero", "shard_ranks", "replicas_at_end", "overlap_parameter_gather")
+"""Keys of how training shards; a framework of training sets them."""
+
 RANKS = "{ranks}"
 """In the name of a workload's topology: the number of its ranks."""
 
@@ -56,9 +59,10 @@ def load_workload(name_or_file: str | Path, changes: Mapping[str, Any] | None = 
         If there is no such workload, a key is unknown, or sizes do not divide.
     """
     path = find("workload", str(name_or_file))
-    values = {"name": path.stem} | _over(_read(path), _with_new_names("--set", changes or {}))
-    workload = workload_of(values, path, where=f"workload {name_or_file}")
-    return workload.model_copy(update={"topology": workload.topology.replace(RANKS, str(workload.num_ranks))})
+    read = _over(_read(path), _with_new_names("--set", changes or {}))
+    workload = workload_of({"name": path.stem} | read.keys, path, where=f"workload {name_or_file}")
+    named = {"topology": workload.topology.replace(RANKS, str(workload.num_ranks))}
+    return workload.model_copy(update=named).served_without(read.of_training)
 
 
 def workload_of(values: Mapping[str, Any], path: Path, *, where: str) -> ModelFamily:
@@ -71,31 +75,42 @@ def workload_of(values: Mapping[str, Any], path: Path, *, where: str) -> ModelFa
     return validate(FAMILIES[kind], values, where=where)
 
 
-def _read(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+class _Read(NamedTuple):
+    """Keys of a workload, and those of training that its mode has left out."""
+
+    keys: dict[str, Any]
+    of_training: Mapping[str, Any] = {}
+
+
+def _read(path: Path, *, seen: tuple[Path, ...] = ()) -> _Read:
     """Read a file's keys over those of the workload that it is `like`, if it names one."""
     chain = lengthened(seen, path, key="like")
     values = _with_new_names(str(path), read_yaml(path))
     values |= {key: _beside(path, values[key]) for key in ("topology", "device", "like") if key in values}
     like = values.pop("like", None)
     if like is None:
-        return values
+        return _Read(values)
     if not isinstance(like, str):
         raise ConfigError(f"{path}: like is {like!r}; give the name or file of a workload")
     return _over(_read(find("workload", like, named_by=f"{path}: like"), seen=chain), values)
 
 
-def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _over(read: _Read, above: Mapping[str, Any]) -> _Read:
     """Lay keys over others; a framework that they bring in decides anew what it sets, whatever stood below.
 
-    So does decode: sequence parallelism is what a trainer saves memory by, and servers all-reduce one token.
+    A mode of serving leaves out how training shards: nobody gathers parameters for each token. Decode leaves out
+    sequence parallelism as well, by which a trainer saves memory: servers all-reduce one token.
     """
-    if above.get("mode") == "decode" != below.get("mode"):
-        below = {key: value for key, value in below.items() if key != "sequence_parallel"}
+    below, mode, trains = read.keys, above.get("mode"), read.keys.get("mode", "training") == "training"
+    leaves = _SHARDS if trains and mode in ("prefill", "decode") else ()
+    leaves += ("sequence_parallel",) if mode == "decode" != below.get("mode") else ()
+    left = {key: below[key] for key in leaves if below.get(key) and key not in above}
+    below = {key: value for key, value in below.items() if key not in leaves}
     name = above.get("framework")
-    if not isinstance(name, str) or name not in FRAMEWORKS or name == below.get("framework"):
-        return {**below, **above}
-    decides = {setting.key for setting in FRAMEWORKS[name].settings}
-    return {key: value for key, value in below.items() if key not in decides} | dict(above)
+    if isinstance(name, str) and name in FRAMEWORKS and name != below.get("framework"):
+        decides = {setting.key for setting in FRAMEWORKS[name].settings}
+        below = {key: value for key, value in below.items() if key not in decides}
+    return _Read({**below, **above}, {**read.of_training, **left})
 
 
 def _with_new_names(where: str, values: Mapping[str, Any]) -> dict[str, Any]:

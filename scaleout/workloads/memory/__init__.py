@@ -84,6 +84,11 @@ class Contained:
     parts: tuple[tuple[Held, int], ...]
     total: Held
 
+    @property
+    def kept_bytes(self) -> Floats:
+        """What each part keeps of one micro-batch, in order, shape (parts,)."""
+        return np.repeat([held.kept_bytes for held, _ in self.parts], [count for _, count in self.parts])
+
     @functools.cached_property
     def units(self) -> "Units":
         """What of it persists through a step."""
@@ -329,7 +334,8 @@ class Peak:
             for step in self.slot
         )
         flying = " + ".join(map(str, self.in_flight))
-        return f"step {self.slot_number + 1} of {self.num_slots} ({steps}), {flying} micro-batches in flight"
+        what = "micro-batch" if sum(self.in_flight) == 1 else "micro-batches"
+        return f"step {self.slot_number + 1} of {self.num_slots} ({steps}), {flying} {what} in flight"
 
 
 def peak(workload: LayeredModel) -> Peak:
@@ -358,7 +364,7 @@ class Ledger:
     """What each pipeline rank holds; what passes is that of the moment when it is highest in all, shape (p,)."""
 
     workload: LayeredModel
-    stages: Sequence[Sequence[Held]]  # for each rank, its chunks
+    contained: Sequence[Sequence[Contained]]  # for each rank, its chunks
     persistent: Sequence[Mapping[str, float]]  # for each rank, the bytes of each of `KINDS` all through a step
     activation_bytes: Floats
     recomputed_bytes: Floats
@@ -384,8 +390,12 @@ class Ledger:
             kept, recomputed, transient = np.full(len(numbers), one), np.zeros(len(numbers)), np.zeros(len(numbers))
             moment = np.zeros(len(numbers), np.int64)
         total = np.array([fsum(each.values()) for each in persistent]) + kept + recomputed + transient
-        stages = [[each.total for each in rank] for rank in ranks]
-        return cls(workload, stages, persistent, kept, recomputed, transient, total, moment)
+        return cls(workload, ranks, persistent, kept, recomputed, transient, total, moment)
+
+    @property
+    def stages(self) -> list[list[Held]]:
+        """What each chunk of each rank holds, all its parts together."""
+        return [[each.total for each in rank] for rank in self.contained]
 
     @property
     def highest(self) -> int:
