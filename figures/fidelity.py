@@ -31,7 +31,7 @@ BESIDE, PUBLISHED = SHARED / "measurements" / "h200-x4", SHARED / "validation" /
 WHY = {
     "transformer": "likely the host, whose calls vary by a third between runs",
     "data parallel": "not known; ranks that differ in pace are not modelled",
-    "mixture of experts": "how long a run had been going on when it was timed, and so its clock, is not known",
+    "mixture of experts": "run from a gradient of ones, whose GEMMs draw less power: 3 to 8%; the rest is not known",
     "chunked overlap": "four all-reduces of 16 MiB take 8 to 12% less than the fit of the library says",
     "async TP": "a small GEMM whose slices the host issues; its calls vary by a third between runs",
     "DLRM": "not known",

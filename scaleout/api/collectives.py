@@ -1,7 +1,7 @@
 """Collectives on a network, alone, by each algorithm: what `scaleout collective` prints, as an answer."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from scaleout.config.units import BYTES, BYTES_PER_S, format_bytes, format_secon
 from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta import cost as closed_form
 from scaleout.network.collectives import ALGORITHMS, algorithm_bandwidth, bus_bandwidth, candidates
+from scaleout.network.collectives.rounds import TooManyMessagesError
 from scaleout.network.flow import collective as flows
 from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.network.routes.links import links_of
@@ -125,7 +126,7 @@ class CollectiveAnswer(Answer):
     members: list[int]
     network: str
     costs: Mapping[int, Costs]
-    left_out: Sequence[str]  # algorithms with too many messages to route
+    left_out: Mapping[str, str]  # algorithms with too many messages to route, and what is said of each
     asked: Mapping[str, Any]
     command: str = "collective"
 
@@ -323,8 +324,17 @@ def collective(
         **({} if num_chunks is None else {"chunks": num_chunks}),
         **({} if policy is None else {"policy": policy}),
     }
-    left_out = [name for name in able if name not in costs[wanted[0]]]
+    left_out = {name: _refusal(request, network, wanted[0], name) for name in able if name not in costs[wanted[0]]}
     return CollectiveAnswer(kind, cluster, members, network, costs, left_out, asked)
+
+
+def _refusal(request: _Request, network: str, size_bytes: int, name: str) -> str:
+    """Return why an algorithm is not among those of a request."""
+    try:
+        COST_MODELS[network](replace(request, algorithms=(name,)), size_bytes)
+    except TooManyMessagesError as error:
+        return str(error)
+    raise AssertionError(f"{name} can do it")
 
 
 def _names(algorithm: str | Sequence[str]) -> Sequence[str]:

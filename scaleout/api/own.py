@@ -5,16 +5,31 @@ they keep what all schedules and algorithms keep is for `scaleout.testing` to sa
 """
 
 import inspect
+import math
+import operator
 import re
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
+import numpy as np
+
 from scaleout.cluster.topology.placement import Placement
+from scaleout.config.documents import LEAST_NUMBER
 from scaleout.errors import ConfigError, shown
 from scaleout.network.alpha_beta import cost
 from scaleout.network.collectives import ALGORITHMS, Algorithm, check_kind
 from scaleout.network.collectives.algorithm import Scheduler, any_placement
+from scaleout.network.collectives.rounds import (
+    Combined,
+    Edges,
+    Exchange,
+    Fold,
+    FoldedExchange,
+    Pattern,
+    Round,
+    Shift,
+)
 from scaleout.network.collectives.rounds import Schedule as Rounds
 from scaleout.network.flow import collective
 from scaleout.program.program import Program
@@ -25,6 +40,8 @@ P = TypeVar("P", bound=Pass)
 S = TypeVar("S", bound=Scheduler)
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
+_MOST_REPEATS = 10**9
+"""Of a round."""
 
 
 def define_schedule(
@@ -130,8 +147,16 @@ def define_algorithm(
 
     def define(function: S) -> S:
         schedules: dict[str, Scheduler] = dict(before.schedules) if before is not None else {}
-        schedules[kind] = _checked(function, f"collective algorithm {name!r}", ("placement",), (Rounds,))
-        ALGORITHMS[name] = _Own(name, _summary(function), schedules, condition)
+        what = f"collective algorithm {name!r}"
+        checked = _checked(function, what, ("placement",), (Rounds,))
+
+        def rounds(placement: Placement) -> Rounds:
+            made: Rounds = checked(placement)
+            _check_rounds(made, placement, what)
+            return made
+
+        schedules[kind] = rounds
+        ALGORITHMS[name] = _Own(name, _summary(function), schedules, _reasons(condition, f"{what}: its condition"))
         cost.forget()
         collective.forget()
         return function
@@ -170,6 +195,79 @@ def _checked(function: Any, what: str, takes: tuple[str, ...], makes: tuple[type
         return made
 
     return checked
+
+
+def _reasons(condition: Callable[[Placement], str | None], what: str) -> Callable[[Placement], str | None]:
+    """Return a condition that is refused where it returns anything but a reason or None."""
+    if not callable(condition):
+        raise ConfigError(f"{what} {shown(condition)} is no function of a placement; give one, or none")
+
+    def reason(placement: Placement) -> str | None:
+        found = condition(placement)
+        if not (found is None or (isinstance(found, str) and found)):
+            raise ConfigError(f"{what} returned {shown(found)}; return the reason why it cannot, or None if it can")
+        return found
+
+    return reason
+
+
+def _check_rounds(made: Rounds, placement: Placement, what: str) -> None:
+    """Refuse rounds that no collective has: they would take no time, infinite time, or reach nobody."""
+    shape = placement.shape if placement.regular else (placement.num_ranks,)
+    if placement.num_ranks > 1 and not (isinstance(made.rounds, tuple) and made.rounds):
+        raise ConfigError(f"{what}: its rounds are {shown(made.rounds)}; return a tuple of one or more")
+    for number, round_ in enumerate(made.rounds):
+        fault = _fault_of_round(round_, shape) if isinstance(round_, Round) else "is no Round"
+        if fault:
+            raise ConfigError(f"{what}: round {number} on a group of shape {shape}: {shown(round_)} {fault}")
+
+
+def _fault_of_round(round_: Round, shape: tuple[int, ...]) -> str:
+    """Return what is wrong with a round on a group of a shape; nothing if it can be."""
+    try:
+        hash(round_)  # by which rounds that are alike are found
+    except TypeError:
+        return "holds a list, an array or a mapping; give tuples"
+    chosen = tuple(range(len(shape))) if round_.dimensions is None else round_.dimensions
+    if not (isinstance(round_.fraction, int | float) and LEAST_NUMBER <= round_.fraction <= 1):
+        return f"sends no part of the buffer; give a fraction from {LEAST_NUMBER:g} to 1"
+    if not (_within(round_.repeat, 1, _MOST_REPEATS) and _within(round_.chain, -_MOST_REPEATS, _MOST_REPEATS)):
+        return f"has no whole number of repeats from 1 to {_MOST_REPEATS:,}, or of a chain"
+    there = isinstance(chosen, tuple) and chosen and all(_within(each, 0, len(shape) - 1) for each in chosen)
+    if not there or len(set(chosen)) < len(chosen):
+        return f"runs over dimensions that are not there; give some of {', '.join(map(str, range(len(shape))))}"
+    return _fault_of_pattern(round_.pattern, tuple(shape[number] for number in chosen))
+
+
+def _fault_of_pattern(pattern: Pattern, shape: tuple[int, ...]) -> str:
+    """Return what is wrong with who sends to whom on a grid; nothing of a pattern of one's own."""
+    p, good, fault = math.prod(shape), True, ""
+    match pattern:
+        case Combined(inner):
+            fault = _fault_of_pattern(inner, shape)
+        case Shift(offsets):
+            good = isinstance(offsets, tuple) and len(offsets) == len(shape) and any(offsets)
+            good = good and all(_within(offset, 0, size - 1) for offset, size in zip(offsets, shape, strict=True))
+            fault = "shifts by no distances within the group; give one a dimension, not all of them 0"
+        case Exchange(bit) | FoldedExchange(bit):
+            extra = pattern.extra if isinstance(pattern, FoldedExchange) else 0
+            left = p - extra if _within(extra, 0, p // 2) else 0
+            good = left > 0 and left & (left - 1) == 0 and _within(bit, 0, left.bit_length() - 2)
+            fault = f"exchanges over no bit of the numbers of {left} of {p} members, a power of two"
+        case Fold(extra):
+            good, fault = _within(extra, 1, p // 2), f"folds no pairs of {p} members"
+        case Edges(sources, destinations):
+            ends = (*sources, *destinations) if isinstance(sources, tuple) and isinstance(destinations, tuple) else ()
+            good = len(ends) > 0 and len(sources) == len(destinations) and all(_within(each, 0, p - 1) for each in ends)
+            good = good and all(map(operator.ne, sources, destinations))
+            fault = f"has no messages between two of members 0 to {p - 1} each"
+        case _:
+            good, fault = callable(getattr(pattern, "messages", None)), f"has {shown(pattern)} for a pattern; give one"
+    return fault if not good or isinstance(pattern, Combined) else ""
+
+
+def _within(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(least <= value <= most)
 
 
 def _summary(function: Callable[..., object]) -> str:

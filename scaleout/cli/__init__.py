@@ -27,6 +27,8 @@ def main() -> None:
         exec("")  # `python -m` ends by SIGINT if one came in the last text that was executed, as of a dataclass
         _end("; ".join(("interrupted", *map(str, interrupt.args))), 128 + asked[-1])
     except Exception as error:
+        if any(isinstance(each, KeyboardInterrupt) for each in _origins(error)):  # as `__set_name__` makes of one
+            _end("interrupted", 128 + asked[-1])
         if wants_memory(error):
             _end("error: there is not enough memory for this; give smaller sizes or fewer ranks", 2)
         if not isinstance(error, ImportError) or (error.name or "").startswith(__name__.partition(".")[0]):
@@ -62,11 +64,18 @@ def _interrupt_on(numbers: "list[signal.Signals]", asked: "list[signal.Signals]"
 
 def wants_memory(error: "BaseException | None") -> bool:
     """Return whether an exception, or one that it came of, is of memory that has run out."""
+    return any(
+        isinstance(each, MemoryError) or any(words in str(each) for words in _NO_ROOM) for each in _origins(error)
+    )
+
+
+def _origins(error: "BaseException | None") -> "list[BaseException]":
+    """Return an exception, and those that it came of."""
+    found = []
     while error is not None:
-        if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_ROOM):
-            return True
+        found.append(error)
         error = error.__cause__ or error.__context__
-    return False
+    return found
 
 
 def _end(message: str, code: int) -> None:

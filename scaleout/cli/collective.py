@@ -11,6 +11,8 @@ from scaleout.cli.options import SIMULATION, Output, Whole, network_options, out
 from scaleout.cli.printing import say
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scaleout.api.collectives import CollectiveAnswer
     from scaleout.cluster.topology.topology import Topology
     from scaleout.cluster.topology.what_if import NetworkChanges
@@ -203,6 +205,7 @@ def _decide(answer: "CollectiveAnswer", output: Output) -> None:
             rows.append([each.algorithm, each.runner_up, ", ".join(notes), format_bytes(each.bytes), *times])
         columns = ("algorithm", "runner-up", "", "bytes", "time", "runner-up time / chosen time")
         print_table(f"what auto takes: {answer.title}", columns, rows, left=3)
+        _say_left_out(answer.left_out)
 
     found = {**answer.about(), "collective": answer.kind, "network": answer.network}
     found["decisions"] = [asdict(each) for each in decisions]
@@ -280,8 +283,13 @@ def _print(answer: "CollectiveAnswer", unchanged: "CollectiveAnswer | None", *, 
             console().print(f"not here: {words}")
     for note in answer.model.notes:
         console().print(f"note: {note}")
-    if left_out:
-        say(f"left out, as they have too many messages to route: {', '.join(left_out)}")
+    _say_left_out(left_out)
+
+
+def _say_left_out(left_out: "Mapping[str, str]") -> None:
+    """Say which algorithms have too many messages to route, and why."""
+    for name, why in left_out.items():
+        say(f"left out: {name}, as {why}")
 
 
 def _compare(kind: str, cluster: "Topology", sizes: list[int], policy: str | None, output: Output) -> None:

@@ -30,20 +30,25 @@ def run_plan(
 
 
 def read_plan(text: str, job: NamedJob, options: Stated) -> "Mapping[str, Any]":
-    """Return the inputs of a plan that a search has written: ``FILE#2`` is its second, FILE its folder or summary.json.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such plan, or the command line says of the job what the plan says already.
-    """
-    from scaleout.config.documents import read_json, whole
-
+    """Return the inputs of a plan; `ConfigError` as `plan_inputs`, or if the line says what the plan does."""
     if job != NamedJob(None, None, None, {}, type(job.changes)()) or options:
         raise ConfigError(
             f"--plan {text} says workload, machine and options; leave out all but --schedule and --output, or change "
             f"the command that `scaleout search` prints for the plan"
         )
+    return plan_inputs(text)
+
+
+def plan_inputs(text: str) -> "Mapping[str, Any]":
+    """Return the inputs of a plan that a search has written: ``FILE#2`` is its second, FILE its folder or summary.json.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such plan.
+    """
+    from scaleout.config.documents import read_json, whole
+
     name, sign, number = text.rpartition("#")
     which = whole(number)
     if not sign or not which:

@@ -1,5 +1,6 @@
 """`scaleout search`: the best parallel plans of a training job on a cluster."""
 
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -294,15 +295,16 @@ def _print(answer: "SearchAnswer") -> None:
 
 
 def _print_best(answer: "SearchAnswer") -> None:
+    from scaleout.study.search.evaluate import BASELINE
+
     request, plans = answer.request, answer.plans
     several = bool(request.schedules)
     _print_plans("the fastest plans", request, plans.fastest, several=several)
-    _print_plans(
-        "least memory for the step time (Pareto front), up to a quarter slower than the fastest",
-        request,
-        plans.front,
-        several=several,
-    )
+    for schedule, front in groupby(plans.front, key=lambda found: found.schedule):
+        of = "all plans" if schedule == BASELINE else "those simulated"
+        under = f", of {of} under {schedule}" if several else ""
+        title = f"least memory for the step time (Pareto front){under}, up to a quarter slower than the fastest"
+        _print_plans(title, request, tuple(front), several=False)
 
 
 def _print_explanation(answer: "Answer", found: "Explanation") -> None:

@@ -33,7 +33,7 @@ _KNOWN = completion.names_of("workload", "topology", "link type", "device", "stu
 def show(
     name_or_file: str | None, kind: str | None, settings: tuple[str, ...], changes: "NetworkChanges", as_json: bool
 ) -> None:
-    """Describe a workload, topology, link type, device, study or Chakra trace (.et, or a directory).
+    """Describe a workload, topology, link type, device, study, Chakra trace (.et, or a directory) or plan (plans#1).
 
     A topology may be changed as by `scaleout run`; it is drawn, and its dimensions and links have the names that the
     options of changes take.
@@ -45,12 +45,13 @@ def show(
         return
     if name_or_file is None:
         raise ConfigError("give what to show, such as `scaleout show llama-3-8b` (`scaleout list`), or --keys KIND")
-    facts = _facts(name_or_file, parse_settings(settings), changes)
+    name_or_file, chosen = _of_plan(name_or_file, parse_settings(settings))
+    facts = _facts(name_or_file, chosen, changes)
     if as_json:
         from scaleout.api.inputs import inputs_of
         from scaleout.report.documents import document
 
-        inputs = inputs_of({"name": name_or_file}, settings=parse_settings(settings), changes=changes)
+        inputs = inputs_of({"name": name_or_file}, settings=chosen, changes=changes)
         say_json(document("show", facts, inputs=inputs))
         return
     from scaleout.cli.console import console, print_facts
@@ -69,12 +70,24 @@ def show(
         return
     from scaleout.workloads.families import load_workload
 
-    job = load_workload(name_or_file, parse_settings(settings))
+    job = load_workload(name_or_file, chosen)
     del facts["keys"]
     for row in facts.get("framework_keys", ()):
         row |= {name: _value(job, row["key"], row[name]) for name in ("value", "framework_value")}
     print_facts(facts)
     _print_values(job)
+
+
+def _of_plan(name_or_file: str, settings: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the workload of a plan of a search, such as plans#1, with the keys that it sets; all else as it is."""
+    file, sign, _ = name_or_file.rpartition("#")
+    if not (sign and Path(file).exists()):
+        return name_or_file, settings
+    from scaleout.cli.plan import plan_inputs
+
+    inputs = plan_inputs(name_or_file)
+    of_plan = {key.removeprefix("set."): each for key, each in inputs.items() if key.startswith("set.")}
+    return str(inputs["workload"]), of_plan | settings
 
 
 def _value(job: "ModelFamily", key: str, value: Any) -> str:
@@ -156,6 +169,10 @@ def _kind(name_or_file: str) -> str:
     if name_or_file.endswith(SUFFIXES) or is_expression(name_or_file):
         return "topology"
     known = {name: kind for kind in library.FOLDERS for name in library.names(kind)}
+    if any((Path(name_or_file) / file).is_file() for file in ("summary.json", "cases.parquet")):
+        raise ConfigError(
+            f"{name_or_file}: holds results, not what is simulated; open it by scaleout view {name_or_file}"
+        )
     if name_or_file not in known and (name_or_file.endswith(".et") or _is_trace_set(Path(name_or_file))):
         return "trace"
     if library.is_path(name_or_file):

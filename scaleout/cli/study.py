@@ -194,7 +194,7 @@ def _unfit(case: dict[str, Any]) -> str:
 
 
 def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str, Any], *, as_json: bool) -> None:
-    from scaleout.cli.console import print_answer, print_table
+    from scaleout.cli.console import console, print_answer, print_table
     from scaleout.cli.printing import say, say_json
     from scaleout.config.units import format_dollars, format_rate, format_seconds
     from scaleout.errors import one_line
@@ -224,7 +224,7 @@ def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str
         heads, rows = heads[:-1], [row[:-1] for row in rows]
     print_table(title, heads, rows, left=2)
     for each in summary["cheapest_cases"]:
-        say(
+        console().print(
             one_line(
                 f"cheapest network within {100 * summary['within_share']:.4g}% of the fastest, {each['workload']}: "
                 f"{each['varied']}, {format_dollars(each['network_dollars'])}, {each['slower_share']:.1%} slower: case "
@@ -234,7 +234,7 @@ def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str
     for each in first.values():
         say(one_line(f"case {each['case']} alone: {each['run']}"))
     for each in summary["failed_for"]:
-        say(one_line(f"{each['cases']:,} failed: {each['message']}"))
+        console().print(one_line(f"{each['cases']:,} failed: {each['message']}"))
     for name, meaning in summary["files"].items():
         say(one_line(f"{output / name}  {meaning}"))
 

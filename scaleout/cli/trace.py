@@ -47,4 +47,6 @@ def trace(workload: str, output: Path, device: str | None, settings: tuple[str, 
         say_json(document("trace", found, inputs=inputs, models=[model]))
         return
     say(f"{counted(len(files), 'file')} in {output}, for {counted(program.num_ranks, 'rank')}")
-    say(f"model: {model}")
+    from scaleout.cli.console import console
+
+    console().print(f"model: {model}")

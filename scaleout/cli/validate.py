@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import click
 
 from scaleout.cli.options import Output, output_options
-from scaleout.cli.printing import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +58,7 @@ def validate(
 
 
 def _print(comparison: "Comparison", contenders: "Sequence[Contender]") -> None:
-    from scaleout.cli.console import print_answer, print_table
+    from scaleout.cli.console import console, print_answer, print_table
     from scaleout.config.units import format_bytes, format_seconds
     from scaleout.validation.measured.compare import choices
 
@@ -110,7 +109,7 @@ def _print(comparison: "Comparison", contenders: "Sequence[Contender]") -> None:
         cells = [[each.case, str(each.best), str(each.chosen), f"{each.cost:.1%}"] for each in found]
         print_table("best number of chunks", columns, cells)
     for each in comparison.models:
-        say(f"model: {each}")
+        console().print(f"model: {each}")
 
 
 def _print_arena(contenders: "Sequence[Contender]") -> None:

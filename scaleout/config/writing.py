@@ -194,7 +194,8 @@ def check_writable(directory: Path) -> None:
     Raises
     ------
     ConfigError
-        If there is a file in its place, its disk is read-only or full, its owner is another, or its name is none.
+        If there is a file in its place, its disk is read-only or full, its owner is another, its name is none, or it
+        is the root of a file system, which root could write.
     """
     try:
         directory.lstat()
@@ -205,6 +206,8 @@ def check_writable(directory: Path) -> None:
         raise ConfigError(
             f"output directory {str(directory)!r} is no name of one ({error}); give another one"
         ) from None
+    if os.path.realpath(directory) == Path(os.path.realpath(directory)).anchor:
+        raise ConfigError(f"output directory {str(directory)!r} is the root of the file system; give a folder in it")
     nearest = next(folder for folder in (directory, *directory.absolute().parents) if os.path.lexists(folder))
     try:
         with tempfile.TemporaryFile(dir=nearest) as file:

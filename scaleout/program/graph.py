@@ -202,7 +202,16 @@ FLOAT_COLUMNS = ("duration_s", "issue_s")
 def _check(graph: ExecutionGraph) -> None:
     size = len(graph.names)
     for column in NEUTRAL:
-        assert getattr(graph, column).shape == (size,), column
+        shape = np.shape(getattr(graph, column))
+        if shape != (size,):
+            raise GraphError(f"column {column} has shape {shape} for {size} nodes; give an array of a value for each")
+    for column, known in (("kernel", graph.kernels), ("collective", COLLECTIVES), ("phase", graph.phases)):
+        values = getattr(graph, column)
+        if size and not NONE <= values.min() <= values.max() < len(known):
+            node = int(np.argmax((values < NONE) | (values >= len(known))))
+            raise GraphError(
+                f"node {node} ({graph.names[node]!r}) has {column} {values[node]}; give one of {len(known)}"
+            )
     for column in ("flops", "bytes", "slices", "duration_s"):
         values = getattr(graph, column)
         negative = np.flatnonzero(values < 0)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from scaleout.config.units import counted
-from scaleout.errors import GraphError
+from scaleout.errors import GraphError, shown
 from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind
 
 
@@ -84,6 +84,8 @@ class Program:
                         f"give ranks 0 to {self.num_ranks - 1}"
                     )
         for graph in self.graphs:
+            if not isinstance(graph, ExecutionGraph):
+                raise GraphError(f"{shown(graph)} stands for a graph of the program; return a graph for each")
             communication = graph.kind == NodeKind.COLLECTIVE
             bad = np.flatnonzero(communication & ((graph.group < 0) | (graph.group >= len(self.groups))))
             if bad.size:

@@ -162,13 +162,68 @@ def test_an_algorithm_that_is_none_is_refused(function, words):
         use()
 
 
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (Schedule(()), r"its rounds are \(\); return a tuple of one or more"),
+        (Schedule((5,)), "round 0 on a group of shape .*: 5 is no Round"),
+        (Schedule((Round(None, 0.5),)), "has None for a pattern"),
+        (Schedule((Round(Ring(), float("nan")),)), "sends no part of the buffer; give a fraction from 1e-09 to 1"),
+        (Schedule((Round(Ring(), -1.0),)), "sends no part of the buffer"),
+        (Schedule((Round(Ring(), 0.5, repeat=0),)), "has no whole number of repeats"),
+        (Schedule((Round(Ring(), 0.5, repeat=2.5),)), "has no whole number of repeats"),
+        (Schedule((Round(Ring(), 0.5, dimensions=(5,)),)), "runs over dimensions that are not there; give some of 0"),
+        (Schedule((Round(Ring(), 0.5, dimensions=[0]),)), "holds a list, an array or a mapping; give tuples"),
+        (Schedule((Round(rounds.Shift(None), 0.5),)), "shifts by no distances within the group"),
+        (Schedule((Round(rounds.Edges(0, 1), 0.5),)), "has no messages between two"),
+        (Schedule((Round(rounds.Shift((0,)), 0.5),)), "shifts by no distances within the group"),
+        (Schedule((Round(rounds.Shift((1, 1)), 0.5),)), "shifts by no distances within the group"),
+        (Schedule((Round(rounds.Exchange(3), 0.5),)), "exchanges over no bit of the numbers of 8 of 8 members"),
+        (Schedule((Round(rounds.FoldedExchange(0, 3), 0.5),)), "exchanges over no bit of the numbers of 5 of 8"),
+        (Schedule((Round(rounds.Fold(5), 0.5),)), "folds no pairs of 8 members"),
+        (Schedule((Round(rounds.Edges((0, 1), (1,)), 0.5),)), "has no messages between two of members 0 to 7 each"),
+        (Schedule((Round(rounds.Edges((0,), (8,)), 0.5),)), "has no messages between two of members 0 to 7 each"),
+        (Schedule((Round(rounds.Combined(rounds.Edges((1,), (1,))), 0.5),)), "has no messages between two"),
+    ],
+)
+def test_rounds_that_no_collective_has_are_refused(made, words):
+    """Of no bytes they would take no time, of NaN they would never end."""
+    scaleout.define_algorithm("wrong", "all_gather")(lambda placement: made)
+    for network in ("alpha_beta", "link"):
+        with pytest.raises(ConfigError, match=words):
+            scaleout.collective("all_gather", "1MiB", topology="t3-ring-8", algorithm="wrong", network=network)
+
+
+@pytest.mark.parametrize("found", [5, "", []])
+def test_a_condition_gives_a_reason_or_none(found):
+    scaleout.define_algorithm("wrong", "all_gather", condition=lambda placement: found)(ring)
+    with pytest.raises(ConfigError, match=r"its condition returned .*; return the reason why it cannot, or None"):
+        scaleout.collective("all_gather", "1MiB", topology="t3-ring-8", algorithm="wrong")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda graph: None, "None stands for a graph of the program"),
+        (lambda graph: graph.with_columns(stream=np.zeros(3)), r"column stream has shape \(3,\) for"),
+        (lambda graph: graph.with_columns(stream="x"), r"column stream has shape \(\) for"),
+        (lambda graph: graph.with_columns(collective=np.full(len(graph), 99)), "has collective 99; give one of"),
+        (lambda graph: graph.with_columns(kernel=np.full(len(graph), -2)), "has kernel -2; give one of"),
+    ],
+)
+def test_graphs_that_are_none_are_refused(spoil, words):
+    scaleout.define_schedule("wrong")(lambda program, machine: program.map_graphs(spoil))
+    with pytest.raises(GraphError, match=words):
+        scaleout.run("dlrm-128", schedules=["wrong"])
+
+
 def test_the_page_of_graphs_and_rounds_has_every_column_and_pattern():
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "graphs-and-rounds.md").read_text(encoding="utf-8")
     rows = set(re.findall(r"`([^`]+)`", " ".join(re.findall(r"^\| (`[^|]+`) \|", page, re.MULTILINE))))
     patterns = {
         f"{name}({', '.join(_argument(each) for each in dataclasses.fields(found))})"
         for name, found in vars(rounds).items()
-        if inspect.isclass(found) and dataclasses.is_dataclass(found) and hasattr(found, "messages")
+        if inspect.isclass(found) and dataclasses.is_dataclass(found) and callable(getattr(found, "messages", None))
     }
     assert rows == {"names", *NEUTRAL} | patterns
     for found in (Round, Schedule):

@@ -242,8 +242,12 @@ def record(out: Path, options: argparse.Namespace, *, repo: Path, commands: Path
         def run(number: int, group: list[str]) -> dict[str, Any]:
             place, begin = work / str(number), time.perf_counter()
             place.mkdir()
+            written = {Path(option(line, name) or ".").parts[:1] for line in group for name in ("--output", "--trace")}
             for folder in ("figures", "topologies", "traces", "workloads"):
-                (place / folder).symlink_to(repo / folder)
+                if (folder,) in written:  # `study topologies --output topologies` is no change of the checkout
+                    shutil.copytree(repo / folder, place / folder)
+                else:
+                    (place / folder).symlink_to(repo / folder)
             line = [sys.executable, "-P", str(Path(__file__).resolve()), "lines", str(repo)]
             pipes = {"input": json.dumps(group), "stdout": subprocess.PIPE, "text": True}
             done = subprocess.run(line, cwd=place, env=environment, check=True, **pipes)

@@ -24,6 +24,10 @@ COMMANDS = {
     "operator": "operator gemv_all_reduce",
     "buckets": "buckets llama-3-8b --set layers=2 --bytes 4MiB:64MiB",
     "show-topology": "show dgx-h200-16",
+    "show-workload": "show llama-3-8b",
+    "show-keys": "show --keys workload recompute",
+    "list": "list workloads megatron",
+    "track": "track",
 }
 
 

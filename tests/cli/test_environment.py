@@ -131,6 +131,22 @@ def test_a_signal_at_any_moment_leaves_nothing(struck, tmp_path, name, module):
     assert [path.name for path in tmp_path.iterdir()] == ["struck.py"]
 
 
+def test_an_interrupt_that_python_makes_another_error_of_is_one(command, tmp_path):
+    """As Python 3.11 does of what is raised while a class gives its attributes their names, as pydantic's."""
+    (tmp_path / "struck.py").write_text(
+        "import os, signal\n"
+        "import scaleout.cli.verbs as verbs\n"
+        "class Attribute:\n"
+        "    def __set_name__(self, owner, name):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        for _ in range(10**6): pass\n"
+        "verbs.run_verb = lambda: type('Owner', (), {'x': Attribute()})\n"
+        "from scaleout.cli import main\n"
+        "main()\n"
+    )
+    assert command(program="-m struck") == (143, "", "interrupted\n")
+
+
 def test_an_interrupt_of_a_text_that_is_executed_is_one(command, tmp_path):
     """As where a dataclass is made; `python -m` then ends by SIGINT itself, whatever the exit code."""
     program = "import scaleout.cli.verbs as verbs\nverbs.run_verb = lambda: exec('raise KeyboardInterrupt')\n"

@@ -72,3 +72,15 @@ def test_another_schedule_of_a_plan(scaleout, found):
     code, out, _ = scaleout("run", "--plan", f"{found[1]}#1", "--schedule", "overlap", "--json")
     assert code == 0
     assert json.loads(out)["results"][0]["schedule"] == "overlap"
+
+
+def test_a_plan_is_shown_as_the_workload_that_it_runs(scaleout, found):
+    answer, folder = found
+    code, out, _ = scaleout("show", f"{folder}#2", "--json")
+    assert code == 0
+    shown, plan = json.loads(out), answer["fastest"][1]["plan"]
+    assert shown["workload"] == "llama-3-8b"
+    assert {name: shown["keys"][name] for name in plan} == plan
+    code, _, err = scaleout("show", folder)
+    assert code == 2
+    assert f"holds results, not what is simulated; open it by scaleout view {folder}" in err

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -223,6 +224,15 @@ def test_a_link_is_written_through_and_rights_are_kept(tmp_path):
 def test_a_folder_that_can_be_made_leaves_no_trace(tmp_path):
     check_writable(tmp_path / "some" / "where")
     assert content(tmp_path) == {}
+
+
+@pytest.mark.parametrize("name", ["/", "/.", "//", "link"])
+def test_the_root_of_the_file_system_is_no_folder_for_output(tmp_path, monkeypatch, name):
+    """Which root may write to."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to("/")
+    with pytest.raises(ConfigError, match="is the root of the file system; give a folder in it"):
+        check_writable(Path(name))
 
 
 VERBS = {

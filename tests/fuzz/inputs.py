@@ -24,6 +24,7 @@ from log_inputs import (
 )
 from mutations import as_json, file_of
 from output_inputs import outputs, read_output
+from own_inputs import own, read_own
 from python_inputs import calls, read_call
 from question_inputs import questions, read_question
 from recording_inputs import read_recording, recordings
@@ -101,6 +102,7 @@ KINDS = {
     "question": Kind(questions, read_question, 1),
     "call": Kind(calls, read_call, 2),
     "answer": Kind(answers, read_answer, 1),
+    "own": Kind(own, read_own, 1),
     "measured rows": Kind(lambda random: Case("measured rows", measured_files(random)), read_measured, 3),
     "search log": Kind(lambda random: Case("search log", {FILE: search_log(random)}), read_search_log, 4),
     "measure log": Kind(measure_log, read_measure_log, 2),

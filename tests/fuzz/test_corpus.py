@@ -10,7 +10,9 @@ checkpoint logs are in `study/test_search.py` and `validation/test_measure.py`.
 import gzip
 import io
 import json
+import os
 import tracemalloc
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -25,6 +27,7 @@ from recording_inputs import archived, chained
 from seeds import SMALL
 from trace_inputs import MEMORY, NETWORK, SYSTEM
 
+import scaleout
 from scaleout.config.documents import read_text
 from scaleout.errors import ScaleoutError
 from scaleout.interop.pytorch.files import recorded_files
@@ -96,12 +99,17 @@ def test_a_collective_on_a_long_line(tmp_path, scaleout, monkeypatch):
     assert "links of a graph of many hops" in scaleout(*arguments)[2]
 
 
-def test_a_collective_on_a_line_of_ranks_that_once_took_minutes(tmp_path):
-    """Each distance is found once, and routes of too many hops are refused before they are followed."""
+def test_a_collective_on_a_line_of_ranks_that_once_took_minutes(tmp_path, scaleout, monkeypatch):
+    """Each distance is found once; an algorithm of too many hops is left out before they are followed, with reason."""
     link = "{'bandwidth': '10 GB/s', 'latency': '1 us'}"
     files = {"net.edgelist": "".join(f"{rank} {rank + 1} {link}\n" for rank in range(1100)).encode()}
     arguments = ("collective", "all_reduce", "--bytes", "1MiB", "--topology", "net.edgelist", "--json")
     assert judge(Case("command", files, arguments), None, tmp_path / "case") == ("accepted", "")
+    (tmp_path / "net.edgelist").write_bytes(files["net.edgelist"])
+    monkeypatch.chdir(tmp_path)
+    for more in ((), ("--decide",)):
+        out = scaleout(*arguments[:-1], *more)[1]
+        assert "left out: direct, as messages along dimension graph of 1,101 ranks cross its links more than" in out
 
 
 RECORDING = ("import", "pytorch", "job", "--output", "out", "--allow-partial")
@@ -193,6 +201,34 @@ def test_a_long_recording_that_was_cut_off_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr("scaleout.interop.pytorch.files.read_long_json", None)
     with pytest.raises(ScaleoutError, match=r"ends in the midst of a value.*if the job was killed"):
         list(recorded_files([path]))
+
+
+def test_a_folder_of_a_recording_that_cannot_be_listed_is_no_empty_one(tmp_path, monkeypatch):
+    """As it is for who is not root: its ranks would be missing."""
+    tmp_path.joinpath("closed").mkdir()
+    tmp_path.joinpath("job.rank0.json").write_text("{}")
+    scandir = os.scandir
+
+    def refusing(path):
+        if Path(path).name == "closed":
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(ScaleoutError, match=r"closed: cannot be read \(Permission denied\)"):
+        list(recorded_files([tmp_path]))
+
+
+_ITSELF: list[object] = []
+_ITSELF.append(_ITSELF)
+
+
+@pytest.mark.parametrize("value", ["\ud800", 10**400, float("nan"), float("-inf"), _ITSELF], ids=ascii)
+def test_a_value_of_a_sweep_that_no_table_holds(value):
+    """Of a program: no file can have it."""
+    for keys in ({"placement": value}, {"set": {"layers": [value, 2]}}, {"slow": {0: value}}, {"ideal": value}):
+        with pytest.raises(ScaleoutError, match=r"^sweep\(\): (placement|set|slow|ideal)"):
+            scaleout.sweep(workload="dlrm-128", workers=1, **keys)
 
 
 @pytest.mark.parametrize("name", RECORDINGS)

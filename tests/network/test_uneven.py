@@ -184,6 +184,16 @@ def test_a_slow_link_holds_up_a_ring_and_nothing_else():
     assert cost(ring, "all_gather", "ring", [0, 1])[0] == pytest.approx(ALPHA + LINK / 2, rel=1e-9)
 
 
+def test_an_all_to_all_on_a_long_ring_with_a_slow_link():
+    """Routes pass a slow link as any other, so one rank's messages stand for all; else there are 4 x 10^9 crossings."""
+    whole, slow = one("ring", 2048), degrade_links(one("ring", 2048), {"3-4": 0.5})
+    found, plain = (
+        alpha_beta.collective_cost("all_to_all", N, place(ring, range(2048)), "direct") for ring in (slow, whole)
+    )
+    assert plain.serialization_s == pytest.approx(2048 / 8 * LINK, rel=1e-9)
+    assert (found.latency_s, found.serialization_s) == (plain.latency_s, 2 * plain.serialization_s)
+
+
 def test_an_all_to_all_on_a_torus_with_a_slow_and_with_a_broken_link():
     """4x4, 16 shards. On a ring of 4 each link carries 4^2 / 8 = 2 pairs, for 4 others each: 8 shards, n / 2.
 

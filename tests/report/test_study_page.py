@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 
 from scaleout.report.look import look
+from scaleout.report.pages.names import shortened
 from scaleout.report.pages.study import write_study_report
-from scaleout.report.pages.views import Cases, chart_of, views_of
+from scaleout.report.pages.views import Cases, Panels, chart_of, views_of
 from scaleout.study.sweep.study import View, study_of
 
 AWKWARD = "</script><script>document.title = 'taken'</script>"
@@ -105,11 +106,88 @@ def test_a_tornado_moves_one_input_at_a_time_from_the_best_case():
     }  # fmt: skip
 
 
+def zipped():
+    """Two networks, on which the batch goes with the degree of data parallelism: 1 with 128, 2 with 64."""
+    file = {
+        "workload": "llama-3-8b",
+        "topology": ["ring-128", "fat_tree(8,16,hdr,latency=700ns/540ns,taper=2:1)"],
+        "zip": {"set": {"data_parallel": [128, 64], "batch_per_replica": [1, 2]}},
+    }
+    study = study_of(file, name="zipped", where="zipped.yaml")
+    rows = [
+        {"case": n, "status": "ok", "run": "", "workload": "llama-3-8b", "topology": topology, "schedule": "baseline",
+         "set.data_parallel": data, "set.batch_per_replica": batch, "makespan_s": (1 + n % 2) * batch * 1.0}
+        for n, (data, batch, topology) in enumerate(
+            (data, batch, topology) for data, batch in ((128, 1), (64, 2)) for topology in file["topology"]
+        )
+    ]  # fmt: skip
+    return Cases(pd.DataFrame(rows), study)
+
+
+def test_inputs_that_go_together_are_one_to_a_reader():
+    """A heat map of two of them would be empty but for its diagonal, and a tornado would move neither."""
+    cases = zipped()
+    assert cases.axes == {"set.data_parallel": ["set.data_parallel", "set.batch_per_replica"], "topology": ["topology"]}
+    assert all({view.x, view.y} != {"set.data_parallel", "set.batch_per_replica"} for view in views_of(cases))
+    chart = chart_of(cases, View(kind="bar", x="set.data_parallel", y="makespan_s")).to_dict()
+    assert chart["title"]["subtitle"] == ["the best over topology", "data_parallel goes with batch_per_replica"]
+    (rows,) = chart_of(cases, View(kind="tornado", y="makespan_s")).to_dict()["datasets"].values()
+    assert {(row["axis"], row["value"], row["change"], row["ends"]) for row in rows} == {
+        ("data_parallel, batch_per_replica", "128, 1", 0.0, "128, 1 to 64, 2"),
+        ("data_parallel, batch_per_replica", "64, 2", 1.0, ""),
+        ("topology", "ring-128", 0.0, "ring-128 to fat_tree(8,16,hdr,…)"),
+        ("topology", "fat_tree(8,16,hdr,…)", 1.0, ""),
+    }
+
+
+def test_long_names_are_short_where_a_picture_has_no_room():
+    axis = chart_of(zipped(), View(kind="bar", x="topology", y="makespan_s")).to_dict()["layer"][0]["encoding"]["x"][
+        "axis"
+    ]
+    assert axis["labelExpr"].startswith('({"fat_tree(8,16,hdr,latency=700ns/540ns,taper=2:1)": "fat_tree(8,16,hdr,')
+    names = [f"torus(8,16,bandwidth={rate}Gb/s,latency=1us)" for rate in (200, 400)]
+    assert list(shortened(names).values()) == ["torus(8,16,bandwidth=200Gb/s,…)", "torus(8,16,bandwidth=400Gb/s,…)"]
+    assert shortened(["torus(8,16,hdr)", "b" * 40]) == {}
+    assert shortened(["fat_tree(8,16,taper=2:1,latency=1us)", "fat_tree(8,16,latency=1us,taper=2:1)"]) == {}
+
+
+@pytest.mark.parametrize(("x", "own"), [("speedup", True), ("set.batch_per_replica", False)])
+def test_a_result_below_a_line_has_round_ticks_and_its_own_range(x, own):
+    chart = chart_of(Cases(cases_of(), STUDY), View(kind="line", x=x, y="makespan_s", facet="topology")).to_dict()
+    assert ("values" not in chart["spec"]["layer"][0]["encoding"]["x"]["axis"]) is own
+    assert (chart["resolve"]["scale"].get("x") == "independent") is own
+
+
 def test_a_view_keeps_to_its_constraint():
     rows = data_of(
         View(kind="bar", x="topology", y="makespan_s", where="set.batch_per_replica == 4 and schedule == 'baseline'")
     )
     assert [row["makespan_s"] for row in rows] == [32.0, 16.0]
+
+
+def test_a_legend_names_what_is_drawn():
+    view = View(kind="bar", x="topology", y="makespan_s", colour="schedule", where="schedule == 'overlap'")
+    colour = chart_of(Cases(cases_of(), STUDY), view).to_dict()["layer"][0]["encoding"]["color"]
+    assert colour["legend"]["values"] == ["overlap"]
+    assert colour["scale"]["domain"] == ["baseline", "overlap"]  # and has the colour that it has in other views
+
+
+def test_names_are_level_where_they_fit():
+    cases = Cases(cases_of(), STUDY)
+    wide, narrow = (
+        chart_of(cases, View(kind="bar", x="topology", y="makespan_s", facet=facet)).to_dict()
+        for facet in ("", "set.batch_per_replica")
+    )
+    angles = [each["layer"][0]["encoding"]["x"]["axis"]["labelAngle"] for each in (wide, narrow["spec"])]
+    assert angles == [0, 0]
+    many = zipped()
+    many.panels = Panels((100,), 100)
+    assert (
+        chart_of(many, View(kind="bar", x="topology", y="makespan_s")).to_dict()["layer"][0]["encoding"]["x"]["axis"][
+            "labelAngle"
+        ]
+        == -35
+    )
 
 
 def test_views_are_chosen_from_the_inputs():

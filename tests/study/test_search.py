@@ -327,8 +327,7 @@ def test_what_cannot_be_searched(scaleout, options, message):
     code, out, err = scaleout(*SEARCH, *options)
     assert (code, out) == (2, "")
     assert message in err
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
+    assert err.splitlines()[-1].startswith("error: ")  # a slow machine shows progress before it
 
 
 def test_the_nearest_number_of_ranks_is_named():

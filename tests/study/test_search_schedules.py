@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -20,8 +22,10 @@ from scaleout.schedule.centauri.partition.group import levels_of
 from scaleout.simulation.run import simulate
 from scaleout.study.comparison import compare
 from scaleout.study.job import Job, run
+from scaleout.study.search.best import SLACK, fastest_first
 from scaleout.study.search.checkpoint import PlanLog
 from scaleout.study.search.evaluate import BASELINE, evaluate
+from scaleout.study.search.execution import Execution
 from scaleout.study.search.explanation import BEGINNING, END, ISOLATED, LONGER, overlap_by_axis
 from scaleout.study.search.lower_bound import bound_of, lower_bounds_of, stage_bounds_of
 from scaleout.study.search.request import SearchRequest, request_of
@@ -262,6 +266,39 @@ def test_processes_simulate_what_one_simulates():
     assert alone == together
 
 
+def test_a_front_compares_plans_under_one_schedule():
+    """Of all under `baseline`, of those simulated under the others; the front of the fastest schedule is first."""
+    request = replace(request_of_two_schedules(), memory_bytes=80e9, fixed={"recompute": "none"}, simulations=12)
+    answer = search(request, workers=1)
+    fronts = {schedule: list(found) for schedule, found in groupby(answer.front, key=attrgetter("schedule"))}
+    assert set(fronts) == {BASELINE, "overlap", "centauri"}
+    assert next(iter(fronts)) == answer.fastest[0].schedule
+    assert any(len(front) > 1 for front in fronts.values())
+    for schedule, front in fronts.items():
+        of = fastest_first(found for found in answer.evaluated if found.schedule == schedule)
+        least = [
+            found
+            for n, found in enumerate(of)
+            if all(found.estimate.peak_bytes < each.estimate.peak_bytes for each in of[:n])
+        ]
+        assert front == [found for found in least if found.estimate.step_s <= SLACK * of[0].estimate.step_s]
+
+
+def test_a_front_does_not_depend_on_what_is_simulated_first(monkeypatch):
+    """Plans that a faster one rules out may have been simulated before it was known."""
+    request = replace(request_of_two_schedules(), fixed={"recompute": "none"}, simulations=12)
+    first = search(request, workers=1)
+    backwards = Execution.simulate
+    monkeypatch.setattr(
+        Execution,
+        "simulate",
+        lambda self, function, asked, choices, wanted=lambda _choice: True: backwards(
+            self, function, asked, reversed(list(choices))
+        ),
+    )
+    assert search(request, workers=1) == first
+
+
 def test_a_search_under_schedules_goes_on_where_it_was(tmp_path, monkeypatch):
     with PlanLog(tmp_path, request_of_two_schedules()) as log:
         first = search(request_of_two_schedules(), workers=1, memory=log)
@@ -362,8 +399,7 @@ def test_what_cannot_be_searched_under_schedules(scaleout, options, message):
     code, out, err = scaleout(*SEARCH, *NARROW, "--workers", "1", *options)
     assert (code, out) == (2, "")
     assert message in err
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
+    assert err.splitlines()[-1].startswith("error: ")  # a slow machine shows progress before it
 
 
 def test_a_back_end_that_blocks_the_host_has_one_schedule():

@@ -92,6 +92,19 @@ def test_speedups_are_over_the_baseline_that_agrees_in_all_else(cases):
     assert (ran["both"] == ran["makespan_s"] * 1000 + ran["ranks"]).all()
 
 
+def test_a_baseline_of_a_zip_brings_along_what_goes_with_it():
+    """A label names a network: the same case on another network has another topology besides."""
+    file = {
+        "workload": "dlrm-128", "set": {"global_batch": [512, 1024]}, "baseline": {"label": "a torus"},
+        "zip": {"label": ["a torus", "a switch"], "topology": ["torus-8x16", "switch-128"]},
+    }  # fmt: skip
+    found = execute(study_of(file, name="zipped", where="zipped.yaml")).set_index(["label", "set.global_batch"])
+    for batch in (512, 1024):
+        torus, switch = found.loc[("a torus", batch)], found.loc[("a switch", batch)]
+        assert torus["speedup"] == 1
+        assert switch["speedup"] == torus["makespan_s"] / switch["makespan_s"] != 1
+
+
 def test_columns_have_the_types_of_their_values(cases):
     kinds = cases.dtypes.astype(str)
     assert kinds["set.global_batch"] == "Int64"

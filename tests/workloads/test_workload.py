@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.topology import load_topology
 from scaleout.config import library
 from scaleout.config.keys import in_words
 from scaleout.errors import ConfigError
@@ -324,3 +326,11 @@ def test_keys_in_messages_are_written_as_a_file_would_hold_them():
     values = {"gradient_bucket": 1e12, "clip_gradients": True, "buffer_passes": ("clear", "copy"), "of_another": 2.0}
     told = in_words(Transformer, values)
     assert told == "gradient_bucket 931 GiB, clip_gradients true, buffer_passes clear, copy, of_another 2"
+
+
+@pytest.mark.parametrize("name", library.names("workload"))
+def test_shipped_workloads_have_the_ranks_of_their_topology_and_a_source(name):
+    job = load_workload(name)
+    assert load_topology(job.topology).num_ranks == job.num_ranks
+    assert job.source
+    assert load_device(job.device).name == job.device

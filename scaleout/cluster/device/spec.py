@@ -186,7 +186,10 @@ def _load(path: Path, *, seen: tuple[Path, ...]) -> Device:
     files = tuple(path.parent / file for file in given.kernels)
     for file in files:
         if not is_file(file):
-            raise ConfigError(f"{path}: kernels: {file.name!r} does not exist beside it; correct the name")
+            raise ConfigError(
+                f"{path}: kernels: {file.name!r} does not exist beside it; copy it, too, or write "
+                f"`like: NAME` of the device that has it"
+            )
     if given.efficiency_from:
         library.find("device", given.efficiency_from, named_by=f"{path}: efficiency_from")
     if not files and not given.efficiency_from:

@@ -229,7 +229,7 @@ def _gpt_oss(c: Fields) -> Keys:
 
 
 def _gemma(c: Fields) -> Keys:
-    act = "hidden_activation" if c.values.get("hidden_activation") else "hidden_act"
+    act = "hidden_activation" if c.values.get("hidden_activation") is not None else "hidden_act"
     c.any("hidden_act", None)
     keys = _llama(c, tied=True, act=act) | {"activation": "geglu"}
     return keys | _biases("all" if c.flag("attention_bias", default=False) else "none")

@@ -88,6 +88,8 @@ _REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "enable_mhc_connections": ((None, False), "no workload has several residual streams"),
 }
 
+_WINDOW = re.compile(r"([\[(])?\s*(-1|0|[1-9]\d{0,12})\s*(?:,\s*(?:-1|0|[1-9]\d{0,12})?\s*)?(?(1)[\])])")
+"""Tokens to the left and to the right, of which -1 is all."""
 _NORMS = {"LayerNorm": "layer_norm", "RMSNorm": "rms_norm"}
 _POSITIONS = {"learned_absolute": "learnt", "rope": "rotary", "yarn": "rotary", "none": "none"}
 
@@ -187,6 +189,8 @@ class _Arguments(Fields):
         named = self.any("activation_func", None)
         gated = self.flag("gated_linear_unit", default=False)
         word = str(named.get("_target_", named) if isinstance(named, Mapping) else named)
+        if named is not None and not re.search("gelu|silu|swish|relu", word):
+            raise self.refusal("activation_func", "known are gelu, silu, swish and relu; a workload has no other")
         if flags == ["squared_relu"] or "relu" in word:
             self.note("squared ReLU is taken as GELU, which moves the same bytes")
             return "gelu"
@@ -215,10 +219,10 @@ class _Arguments(Fields):
         keys: Keys = {"attention": "unfused" if unfused else None, "attention_sinks": sinks or None}
         if window is None:
             return keys
-        first = re.match(r"\D*(\d+)", str(window))
-        if first is None:
+        found = _WINDOW.fullmatch(str(window))
+        if found is None:
             raise self.refusal("window_size", "give the tokens to the left and to the right, such as 128,0")
-        return keys | {"window": int(first[1]) + 1, "full_attention_every": every}
+        return keys if found[2] == "-1" else keys | {"window": int(found[2]) + 1, "full_attention_every": every}
 
     def _vocabulary(self, tensor: int) -> int | None:
         if "vocabulary" in self.asked.keys:

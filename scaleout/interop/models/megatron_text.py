@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from scaleout.config.documents import number, whole
 from scaleout.config.yaml_files import read_yaml
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, shown
 
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
 _ASSIGNMENTS = re.compile(r"(?m)^[ \t]*(?:(?:export[ \t]+)?[A-Za-z_]\w*=[^\s();]+(?:[ \t;]+|$))+$")
@@ -33,6 +33,9 @@ _MOST_ROUNDS = 8
 SECTIONS = ("model", "train", "ddp", "optimizer", "mixed_precision", "comm_overlap", "dist")
 """Of Megatron-Bridge's configuration, those that say what a step costs; of one key the first section's counts."""
 
+_WORDS = ("optimizer", "mixed_precision")
+"""Sections that may be a word instead, as arguments of Megatron-LM are."""
+
 
 class Several(NamedTuple):
     """Values of an option that stands more than once."""
@@ -53,14 +56,18 @@ def arguments_of_script(text: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def _options(text: str) -> Iterator[tuple[str, Any]]:
-    """Yield options with the word behind each, if it stands in the same line and is none that ends a list."""
+    """Yield options with the word behind each, if it stands in the same line and is none that ends a list.
+
+    A number behind the word is of it as well: ``1 000`` is a text, not 1.
+    """
     for line in re.sub(r"[\"'()]", " ", text).split("\n"):
         words = line.split()
-        for word, following in zip(words, [*words[1:], "--"], strict=False):
+        for word, following, more in zip(words, [*words[1:], "--"], [*words[2:], "--", "--"], strict=False):
             option = _OPTION.fullmatch(word)
             if option is None:
                 continue
             value = option[2] or ("" if _ENDS.match(following) else following)
+            value += f" {more}" if value and not option[2] and more[:1].isdigit() and more.isdigit() else ""
             yield option[1].replace("-", "_"), _typed(value)
 
 
@@ -102,8 +109,10 @@ def arguments_of_yaml(path: Path) -> tuple[dict[str, Any], list[str]]:
         inner = values.get(section)
         if isinstance(inner, Mapping):
             found = {**_plain(inner), **found}
-    if isinstance(values.get("mixed_precision"), str):
-        found["mixed_precision"] = values["mixed_precision"]
+        elif section in _WORDS and isinstance(inner, str):
+            found[section] = inner
+        elif inner is not None:
+            raise ConfigError(f"{path}: {section} is {shown(inner)}; it is a section, whose keys stand below it")
     left = [key for key, value in values.items() if isinstance(value, Mapping) and key not in SECTIONS]
     top = {key: value for key, value in _plain(values).items() if key not in (*SECTIONS, *left)}
     notes = [f"sections not read, as they do not change what a step costs: {', '.join(map(str, left))}"] if left else []

@@ -52,7 +52,7 @@ def read(text: str, where: str, asked: Asked) -> Source:
     """
     try:
         values = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOMLDecodeError
         raise ConfigError(f"{where}: not valid TOML ({error or 'too many levels'}); mend it") from None
     job = _Job(values, where, asked)
     keys = job.keys()
@@ -94,7 +94,7 @@ class _Job:
                 "stands for a model that torchtitan lacks, whose sizes this file does not tell; run the workload that "
                 "the plan was written from, or import the model's config.json, with the plan's degrees (--set)",
             )
-        if name not in names:
+        if not isinstance(name, str) or name not in names:
             raise model.refusal("name", f"not one of the models that are known; {nearest(str(name), names)}")
         flavors = [each for own, each in FLAVORS if own == name]
         if flavor not in flavors:

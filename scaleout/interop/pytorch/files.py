@@ -8,12 +8,13 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, NoReturn, cast
 
 from scaleout.config.long_json import read_long_json
 from scaleout.errors import ConfigError, TraceError
@@ -82,8 +83,9 @@ Open = Callable[[], BinaryIO]
 
 def _places(path: Path) -> Iterator[tuple[Path, Open]]:
     if path.is_dir():
-        files = (file for file in path.rglob("*") if _NAMES.search(file.name) or _ARCHIVES.search(file.name))
-        found = sorted(file for file in files if file.is_file())
+        files = (Path(folder, name) for folder, _, names in os.walk(path, onerror=_refuse) for name in names)
+        named = (file for file in files if _NAMES.search(file.name) or _ARCHIVES.search(file.name))
+        found = sorted(file for file in named if file.is_file())
     elif path.is_file():
         found = [path]
     else:
@@ -100,6 +102,11 @@ def _places(path: Path) -> Iterator[tuple[Path, Open]]:
             yield from _members(file)
         else:
             yield file, lambda file=file: _opened(file)  # type: ignore[misc]
+
+
+def _refuse(error: OSError) -> NoReturn:
+    """Refuse a folder that cannot be listed: what is in it may be of the recording."""
+    raise TraceError(f"{error.filename}: cannot be read ({error.strerror}); make it readable, or give files") from None
 
 
 class _Unpacked(io.RawIOBase):

@@ -181,7 +181,7 @@ def check_routable(schedule: Schedule, placement: Placement, *, kind: str, algor
     number = sum(num_messages(each, placement) for each, to_all in zip(distinct, everyone, strict=True) if not to_all)
     number *= len(_groups(placement)) if placement.regular else 1
     if any(everyone):
-        _, members = _representatives(_links(placement.topology), _groups(placement))
+        _, members = _representatives(_as_routed(placement.topology), _groups(placement))
         number += sum(map(len, members)) * placement.num_ranks
     remedy = "a topology without links that are slow or broken"
     check_number(number, algorithm=algorithm, kind=kind, num_ranks=placement.num_ranks, remedy=remedy)
@@ -193,10 +193,11 @@ def _over_links(round_: Round, placement: Placement) -> Load:
     links = _links(placement.topology)
     groups = _groups(placement)
     if isinstance(round_.pattern, Everyone) and round_.dimensions is None:
-        latency_s, carried = _everyone_over_links(links, groups)
+        as_routed = _as_routed(placement.topology)
+        latency_s, carried = _everyone_over_links(as_routed, groups)
         mine = np.flatnonzero(carried)
         if len(groups) > 1:
-            latency_s, of_group = _everyone_over_links(links, (tuple(sorted(placement.ranks)),))
+            latency_s, of_group = _everyone_over_links(as_routed, (tuple(sorted(placement.ranks)),))
             mine = np.flatnonzero(of_group)
         carried = carried * round_.fraction
     else:
@@ -217,6 +218,11 @@ def _over_links(round_: Round, placement: Placement) -> Load:
 def _links(topology: Topology) -> Links:
     """Return the links of a topology, whose speeds and coordinates are worked out once for all rounds."""
     return links_of(topology)
+
+
+def _as_routed(topology: Topology) -> Links:
+    """Return the links as routes see them, where one that is slow is like any other: more ranks are alike."""
+    return _links(replace(topology, changes=tuple(change for change in topology.changes if not change.factor)))
 
 
 @lru_cache(maxsize=64)

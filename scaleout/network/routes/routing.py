@@ -53,8 +53,7 @@ def check_crossed(dimension: Dimension, number: int) -> None:
     if number > _MOST_CROSSED:
         raise TooManyMessagesError(
             f"messages along dimension {dimension.kind} of {dimension.size:,} ranks cross its links more than "
-            f"{_MOST_CROSSED:,} times, too often to list; take fewer ranks or a network of fewer hops (--network "
-            f"alpha_beta lists less)"
+            f"{_MOST_CROSSED:,} times, too often to list; take fewer ranks or a network of fewer hops"
         )
 
 

@@ -5,6 +5,7 @@ of its case. Where cases differ in an input that a chart does not show, the best
 subtitle says so, as it says how many do not fit into memory. Nothing here knows of pages and files.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import pandas as pd
 
 from scaleout.config.units import counted, format_seconds
 from scaleout.report.colours import IDLE, PUBLISHED, SERIES, time_scale
+from scaleout.report.pages.names import shortened
 from scaleout.study.sweep import expressions
 from scaleout.study.sweep.columns import column_of
 from scaleout.study.sweep.study import Study, View
@@ -30,7 +32,6 @@ class Panels(NamedTuple):
 
 IN_COLUMN, ON_PAGE = Panels((175,), 115), Panels((400, 175, 110), 130)
 """Panels in a column or on a page of a journal, of which a pixel is about a point."""
-"""Widths of a panel where one, two or three stand side by side."""
 _LOG_FROM = 8
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
 _SI_FROM = 1e6
@@ -64,10 +65,15 @@ class Cases:
         self.frame = eligible(ran)
         self.left_out = len(ran) - len(self.frame)
         self.inputs = [name for name in study.inputs if name in cases]
+        self.axes = _axes_of(self.frame, [name for name in study.axes if self.has(name)])
 
     def has(self, column: str) -> bool:
         """Whether a column is there and not all of its values are missing or the same."""
         return column in self.frame and self.frame[column].nunique() > 1
+
+    def alike(self, column: str) -> list[str]:
+        """Return the inputs that vary with one."""
+        return [name for alike in self.axes.values() if column in alike for name in alike if name != column]
 
     def where(self, view: View) -> "Cases":
         """Return the cases of which the view's constraint holds."""
@@ -114,7 +120,7 @@ class Cases:
         """Return the best case by a column of all that agree in the shown inputs, and in which inputs they differ."""
         known = self.frame.dropna(subset=[by])
         found = known.sort_values(by, ascending=column_of(by).better != "high", kind="stable")
-        open_axes = [name for name in self.study.axes if name not in shown and self.has(name)]
+        open_axes = [name for name, alike in self.axes.items() if not {*alike} & {*shown} and self.has(name)]
         return found.drop_duplicates(list(shown)).sort_values("case"), open_axes
 
     def rows(self, frame: pd.DataFrame) -> pd.DataFrame:
@@ -134,6 +140,20 @@ class Cases:
         return [*shown, alt.Tooltip("run:N", title="run")]
 
 
+def _axes_of(cases: pd.DataFrame, inputs: Sequence[str]) -> dict[str, list[str]]:
+    """Return inputs that vary by themselves, each with those that vary with it, as the keys of a zip do."""
+    found: dict[str, list[str]] = {}
+    for name in inputs:
+        for first, alike in found.items():
+            pairs = cases[[first, name]].drop_duplicates()
+            if len(pairs) == pairs[first].nunique(dropna=False) == pairs[name].nunique(dropna=False):
+                alike.append(name)
+                break
+        else:
+            found[name] = [name]
+    return found
+
+
 def field_of(column: str) -> str:
     """Return the field of a chart's data that holds a column."""
     return column.replace(".", "__").replace("[", "_").replace("]", "_")
@@ -143,13 +163,27 @@ def _format(column: str) -> str:
     return _FORMATS.get(column_of(column).unit, ".4~g")
 
 
-def _axis(cases: Cases, column: str) -> alt.Axis:
-    return alt.Axis(title=cases.label(column), format=_format(column))
+def _axis(cases: Cases, column: str, **more: Any) -> alt.Axis:
+    few = column_of(column).unit == "1/s" and cases.frame[column].max() < 1e3  # of which a part has no prefix
+    return alt.Axis(title=cases.label(column), format=".4~g" if few else _format(column), labelFlush=False, **more)
 
 
-def _names(channel: Any, cases: Cases, column: str) -> Any:
-    """Return the axis of an input whose values are names, in the order of the file; long ones are cut."""
-    axis = alt.Axis(title=column_of(column).label, labelLimit=_LONGEST_LABEL, labelAngle=-35 if channel is alt.X else 0)
+def _short(cases: Cases, column: str) -> dict[str, Any]:
+    """Return how a label of a column's values is made of them, as a keyword; nothing where none is long."""
+    short = shortened(value for value in cases.order(column) if isinstance(value, str))
+    return {"labelExpr": f"({json.dumps(short)})[datum.label] || datum.label"} if short else {}
+
+
+def _names(channel: Any, cases: Cases, view: View, column: str) -> Any:
+    """Return the axis of an input whose values are names, in the order of the file; slanted where they do not fit."""
+    names = [str(value) for value in cases.order(column)]
+    short = shortened(names)
+    wide = _LETTER * max(len(short.get(name, name)) for name in names) * cases.frame[column].nunique()
+    slanted = channel is alt.X and wide > cases.panels.widths[_columns(cases, view) - 1]
+    axis = alt.Axis(
+        title=column_of(column).label, labelLimit=_LONGEST_LABEL, labelAngle=-35 if slanted else 0,
+        **_short(cases, column),
+    )  # fmt: skip
     return channel(f"{field_of(column)}:O", sort=cases.order(column), axis=axis)
 
 
@@ -158,10 +192,10 @@ def _colour(cases: Cases, column: str) -> Any:
         return alt.value(SERIES[0])
     order = cases.order(column)
     colours = [SERIES[number % len(SERIES)] for number in range(len(order))]
-    title = column_of(column).label
+    title, drawn = column_of(column).label, [value for value in order if (cases.frame[column] == value).any()]
     return alt.Color(
         f"{field_of(column)}:N", title=title, sort=order, scale=alt.Scale(domain=order, range=colours),
-        legend=alt.Legend(labelLimit=_LONGEST_LABEL),
+        legend=alt.Legend(labelLimit=_LONGEST_LABEL, values=drawn, **_short(cases, column)),
     )  # fmt: skip
 
 
@@ -175,7 +209,9 @@ def _sizes(cases: Cases, column: str) -> Any:
 
 
 _LONGEST_LABEL = 400  # pixels
-_MARK, _LARGER = 45, 160  # square pixels
+_LETTER = 6.5  # pixels
+_BAR = 36  # pixels from an input of a tornado to the next
+_MARK, _LARGER = 45, 60  # square pixels
 _SEEN = 4
 """Lines, at most, whose marks differ in size."""
 
@@ -185,23 +221,40 @@ def _is_ratio(column: str) -> bool:
     return bool(column) and column_of(column).unit in ("", "x", "share")
 
 
+def _is_result(cases: Cases, column: str) -> bool:
+    """Whether a column is none of the inputs, and has numbers of its own in each panel; ranks are an input's."""
+    return column not in cases.inputs and column != "ranks"
+
+
+def _columns(cases: Cases, view: View) -> int:
+    """Return how many panels stand side by side."""
+    return 1 if not view.facet else min(len(cases.panels.widths), cases.frame[view.facet].nunique())
+
+
 def _panels(cases: Cases, view: View, layers: Sequence[alt.Chart], rows: pd.DataFrame, open_axes: Sequence[str]) -> Any:
     """Return layers over the same data as one chart, a panel for each value of the view's facet."""
     names = [column_of(name).label for name in open_axes]
     told = [f"the best over {', '.join(names)}"] if names else []
+    told += [f"{column_of(one).label} goes with {', '.join(column_of(name).label for name in others)}"
+             for one in (view.x, view.y, view.colour, view.facet) if (others := cases.alike(one))]  # fmt: skip
     if cases.left_out:
         told.append(f"without {counted(cases.left_out, 'case')} that would not fit into memory")
     title = alt.TitleParams(view.title, subtitle=told, anchor="start")
     widths, height = cases.panels
-    columns = 1 if not view.facet else min(len(widths), rows[field_of(view.facet)].nunique())
-    chart = alt.layer(*layers, data=rows).properties(width=widths[columns - 1], height=height)
+    columns = _columns(cases, view)
+    sized = {"width": widths[columns - 1], "height": alt.Step(_BAR) if view.kind == "tornado" else height}
+    chart = alt.layer(*layers, data=rows).properties(**sized)
     if not view.facet:
         return chart.properties(title=title)
-    panel = alt.Facet(f"{field_of(view.facet)}:N", title=None, sort=cases.order(view.facet))
+    header = alt.Header(**_short(cases, view.facet))
+    panel = alt.Facet(f"{field_of(view.facet)}:N", title=None, sort=cases.order(view.facet), header=header)
     faceted = chart.facet(panel, columns=columns).properties(title=title)
     if view.kind == "tornado":
         return faceted
-    faceted = faceted.resolve_scale(y="independent")
+    own: dict[str, Any] = {"y": "independent"}
+    if view.x and _is_result(cases, view.x):
+        own["x"] = "independent"
+    faceted = faceted.resolve_scale(**own)
     if view.kind != "heat_map" or _is_ratio(view.colour):
         return faceted
     return faceted.resolve_scale(color="independent")
@@ -215,13 +268,17 @@ def _lines(cases: Cases, view: View) -> Any:
     found = found[found[view.x].notna()]  # cases of a workload without this key have no place on the axis
     rows = cases.rows(found).assign(at=[numbers[value] for value in found[view.x]])
     ticks = sorted(set(rows["at"]))
-    log = ticks[0] > 0 and ticks[-1] / ticks[0] >= _LOG_FROM
-    form = "," if ticks[-1] < _SI_FROM else ".4~s"  # an axis of logarithms would write one digit of its own format
-    x = alt.X(
-        "at:Q",
-        scale=alt.Scale(type="log", base=2) if log else alt.Scale(zero=False),
-        axis=alt.Axis(title=cases.label(view.x), values=ticks, labelExpr=f"format(datum.value, '{form}')", grid=False),
-    )
+    if _is_result(cases, view.x):
+        x = alt.X("at:Q", scale=alt.Scale(zero=False), axis=_axis(cases, view.x, tickCount=5, grid=False))
+    else:
+        log = ticks[0] > 0 and ticks[-1] / ticks[0] >= _LOG_FROM
+        form = "," if ticks[-1] < _SI_FROM else ".4~s"  # an axis of logarithms would write one digit of its own format
+        label = f"format(datum.value, '{form}')"
+        x = alt.X(
+            "at:Q",
+            scale=alt.Scale(type="log", base=2) if log else alt.Scale(zero=False),
+            axis=alt.Axis(title=cases.label(view.x), values=ticks, labelExpr=label, grid=False),
+        )
     spread = found[view.y].max() / found[view.y].min() if found[view.y].min() > 0 else 1
     y_scale = alt.Scale(type="log") if spread >= _LOG_FROM else alt.Scale(zero=bool(spread > 2))
     y = alt.Y(f"{field_of(view.y)}:Q", axis=_axis(cases, view.y), scale=y_scale)
@@ -237,7 +294,7 @@ def _bars(cases: Cases, view: View) -> Any:
     """Draw a bar for each value of an input, side by side for those of another."""
     shown = [name for name in (view.x, view.colour, view.facet) if name]
     found, open_axes = cases.best(shown, view.y)
-    x = _names(alt.X, cases, view.x)
+    x = _names(alt.X, cases, view, view.x)
     y = alt.Y(f"{field_of(view.y)}:Q", axis=_axis(cases, view.y))
     encoding: dict[str, Any] = {"x": x, "y": y, "color": _colour(cases, view.colour)}
     if view.colour:
@@ -251,7 +308,7 @@ def _heat_map(cases: Cases, view: View) -> Any:
     result = view.colour or "makespan_s"
     shown = [name for name in (view.x, view.y, view.facet) if name]
     found, open_axes = cases.best(shown, result)
-    x, y = _names(alt.X, cases, view.x), _names(alt.Y, cases, view.y)
+    x, y = _names(alt.X, cases, view, view.x), _names(alt.Y, cases, view, view.y)
     high = column_of(result).better == "high"
     colour = alt.Color(
         f"{field_of(result)}:Q",
@@ -264,7 +321,7 @@ def _heat_map(cases: Cases, view: View) -> Any:
     found = found.assign(dark=found[result].lt(middle) if high else found[result].gt(middle))
     fields = alt.Chart().mark_rect().encode(x=x, y=y, color=colour, tooltip=cases.tooltip(result))
     numbers = alt.Chart().mark_text(fontSize=9).encode(
-        x=x, y=y, text=alt.Text(f"{field_of(result)}:Q", format=_format(result)),
+        x=x, y=y, text=alt.Text(f"{field_of(result)}:Q", format=_format(result).replace("~", "")),
         color=alt.condition("datum.dark", alt.value("white"), alt.value(PUBLISHED)),
     )  # fmt: skip
     return _panels(cases, view, (fields, numbers), cases.rows(found), open_axes)
@@ -276,11 +333,13 @@ def _pareto(cases: Cases, view: View) -> Any:
     groups = [found] if not view.facet else [group for _, group in found.groupby(view.facet, sort=False)]
     found = pd.concat([group.assign(front=_front(group, view.x, view.y)) for group in groups])
     x, y = (
-        channel(f"{field_of(name)}:Q", axis=_axis(cases, name), scale=alt.Scale(zero=False, nice=True))
+        channel(f"{field_of(name)}:Q", axis=_axis(cases, name, tickCount=6), scale=alt.Scale(zero=False, nice=True))
         for channel, name in ((alt.X, view.x), (alt.Y, view.y))
     )
-    points = alt.Chart().mark_point(filled=True, size=40, opacity=0.85).encode(
-        x=x, y=y, color=_colour(cases, view.colour), tooltip=cases.tooltip(view.x, view.y)
+    points = alt.Chart().mark_point(filled=True, size=40, strokeWidth=1.5).encode(
+        x=x, y=y, color=_colour(cases, view.colour), tooltip=cases.tooltip(view.x, view.y),
+        stroke=alt.condition("datum.front", alt.value(PUBLISHED), alt.value(None)),
+        opacity=alt.condition("datum.front", alt.value(1.0), alt.value(0.4)),
     )  # fmt: skip
     line = alt.Chart().mark_line(color=PUBLISHED, strokeWidth=1).encode(x=x, y=y)
     line.mark.interpolate = "step-after" if column_of(view.x).better != "high" else "step-before"
@@ -299,43 +358,57 @@ def _front(cases: pd.DataFrame, x: str, y: str) -> pd.Series:
 def _tornado(cases: Cases, view: View) -> Any:
     """Draw how far a result moves as one input at a time leaves the reference, the best case of its panel that fits.
 
-    A bar reaches over all values of its input; a mark stands for each of them.
+    A bar reaches over all values of its input; a mark stands for each of them, and words name those at its ends.
     """
-    axes = [name for name in cases.study.axes if name != view.facet and cases.has(name)]
+    axes = {name: alike for name, alike in cases.axes.items() if name != view.facet and cases.has(name)}
     known = cases.frame.dropna(subset=[view.y])
     groups = [known] if not view.facet else [group for _, group in known.groupby(view.facet, sort=False)]
     found = pd.concat([_one_at_a_time(group, axes, view.y) for group in groups])
     if found.empty:
         return None
     order = found.groupby("axis")["change"].agg(lambda each: each.max() - each.min()).sort_values(ascending=False)
-    x = alt.X("change:Q", axis=alt.Axis(title=f"change of {column_of(view.y).label}", format="+.0%"))
-    y = alt.Y("axis:N", sort=list(order.index), title=None)
+    title = alt.Axis(title=f"change of {column_of(view.y).label}", format="+.3~%", tickCount=5)
+    x = alt.X("change:Q", axis=title)
+    y = alt.Y("axis:N", sort=list(order.index), axis=alt.Axis(title=None, labelLimit=_LONGEST_LABEL))
     change = alt.Tooltip("change:Q", format="+.1%")
-    span = alt.Chart().mark_bar(color=IDLE, height=14).encode(
-        x=alt.X("min(change):Q", axis=alt.Axis(title=f"change of {column_of(view.y).label}", format="+.0%")),
-        x2="max(change):Q", y=y,
+    span = alt.Chart().mark_bar(color=IDLE, height=10).encode(
+        x=alt.X("min(change):Q", axis=title), x2="max(change):Q", y=y
     )  # fmt: skip
     marks = alt.Chart().mark_point(filled=True, size=45, color=SERIES[0], opacity=1).encode(
         x=x, y=y,
         tooltip=[alt.Tooltip("axis:N"), alt.Tooltip("value:N"), change, *cases.tooltip(view.y)],
     )  # fmt: skip
-    return _panels(cases, view, (span, marks), cases.rows(found), ())
+    named = alt.Chart().mark_text(fontSize=9, align="left", dy=-11).transform_filter("datum.ends").encode(
+        x=x, y=y, text="ends:N"
+    )  # fmt: skip
+    return _panels(cases, view, (span, marks, named), cases.rows(found), ())
 
 
-def _one_at_a_time(cases: pd.DataFrame, axes: Sequence[str], result: str) -> pd.DataFrame:
-    """Return the cases that differ from the best one in one input at most, with that input and the result's change."""
+def _one_at_a_time(cases: pd.DataFrame, axes: Mapping[str, Sequence[str]], result: str) -> pd.DataFrame:
+    """Return the cases that differ from the best one in one input at most, with that input and the result's change.
+
+    Inputs that vary together are one. `ends` names, at the least change, the values of the least and the largest.
+    """
     number = cases[result].argmax() if column_of(result).better == "high" else cases[result].argmin()
     best = cases.iloc[int(number)]
     same = pd.DataFrame(
-        {name: cases[name].eq(best[name]) | (cases[name].isna() & pd.isna(best[name])) for name in axes}
+        {
+            name: cases[name].eq(best[name]) | (cases[name].isna() & pd.isna(best[name]))
+            for alike in axes.values()
+            for name in alike
+        }
     )
     rows = []
-    for name in axes:
-        near = cases[same.drop(columns=name).all(axis=1)]
+    for alike in axes.values():
+        near = cases[same.drop(columns=alike).all(axis=1)]
         if len(near) > 1:
-            label = column_of(name).label
-            rows.append(near.assign(axis=label, value=near[name].astype(str), change=near[result] / best[result] - 1))
-    return pd.concat(rows) if rows else cases.head(0).assign(axis="", value="", change=0.0)
+            change = near[result] / best[result] - 1
+            label, short = ", ".join(column_of(name).label for name in alike), shortened(map(str, near[alike[0]]))
+            values = near[alike].astype(str).replace({alike[0]: short}).agg(", ".join, axis=1)
+            ends = pd.Series("", near.index)
+            ends[change.idxmin()] = f"{values[change.idxmin()]} to {values[change.idxmax()]}"
+            rows.append(near.assign(axis=label, value=values, change=change, ends=ends))
+    return pd.concat(rows) if rows else cases.head(0).assign(axis="", value="", change=0.0, ends="")
 
 
 _KINDS = {"line": _lines, "bar": _bars, "heat_map": _heat_map, "pareto": _pareto, "tornado": _tornado}
@@ -356,7 +429,7 @@ def views_of(cases: Cases) -> list[View]:
     """Return the views of a study; where it names none, those that its inputs and results suggest."""
     if cases.study.views:
         return [_titled(cases, view) for view in cases.study.views]
-    axes = sorted((name for name in cases.study.axes if cases.has(name)), key=lambda name: -len(cases.order(name)))
+    axes = sorted(cases.axes, key=lambda name: -len(cases.order(name)))
     facet = "workload" if "workload" in axes else ""
     free = [name for name in axes if name != facet]
     by = measure_of(cases.frame)

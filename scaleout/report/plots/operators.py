@@ -42,7 +42,7 @@ def draw_timelines(evaluation: Evaluation, path: Path, *, title: str) -> None:
             grid[1, column].set_xlabel(f"time in the kernel [{unit}]")
         grid[0, 0].set_xlim(0, 1.03 * scale * max(_ends_at(evaluation.plan.recipes[o], rank) for o, rank in shown))
         grid[0, 0].set_ylabel("persistent work-group")
-        grid[1, 0].set_ylabel("of remote slices")
+        grid[1, 0].set_ylabel("share of slices")
         figure.legend(
             handles=_legend(evaluation.plan.recipes["aware"]),
             loc="outside lower center",

@@ -1,6 +1,7 @@
 """Studies to pictures: back ends, gradient buckets, buffers, steps and speed-ups over ranks, and plans of a search."""
 
 from collections.abc import Mapping, Sequence
+from itertools import count, cycle, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from scaleout.config.units import counted, format_bytes, format_seconds
-from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE, PUBLISHED, SERIES, time_scale
+from scaleout.report.colours import COMMUNICATION, IDLE, PUBLISHED, SERIES, time_scale
 from scaleout.report.plots.schedules import drawn, legend_columns, on_axes
 from scaleout.study.backends import BackendComparison
 from scaleout.study.buckets import Bucketed, best
@@ -175,7 +176,7 @@ def _axes(axes: Axes, sizes: Sequence[int], what: str) -> None:
 
 
 def draw_plans(request: SearchRequest, answer: Answer, path: Path) -> None:
-    """Draw step time against memory of all evaluated plans; those that no other beats in both are named beside it."""
+    """Draw step time against memory of all evaluated plans; those that none under their schedule beats are named."""
     with drawn(path, figsize=(9, 4.6)) as (_, grid):
         axes = plot_plans(request, answer, grid[0, 0])
         several = len({found.schedule for found in answer.evaluated}) > 1
@@ -187,24 +188,30 @@ def draw_plans(request: SearchRequest, answer: Answer, path: Path) -> None:
 
 
 def plot_plans(request: SearchRequest, answer: Answer, axes: Axes | None = None) -> Axes:
-    """Draw step time against memory of all evaluated plans; those that no other beats in both are joined."""
+    """Draw step time against memory of all evaluated plans; those that none under their schedule beats are joined."""
     scale, unit = time_scale(answer.fastest[0].estimate.step_s)
-    last_s = SLACK * answer.fastest[0].estimate.step_s
+    fronts = [list(front) for _, front in groupby(answer.front, key=lambda found: found.schedule)]
+    last_s = SLACK * max((front[0].estimate.step_s for front in fronts), default=0.0)
     near = [found.estimate for found in answer.evaluated if found.estimate.step_s <= last_s]
     with on_axes(axes, figsize=(7, 4)) as drawn_on:
         drawn_on.scatter(
             [each.peak_bytes / 2**30 for each in near], [each.step_s * scale for each in near],
             s=12, color=IDLE, label="evaluated",
         )  # fmt: skip
-        memory = [found.estimate.peak_bytes / 2**30 for found in answer.front]
-        times = [found.estimate.step_s * scale for found in answer.front]
-        drawn_on.step(memory, times, where="pre", color=COMPUTE, linewidth=1)
-        drawn_on.scatter(memory, times, s=24, color=COMPUTE, zorder=3, label="least memory for its time")
-        for number, (x, y) in enumerate(zip(memory, times, strict=True), start=1):
-            side, align = ((4, 4), "left") if number % 2 else ((-4, -9), "right")  # neighbours may be close
-            drawn_on.annotate(
-                str(number), (x, y), xytext=side, textcoords="offset points", fontsize=7, horizontalalignment=align
-            )
+        numbers = count(1)
+        for front, colour in zip(fronts, cycle(SERIES)):
+            estimates = [found.estimate for found in front]
+            memory = [each.peak_bytes / 2**30 for each in estimates]
+            times = [each.step_s * scale for each in estimates]
+            under = f", under {front[0].schedule}" if request.schedules else ""
+            drawn_on.step(memory, times, where="pre", color=colour, linewidth=1)
+            drawn_on.scatter(memory, times, s=24, color=colour, zorder=3, label=f"least memory for its time{under}")
+            for x, y in zip(memory, times, strict=True):
+                number = next(numbers)
+                side, align = ((4, 4), "left") if number % 2 else ((-4, -9), "right")  # neighbours may be close
+                drawn_on.annotate(
+                    str(number), (x, y), xytext=side, textcoords="offset points", fontsize=7, horizontalalignment=align
+                )
         limit = request.memory_bytes / 2**30
         drawn_on.axvline(limit, color=COMMUNICATION, linestyle="--", linewidth=1, label=f"limit {limit:.3g} GiB")
         drawn_on.set_xlim(0, None)

@@ -70,7 +70,18 @@ class Counts:
 
 @dataclass
 class Best:
-    """The plans that are kept so far."""
+    """The plans that are kept so far.
+
+    Attributes
+    ----------
+    top : int
+        How many of the fastest.
+    fastest : list of EvaluatedPlan
+        In order, under whatever schedule.
+    front : list of EvaluatedPlan
+        Those that no plan under the same schedule beats in both time and memory, fastest first: a plan that was
+        evaluated under one schedule alone would take less under another.
+    """
 
     top: int
     fastest: list[EvaluatedPlan] = field(default_factory=list)
@@ -106,14 +117,22 @@ class Best:
         """Keep those that are among the best."""
         new = list(found)
         self.fastest = fastest_first([*self.fastest, *new])[: self.top]
-        front: list[EvaluatedPlan] = []
+        front, least_bytes = list[EvaluatedPlan](), dict[str, float]()
         for each in fastest_first([*self.front, *new]):
-            if not front or each.estimate.peak_bytes < front[-1].estimate.peak_bytes:
+            if each.estimate.peak_bytes < least_bytes.get(each.schedule, float("inf")):
+                least_bytes[each.schedule] = each.estimate.peak_bytes
                 front.append(each)
         self.front = front
 
     @property
     def near(self) -> list[EvaluatedPlan]:
-        """The front, as far as it is complete."""
-        last_s = SLACK * self.fastest[0].estimate.step_s if self.fastest else 0.0
-        return [found for found in self.front if found.estimate.step_s <= last_s]
+        """The front of each schedule as far as it is complete, that of the fastest schedule first."""
+        of_schedule: dict[str, list[EvaluatedPlan]] = {}
+        for each in self.front:
+            of_schedule.setdefault(each.schedule, []).append(each)
+        return [
+            each
+            for front in of_schedule.values()
+            for each in front
+            if each.estimate.step_s <= SLACK * front[0].estimate.step_s
+        ]

@@ -34,8 +34,9 @@ class Answer:
     fastest : tuple of EvaluatedPlan
         The `top` fastest, in order.
     front : tuple of EvaluatedPlan
-        The plans up to `SLACK` slower than the fastest that none beats in both time and memory, fastest first; under
-        schedules besides `baseline`, of those that were simulated.
+        Of each schedule, that of the fastest plan first, the plans up to `SLACK` slower than its fastest that none
+        under it beats in both time and memory, fastest first: of all plans under `baseline`, and under other schedules
+        of those that were simulated.
     evaluated : tuple of EvaluatedPlan
         All that were evaluated.
     nearest : (float, Plan) or None
@@ -109,8 +110,11 @@ def found_by(request: SearchRequest, execution: Execution) -> Answer:
         candidates = [Candidate(promise_s, bound_s, Plan(*plan)) for promise_s, bound_s, plan in found]
         num_plans = counts.enumerated - counts.indivisible
         scheduled = simulate_best(request, candidates, num_plans, best, execution)
-        execution.found(best, _EXPLAINED)
         evaluated += scheduled.found
+        # What was simulated and does not count depends on what is done when, and is in no front.
+        best = Best(request.top)
+        best.add([*shown, *scheduled.found])
+        execution.found(best, _EXPLAINED)
     return Answer(
         tuple(best.fastest), tuple(best.near), tuple(evaluated), counts, min(nearest, default=None), scheduled
     )

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from scaleout.config.documents import LARGEST_INTEGER, MOST_LEVELS
 from scaleout.config.validated import Config
 from scaleout.errors import shown
 
@@ -42,12 +43,24 @@ def _several(given: Any) -> tuple[Value, ...]:
     return tuple(map(_one, values))
 
 
-def _one(value: Any) -> Value:
-    if isinstance(value, list | tuple):
-        return tuple(map(_one, value))
-    if value is None or isinstance(value, str | int | float):
+def _one(value: Any, levels: int = MOST_LEVELS) -> Value:
+    if isinstance(value, list | tuple) and levels:
+        return tuple(_one(each, levels - 1) for each in value)
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, int | float) and not abs(value) <= LARGEST_INTEGER:
+        raise ValueError(f"{shown(value)} is no number of at most 64 bits; give one")
+    if value is None or isinstance(value, int | float):
         return value
     raise ValueError(f"{shown(value)} is no value; give a text, a number, true or false, or a list of such")
+
+
+def _text(value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half a surrogate pair, which no table holds
+        raise ValueError(f"{shown(value)} is no text in UTF-8; mend it") from None
+    return value
 
 
 Several = Annotated[tuple[Any, ...], BeforeValidator(_several)]
@@ -56,7 +69,7 @@ Keyed = dict[str, Several]
 
 def _named(given: Any) -> Any:
     """Return a mapping with its keys as texts; dimensions and ranks are numbers in YAML."""
-    return {str(key): value for key, value in given.items()} if isinstance(given, Mapping) else given
+    return {_text(str(key)): value for key, value in given.items()} if isinstance(given, Mapping) else given
 
 
 NamedKeys = Annotated[Keyed, BeforeValidator(_named)]

@@ -86,10 +86,15 @@ def _results(row: Row) -> dict[str, Any]:
 
 
 def _add_speedups(study: Study, rows: Sequence[dict[str, Any]]) -> None:
-    """Add to each case the makespan of its baseline over its own: that which agrees with it in all other axes."""
+    """Add to each case the makespan of its baseline over its own: that which agrees with it in all other axes.
+
+    Inputs that go together (`zip`) with one of the baseline are not other axes.
+    """
     if not study.baseline:
         return
-    others = [column for column in study.axes if column not in study.baseline]
+    axes = (set(axis.columns) for grid in study.grids for axis in grid.axes)
+    compared = set[str]().union(*(columns for columns in axes if columns & study.baseline.keys()))
+    others = [column for column in study.axes if column not in compared]
 
     def group(row: Mapping[str, Any]) -> tuple[Any, ...]:
         return tuple(row.get(column) for column in others)

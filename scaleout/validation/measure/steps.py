@@ -55,13 +55,21 @@ def _layers(row: Row, ranks: int) -> nn.Sequential:
     return nn.Sequential(*(_Layer(row["hidden"], ranks, row["mode"]) for _ in range(row["layers"])))
 
 
-def _pass(network: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, parameters: list[nn.Parameter]) -> None:
-    """Drop the gradients of the step before, then run forward and backward."""
-    x.grad = None
-    for parameter in parameters:
-        parameter.grad = None
-    y = network(x)
-    torch.autograd.backward(y, torch.ones_like(y))
+def _passes(network: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, parameters: list[nn.Parameter]) -> Step:
+    """Return a step that drops the gradients of the one before, then runs forward and backward.
+
+    Its gradient is random: GEMMs of a gradient of ones draw less power, so that experts' steps took 5 to 8% less.
+    """
+    with torch.no_grad():
+        gradient = torch.randn_like(network(x))
+
+    def step() -> None:
+        x.grad = None
+        for parameter in parameters:
+            parameter.grad = None
+        torch.autograd.backward(network(x), gradient)
+
+    return step
 
 
 def transformer(row: Row, *, backward: bool) -> Step:
@@ -77,7 +85,7 @@ def transformer(row: Row, *, backward: bool) -> Step:
 def _step(
     network: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, parameters: list[nn.Parameter], *, backward: bool
 ) -> Step:
-    return (lambda: _pass(network, x, parameters)) if backward else _without_gradients(lambda: network(x))
+    return _passes(network, x, parameters) if backward else _without_gradients(lambda: network(x))
 
 
 def data_parallel(row: Row) -> Step:
@@ -98,8 +106,10 @@ def data_parallel(row: Row) -> Step:
         fully_shard(network)
         parameters = list(network.parameters())
 
+    inner = _passes(network, x, parameters)
+
     def step() -> None:
-        _pass(network, x, parameters)
+        inner()
         if row["name"] == "dp_serial_allreduce_per_parameter":
             for parameter in parameters:
                 dist.all_reduce(parameter.grad)

@@ -1,0 +1,114 @@
+"""Nonsense in every key of a model's file, field by field: one message that names file and key, or a value that is one.
+
+The table is that of `nonsense.py`; seeds are those of the fuzzer. A text is nonsense for words and numbers alike.
+"""
+
+import json
+import re
+
+import pytest
+from nonsense import ALWAYS
+
+from scaleout.errors import ScaleoutError, printable
+from scaleout.interop.models import import_model
+
+TOML = """[model]
+name = "deepseek_v3"
+flavor = "16B"
+converters = ["quantize.linear.float8"]
+[training]
+local_batch_size = 4
+global_batch_size = 64
+seq_len = 4096
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 2
+pipeline_parallel_degree = 2
+pipeline_parallel_schedule = "Interleaved1F1B"
+pipeline_parallel_layers_per_stage = 8
+[activation_checkpoint]
+mode = "full"
+[quantize.linear.float8]
+recipe_name = "tensorwise"
+"""
+SCRIPT = """ARGS=(--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --vocab-size 1000
+  --position-embedding-type rope --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
+  --micro-batch-size 1 --window-size 127,0 --global-batch-size 64 )
+"""
+BRIDGE = """model:
+  num_layers: 8
+  hidden_size: 1024
+  num_attention_heads: 16
+  seq_length: 512
+  vocab_size: 1000
+  position_embedding_type: rope
+  activation_func: silu
+  gated_linear_unit: true
+train:
+  global_batch_size: 32
+  micro_batch_size: 1
+"""
+CONFIG = {
+    "model_type": "mixtral", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 128,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "num_local_experts": 8,
+    "num_experts_per_tok": 2, "hidden_act": "silu", "tie_word_embeddings": False, "sliding_window": 16,
+}  # fmt: skip
+NUMBERS = ["0", "-1", "1.5", "8192.9", "1e3", "1e18", "1099511627777", "5 B", "1 s"]
+NONE = {"null", "~", "#", "# comment", "NULL "}
+
+FORMS = {
+    "job.toml": (TOML, "{} = ", "\n", re.findall(r"(?m)^(\w+) =", TOML)),
+    "train.sh": (SCRIPT, "--{} ", " ", re.findall(r"--([\w-]+) ", SCRIPT)),
+    "run.yaml": (BRIDGE, "{}:", "\n", re.findall(r"(?m)^ *(\w+):", BRIDGE)),
+    "config.json": (json.dumps(CONFIG, indent=1), '"{}": ', "\n", list(CONFIG)),
+}
+"""File to its text, what stands before and behind the value of a key, and its keys."""
+ALLOWED = {
+    "job.toml": {"0x10", "0b11", "[]", "0", "-1"},
+    "train.sh": {"0", "[1]", "5,5", "1,000"},  # of a window to the left and to the right
+    "run.yaml": NONE | {"0"},
+    "config.json": {"null", "0"},
+}
+"""Values that say that a file leaves something out, and what TOML has for numbers."""
+OTHERS = re.compile("not valid (TOML|YAML|JSON)|stands twice|divide|multiple|cannot be|more than|too many")
+"""Said of files that cannot be read, and of numbers that are such, but do not go with others."""
+FLAGS = {"true", "false", "True", "FALSE"}
+WITH_UNIT = re.compile(r"\d+\s[A-Za-z%]|1\xa0")
+"""Of a script's value the first word is read; a number behind it would be of it, but a word may be the next command."""
+
+
+def others(name, key):
+    """Return texts of a file with nonsense behind one key."""
+    text, before, behind, _ = FORMS[name]
+    begin = text.index(before.format(key)) + len(before.format(key))
+    end = text.index(behind, begin)
+    comma = "," if text[end - 1] == "," else ""
+    values = [value for value in (*ALWAYS, *NUMBERS) if value not in ALLOWED[name] and len(value) < 200_000]
+    if name == "config.json":
+        values = [*values, *map(json.dumps, values)]
+    if name == "train.sh":
+        values = [value for value in values if value.strip() and not WITH_UNIT.match(value) and value[0] not in "#\"'("]
+    if key in ("gated_linear_unit", "tie_word_embeddings"):
+        values = [value for value in values if value not in FLAGS]
+    return [
+        (value, text[:begin] + (" " if name == "run.yaml" else "") + value + comma + text[end:]) for value in values
+    ]
+
+
+@pytest.mark.parametrize(("name", "key"), [(name, key) for name, (*_, keys) in FORMS.items() for key in keys])
+def test_nonsense_behind_a_key_of_a_model_is_refused(name, key, tmp_path):
+    path = tmp_path / name
+    taken = []
+    for value, text in others(name, key):
+        path.write_text(text, encoding="utf-8", errors="surrogatepass")
+        try:
+            import_model(path, ranks=16)
+        except ScaleoutError as error:
+            said = str(error)
+            assert printable(said) == said
+            assert len(said) < 12_000
+            assert name in said, value[:50]
+            assert key.replace("-", "_") in said or OTHERS.search(said), said[:200]
+        else:
+            taken.append(value[:50])
+    assert not taken
