@@ -180,7 +180,7 @@ def draw_traffic(axes: Axes, found: Overlapped) -> None:
     for end_s in found.stage_ends_s:
         axes.axvline(end_s * 1e6, color=PUBLISHED, linewidth=0.4)
     axes.legend(frameon=False, fontsize=7, ncols=legend_columns(4), loc="upper center", bbox_to_anchor=(0.5, 1.12))
-    axes.set_xlabel("time (µs); lines: ends of stages")
+    axes.set_xlabel("time [us]; lines: ends of stages")
     axes.set_ylabel("memory traffic [GB/s]")
 
 
