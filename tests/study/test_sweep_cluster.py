@@ -3,6 +3,7 @@
 All are killed at work. `tests/benchmarks/cluster.py` kills more of them, in a study of ten thousand cases.
 """
 
+import logging
 import os
 import subprocess
 import sys
@@ -64,6 +65,13 @@ def test_a_chunk_whose_workers_always_die_is_given_up(monkeypatch):
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}), pytest.raises(ScaleoutError) as raised:
         execute(study_of(STUDY, name="study", where=""), None, how)
     assert "workers die again and again as they run case" in str(raised.value)
+
+
+def test_workers_of_a_local_cluster_print_no_tracebacks():
+    """One that calls the scheduler as that ends would."""
+    with execution.cluster("local", 1) as pool:
+        levels = pool._client.run(lambda: logging.getLogger("distributed.worker").getEffectiveLevel())
+    assert list(levels.values()) == [logging.CRITICAL]
 
 
 def test_a_scheduler_that_does_not_answer_is_told(tmp_path, scaleout, monkeypatch):

@@ -221,7 +221,8 @@ def cluster(where: str, workers: int | None) -> Iterator[Pool]:
         "distributed.deploy.lost-worker-timeout": "1000d",  # `Jobs.tend` replaces jobs, once Slurm has no more of them
         "distributed.worker.daemon": True,
         "distributed.worker.profile.enabled": False,  # which samples the stacks of all threads
-        "distributed.logging": dict.fromkeys(_SILENT, "critical"),  # of the processes of workers
+        # of the processes of workers, which begin to log before they are told anything else
+        "distributed.nanny.pre-spawn-environ.DASK_DISTRIBUTED__LOGGING__DISTRIBUTED": "critical",
     }
     for name in _SILENT:
         logging.getLogger(name).setLevel(logging.CRITICAL)
