@@ -33,7 +33,7 @@ _KNOWN = completion.names_of("workload", "topology", "link type", "device", "stu
 def show(
     name_or_file: str | None, kind: str | None, settings: tuple[str, ...], changes: "NetworkChanges", as_json: bool
 ) -> None:
-    """Describe a workload, topology, link type, device, study, Chakra trace (.et, or a directory) or plan (plans#1).
+    """Describe a workload, topology, link type, device, study, Chakra trace (.et, or directory) or plan (plans#1).
 
     A topology may be changed as by `scaleout run`; it is drawn, and its dimensions and links have the names that the
     options of changes take.
