@@ -35,7 +35,7 @@ def progress(*, kept: str, quiet: bool = False) -> "Iterator[Tell]":
     hidden = quiet or not shown.is_terminal
     said = monotonic()
     bars = Progress(*columns, console=shown, disable=hidden, transient=True)
-    bar = bars.add_task("", total=None)
+    bar = bars.add_task("reading what is asked", total=None)
     shows = Timer(_AFTER_S, bars.start)
     shows.daemon = True
 

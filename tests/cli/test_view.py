@@ -378,3 +378,11 @@ def test_two_results_side_by_side_say_what_they_come_to(tmp_path, scaleout):
     tables = {table.title: table.columns for table in page.tables}
     assert "bytes" not in tables["makespan parts"]
     assert "bytes" in tables["by collective"]
+
+
+def test_rows_under_names_are_a_table(tmp_path, scaleout):
+    (tmp_path / "track.json").write_text(scaleout("track", "--json")[1])
+    (table,) = open_output(tmp_path / "track.json").page.tables
+    assert (table.title, table.columns[:2], table.total) == ("configurations", ["name", "time"], 6)
+    assert table.rows[0][0].text == "sequential"
+    assert table.rows[0][1].text.endswith(" ms")

@@ -56,6 +56,9 @@ HAND = [
     ("switch-128", "all_gather", "recursive_doubling", 7 * ALPHA + 127 / 128 * LINK),
     # Halves 1/2 + 1/4 + ... + 1/128 = 127/128, twice.
     ("switch-128", "all_reduce", "rabenseifner", 14 * ALPHA + 2 * 127 / 128 * LINK),
+    ("switch-128", "all_reduce", "halving_doubling", 14 * ALPHA + 2 * 127 / 128 * LINK),
+    # On the ring, bit k: 2^k hops, 2^k n / 128 from each of 2^k ranks on a link; half way round both ways; and back.
+    ("ring-128", "all_reduce", "halving_doubling", 2 * (127 * ALPHA + ((4**6 - 1) / 3 + 64**2 / 2) / 128 * LINK)),
     # On the ring, bit k: 2^k hops, n / 2^(k+1) from each of 2^k ranks on a link, so n / 2; half way round both ways.
     ("ring-128", "reduce_scatter", "rabenseifner", 127 * ALPHA + (6 / 2 + 1 / 4) * LINK),
     ("switch-128", "broadcast", "binomial_tree", 7 * (ALPHA + LINK)),

@@ -104,7 +104,7 @@ def test_each_figure_is_simulated_once_and_what_is_missing_is_missed(monkeypatch
     assert cells in page(list(rows.values()))
 
 
-@pytest.mark.parametrize(("paper", "met"), [("fused", 12), ("t3", 42), ("aluminum", 12), ("centauri", 5)])
+@pytest.mark.parametrize(("paper", "met"), [("fused", 14), ("t3", 42), ("aluminum", 13), ("centauri", 5)])
 def test_as_many_claims_are_met_as_documented_and_every_miss_says_why(paper, met):
     """A change of kernels, networks or schedules that moves a paper's numbers has to be looked at, and written down."""
     rows = reproduce([paper])
@@ -182,7 +182,7 @@ def test_node_1_is_the_late_one_in_oblivious_order():
 
 
 @pytest.mark.parametrize(
-    ("reading", "met"), [("the simulated GPU", 14), ("MI210", 11), ("MI210, attention not sliced", 9)]
+    ("reading", "met"), [("the simulated GPU", 14), ("MI210", 11), ("MI210, attention not sliced", 7)]
 )
 def test_readings_of_an_iteration_meet_what_the_page_says_and_chosen_are_those_that_not_all_meet(reading, met):
     claims = {each.id: each for each in published()}

@@ -43,6 +43,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         direct.ALGORITHM,
         recursive.DOUBLING,
         recursive.RABENSEIFNER,
+        recursive.HALVING_DOUBLING,
         double_binary_tree.ALGORITHM,
         in_network.ALGORITHM,
         hierarchical.ALGORITHM,

@@ -2,7 +2,9 @@
 
 `recursive_doubling` exchanges the whole buffer in each round of an all-reduce, ``log2(p) (alpha + n beta)`` on a
 switch; `rabenseifner` is a reduce-scatter by halving, then an all-gather by doubling, each of which takes
-``log2(p) alpha + (p - 1) / p n beta``. All but all-reduce need a power of two of ranks.
+``log2(p) alpha + (p - 1) / p n beta``. It halves from the nearest rank on, as MPICH's all-reduce, so that the largest
+messages stay in a node; `halving_doubling` from the farthest on, so that they leave it. All but all-reduce need a power
+of two of ranks.
 
 Symbols: p ranks; n bytes; alpha [s]; beta [s/B].
 Source: Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005.
@@ -51,6 +53,11 @@ def _halving_and_back(num_ranks: int, extra: int) -> tuple[Round, ...]:
     return rounds + rounds[::-1]
 
 
+def _halving_from_the_farthest(num_ranks: int, extra: int) -> tuple[Round, ...]:
+    rounds = _exchanges(num_ranks, extra, lambda bit: 2**bit / num_ranks)
+    return rounds[::-1] + rounds
+
+
 DOUBLING = Algorithm(
     "recursive_doubling",
     "ranks that differ in bit k exchange all they have",
@@ -72,4 +79,12 @@ RABENSEIFNER = Algorithm(
     },
     power_of_two,
     ("all_reduce",),
+)
+
+HALVING_DOUBLING = Algorithm(
+    "halving_doubling",
+    "recursive halving from the farthest rank on, then recursive doubling",
+    {
+        "all_reduce": lambda group: _folded(group, _halving_from_the_farthest, added=lambda members: 1 - 1 / members),
+    },
 )

@@ -193,9 +193,20 @@ def _is_row(value: Any) -> bool:
     return isinstance(value, Mapping) and "name" in value
 
 
+def _named(value: Any) -> Any:
+    """Return rows under names, such as configurations, as a list of them with their names; all else as it is."""
+    if (
+        isinstance(value, Mapping)
+        and value
+        and all(isinstance(row, Mapping) and "time_s" in row for row in value.values())
+    ):
+        return [{"name": name, **row} for name, row in value.items()]
+    return value
+
+
 def _tables(value: Mapping[str, Any], within: tuple[str, ...]) -> Iterator[Table]:
     for name, found in value.items():
-        given = [found] if _is_row(found) else found
+        given = [found] if _is_row(found) else _named(found)
         if name in _HEAD or not _is_list(given):
             continue
         rows = [{key: row[key] for key in row if key not in _LEFT_OUT} for row in given if isinstance(row, Mapping)]

@@ -42,7 +42,7 @@ def draw_timelines(evaluation: Evaluation, path: Path, *, title: str) -> None:
             grid[1, column].set_xlabel(f"time in the kernel [{unit}]")
         grid[0, 0].set_xlim(0, 1.03 * scale * max(_ends_at(evaluation.plan.recipes[o], rank) for o, rank in shown))
         grid[0, 0].set_ylabel("persistent work-group")
-        grid[1, 0].set_ylabel("of remote slices")
+        grid[1, 0].set_ylabel("share of slices")
         figure.legend(
             handles=_legend(evaluation.plan.recipes["aware"]),
             loc="outside lower center",
@@ -180,7 +180,7 @@ def draw_traffic(axes: Axes, found: Overlapped) -> None:
     for end_s in found.stage_ends_s:
         axes.axvline(end_s * 1e6, color=PUBLISHED, linewidth=0.4)
     axes.legend(frameon=False, fontsize=7, ncols=legend_columns(4), loc="upper center", bbox_to_anchor=(0.5, 1.12))
-    axes.set_xlabel("time (µs); lines: ends of stages")
+    axes.set_xlabel("time [us]; lines: ends of stages")
     axes.set_ylabel("memory traffic [GB/s]")
 
 

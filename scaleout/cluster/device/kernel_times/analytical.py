@@ -30,7 +30,7 @@ _SMALL_S = 1e-6
 
 def times(device: Device, calls: Calls) -> Array:
     """Return the seconds of calls: the shortest of the operation, and the roofline over an efficiency, shape (N,)."""
-    reference = device if measures_like(device, calls.op) else reference_of(device)
+    reference = _measuring(device, calls.op)
     keys = _most_similar(table_of(reference), calls)
     coordinates = Calls.log2_sizes if keys[0][0] == calls.op else _work
     series = [table_of(reference).series(key) for key in keys]
@@ -52,9 +52,13 @@ def times(device: Device, calls: Calls) -> Array:
 
 def shortest_of(device: Device, calls: Calls) -> float:
     """Return the shortest time of the operation of calls, or of those most similar, where its family was measured."""
-    while not measures_like(device, calls.op):
-        device = reference_of(device)
-    return min(shortest_s(device, op) for op, _ in _most_similar(table_of(device), calls))
+    measuring = _measuring(device, calls.op)
+    return min(shortest_s(measuring, op) for op, _ in _most_similar(table_of(measuring), calls))
+
+
+def _measuring(device: Device, op: str) -> Device:
+    """Return the device, its reference or the reference's, whichever measured an operation's family first."""
+    return device if measures_like(device, op) else _measuring(reference_of(device), op)
 
 
 def _distances(of: Array, points: Array) -> Array:
@@ -103,7 +107,8 @@ _OTHER_CLASS = 1e6
 def shortest_s(device: Device, op: str) -> float:
     """Return the time of an operation's shortest measured call that does next to nothing, in any dtype.
 
-    Without one it is that of the reference device, or, for each device kernel of a call, the shortest of any operation.
+    Without one it is, for each device kernel of a call, the shortest time of any operation, or the reference device's
+    where that is less.
     """
     table = table_of(device)
     series = [table.series(key) for key in table.rows if key[0] == op]
@@ -111,9 +116,9 @@ def shortest_s(device: Device, op: str) -> float:
     shortest = np.concatenate([*small, np.zeros(0)])
     if len(shortest):
         return float(shortest.min())
-    if reference_of(device) is not device:
-        return shortest_s(reference_of(device), op)
-    return table.shortest_s * min((one.calls.launches for one in series), default=1.0)
+    launches_s = table.shortest_s * min((one.calls.launches for one in series), default=1.0)
+    reference = reference_of(device)
+    return launches_s if reference is device else min(launches_s, shortest_s(reference, op))
 
 
 def measures_like(device: Device, op: str) -> bool:

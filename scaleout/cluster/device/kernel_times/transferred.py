@@ -5,7 +5,7 @@ the same on both devices. Moving its bytes follows the bandwidth of memory and c
 memory does not explain the SMs, their number and clock; memory and SMs make up the time as a smooth maximum. Operations
 that are estimated by blocks over the SMs (GEMMs, convolutions, attention) are scaled by the estimates,
 ``t = t_reference * estimate / estimate_reference``, so that waves are over the device's SMs. Both need the clocks,
-which say that the SMs are of one kind. Without them all follows the roofline, and GEMMs on matrix units have the
+which say that the SMs are of one kind. Without them all follows the roofline, and a call on a slower device has the
 efficiency of the nearest measured one. A device with no less bandwidth and FLOP/s is no slower. The calibration then
 divides what is above the shortest time.
 
@@ -24,7 +24,6 @@ from scaleout.cluster.device.kernel_times.estimate import (
     aligned,
     estimate,
     is_in_blocks,
-    on_matrix_units,
     roofline,
     stream_bound,
     work_bound,
@@ -59,14 +58,15 @@ def _transferred(calls: Calls, reference_s: Array, reference: Device, device: De
     """Return the seconds on the device, each part scaled and calibrated."""
     floor_s = np.minimum(shortest_of(reference, calls), reference_s)
     same_units = bool(device.clock_hz and reference.clock_hz)
+    is_no_less = _is_no_less(device, reference, calls)
     if same_units and is_in_blocks(calls.op):
         floor_s = np.zeros(len(reference_s))
         scaled_s = reference_s * estimate(calls, device) / estimate(calls, reference)
-    elif not same_units and on_matrix_units(calls):
+    elif not (same_units or is_no_less):
         scaled_s = analytical.times(_uncalibrated(device), aligned(calls))
     else:
         scaled_s = floor_s + _by_parts(calls, reference_s - floor_s, reference, device)
-    if _is_no_less(device, reference, calls):
+    if is_no_less:
         scaled_s = np.minimum(scaled_s, reference_s)
     ratio: float | Array = device.calibrated(calls.op)
     if calls.op == CUSTOM:
