@@ -96,8 +96,9 @@ class FoldedProgram:
         """Return a column of the graphs of all classes, one after another, (N,); zeros take no memory."""
         parts = [getattr(graph, name) for graph in self.graphs]
         column = np.zeros(self.offsets[-1], parts[0].dtype)
+        some = {key for key, part in {id(part): part for part in parts}.items() if part.any()}
         for offset, part in zip(self.offsets, parts, strict=False):
-            if part.any():
+            if id(part) in some:
                 column[offset : offset + len(part)] = part
         return column
 

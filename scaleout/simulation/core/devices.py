@@ -39,9 +39,6 @@ that in the heap of ends."""
 KERNEL_CALL = np.dtype([("call_s", "f8"), ("device", "i4"), ("key", "i4"), ("row", "i4")])
 """Of a kernel: when the host issues it, where it runs, its kind, and its row while it does, else `NONE`."""
 
-CALL = np.dtype([("kind", "i4"), ("number", "i4")])
-"""Of an instance: a `KERNEL`, which of `kernels` it is; a `TRANSFER`, its row; or 0, and it shares nothing."""
-
 PAIR = np.dtype([("device", "i4"), ("instance", "i4"), ("slot", "i1"), ("posted", "i1")])
 """Of a transfer and a device; its slot is `NONE` as long as the transfer has not arrived there."""
 
@@ -65,7 +62,9 @@ class Devices(NamedTuple):
     """What shares devices; `slows` is the slowdown of a transfer of each width by each kind of kernel, (K, C)."""
 
     instances: Table
-    calls: Table  # (M,)
+    calls: Table
+    """(M,) instances; `kind` and `number` say what each is: which of `kernels`, the row of a transfer, or nothing
+    that shares devices."""
     kernels: Table
     pairs: Table
     devices: Table

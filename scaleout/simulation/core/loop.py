@@ -61,9 +61,10 @@ INSTANCE = np.dtype(
         (name, "i4")
         for name in ("num_ports", "num_held", "first_member", "size", "num_arrived", "first", "last", "rank")
     ]
+    + [("kind", "i4"), ("number", "i4")]
 )
 """Of an instance: its ports, of which it holds so many, its members, how many must arrive and have, the first and last
-of these, and its rank."""
+of these, its rank, and what it is on devices, see `Devices.calls`."""
 
 
 class Work(NamedTuple):
@@ -267,6 +268,13 @@ def issue(w: Work, s: State, d: Devices, n: Links | None, now_s: float) -> None:
 
 
 @inlined
+def member(w: Work, s: State, instance: int, at: int) -> int:
+    """Return a member of an instance at which all have arrived, by index."""
+    row = s.instances[instance]
+    return int(row["first"] if row["size"] == 1 else w.members[row["first_member"] + at])
+
+
+@inlined
 def start_instance(w: Work, s: State, instance: int, now_s: float) -> bool:
     """Start an instance at which all have arrived, if its ports are free; return whether devices or links time it."""
     last = s.instances[instance]["last"]
@@ -282,19 +290,18 @@ def start_instance(w: Work, s: State, instance: int, now_s: float) -> bool:
         return False
     if by != NONE and freed_s == now_s:
         cause = by
-    begins = s.instances[instance]["first_member"]
-    for at in range(begins, begins + s.instances[instance]["size"]):
-        s.cause[w.members[at]] = cause
-        start_task(w, s, w.members[at], now_s)
+    for at in range(s.instances[instance]["size"]):
+        task = member(w, s, instance, at)
+        s.cause[task] = cause
+        start_task(w, s, task, now_s)
     return math.isnan(w.duration_s[last])
 
 
 @inlined
 def end_instance(w: Work, s: State, instance: int, kind: int, now_s: float) -> None:
     """Release or complete the tasks of an instance, or both, in their order."""
-    begins = s.instances[instance]["first_member"]
-    for at in range(begins, begins + s.instances[instance]["size"]):
-        task = w.members[at]
+    for at in range(s.instances[instance]["size"]):
+        task = member(w, s, instance, at)
         if kind != COMPLETE:
             s.released_s[task] = now_s
             release(w, s, task, now_s)

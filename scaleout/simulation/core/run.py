@@ -113,7 +113,7 @@ def _columns(tasks: Tasks) -> tuple[Work, State]:
     return work, state
 
 
-def _devices_of(tasks: Tasks, sharing: Sharing, contention: Contention | None, num_slots: int) -> devices.Devices:
+def _devices_of(state: State, sharing: Sharing, contention: Contention | None, num_slots: int) -> devices.Devices:
     """Lay out what shares devices in so many slots each; nothing without contention."""
     kinds, widths = np.zeros(len(sharing.kernels), devices.KIND), np.unique(sharing.channels)
     num_transfers, num_pairs = len(sharing.lasts_s), np.diff(sharing.pair_offsets)
@@ -127,8 +127,7 @@ def _devices_of(tasks: Tasks, sharing: Sharing, contention: Contention | None, n
     shared["freed_s"] = shared["raced_s"] = np.nan
     slots, rows = np.zeros((len(shared), num_slots), devices.SLOT), 0 if contention is None else num_transfers
     instances = np.zeros(rows + slots.size, devices.INSTANCE)
-    calls = np.zeros(len(tasks.instance_size) if len(instances) else 0, devices.CALL)
-    pair_of_task, limits = np.full(len(tasks) if len(instances) else 0, NONE, np.int32), np.zeros(2)
+    pair_of_task, limits = np.full(len(state.tasks) if len(instances) else 0, NONE, np.int32), np.zeros(2)
     if contention is not None:
         limits[:] = contention.resource_use.queue_s, contention.device.num_sms
         kinds["isolated_s"], kinds["first_entry"] = [isolated_s for _, isolated_s in sharing.kernels], NONE
@@ -145,11 +144,11 @@ def _devices_of(tasks: Tasks, sharing: Sharing, contention: Contention | None, n
             (devices.KERNEL, sharing.kernel_instance),
             (devices.TRANSFER, sharing.transfer_instance),
         ):
-            calls["kind"][which], calls["number"][which] = kind, np.arange(len(which))
+            state.instances["kind"][which], state.instances["number"][which] = kind, np.arange(len(which))
         pair_of_task[sharing.waiting] = sharing.waiting_pair
     return devices.Devices(
         instances=instances,
-        calls=calls,
+        calls=state.instances,
         kernels=kernels,
         pairs=pairs,
         devices=shared,
@@ -275,7 +274,8 @@ def run(
         return None
     kinds_of = _kinds_of(sharing)
     for slots in (8, 64):
-        (work, state), shared = _columns(tasks), _devices_of(tasks, sharing, contention, slots)
+        work, state = _columns(tasks)
+        shared = _devices_of(state, sharing, contention, slots)
         if contention is not None:
             _add_kinds(shared, contention, kinds_of)
         on = None if network is None else _Links(network, len(tasks.instance_size))
