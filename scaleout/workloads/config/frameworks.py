@@ -152,7 +152,7 @@ _DEEPSPEED = (
         lambda keys: keys["dtype"] == "bf16" and keys["zero"] == 0,
     ),
     Setting(
-        "all_reduced_gradients", True, "runtime/bf16_optimizer.py, of bf16 accumulated in fp32; runtime/pipe/engine.py, "
+        "all_reduced_gradients", True, "runtime/bf16_optimizer.py, if accumulated in fp32; runtime/pipe/engine.py, "
         "_bf16_reduce_grads",
         lambda keys: keys["dtype"] == "bf16" and keys["zero"] == 1 and keys.get("gradient_dtype") == "fp32",
     ),
