@@ -65,7 +65,7 @@ class Watched:
 
     def _look(self) -> None:
         me = psutil.Process()
-        while not self._over.wait(0.5):
+        while not self._over.wait(2.0):
             held = 0
             for each in me.children(recursive=True):
                 try:

@@ -3,7 +3,9 @@
 All are killed at work. `tests/benchmarks/cluster.py` kills more of them, in a study of ten thousand cases.
 """
 
+import logging
 import os
+import subprocess
 import sys
 
 import pytest
@@ -65,6 +67,13 @@ def test_a_chunk_whose_workers_always_die_is_given_up(monkeypatch):
     assert "workers die again and again as they run case" in str(raised.value)
 
 
+def test_workers_of_a_local_cluster_print_no_tracebacks():
+    """One that calls the scheduler as that ends would."""
+    with execution.cluster("local", 1) as pool:
+        levels = pool._client.run(lambda: logging.getLogger("distributed.worker").getEffectiveLevel())
+    assert list(levels.values()) == [logging.CRITICAL]
+
+
 def test_a_scheduler_that_does_not_answer_is_told(tmp_path, scaleout, monkeypatch):
     monkeypatch.setattr("scaleout.study.sweep.execution._PATIENCE_S", 0.5)
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(STUDY, sort_keys=False))
@@ -75,3 +84,23 @@ def test_a_scheduler_that_does_not_answer_is_told(tmp_path, scaleout, monkeypatc
     code, _, err = scaleout(*words, "kubernetes")
     assert code == 2
     assert "give local, slurm, or a scheduler's address" in err
+
+
+def test_clusters_that_are_none_one_after_another_in_a_process():
+    """Dask's own settings stay when those of a study end; in a process that has not imported Dask before."""
+    addresses = ("tcp://", "tcp://127.0.0.1:x", "tcp://[::1", "tls://127.0.0.1:1", "ucx://x")
+    program = (
+        "from scaleout.errors import ConfigError\n"
+        "from scaleout.study.sweep.execution import cluster\n"
+        f"for address in {addresses}:\n"
+        "    try:\n"
+        "        with cluster(address, None): pass\n"
+        "    except ConfigError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    said = done.stdout.splitlines()
+    assert len(said) == len(addresses)
+    for line, address in zip(said, addresses, strict=True):
+        why = "does not answer" if address.startswith("tcp") else f"{address[:6]} cannot be used here"
+        assert line.startswith(f"--cluster {address}: {why} (")

@@ -5,6 +5,7 @@ run again by whoever asks next. Dask is imported where a cluster is asked for, a
 """
 
 import gc
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ _TRIES = 25
 """Of a chunk that Dask gives up, each after some of its workers have died: those killed at random say nothing of it."""
 _PATIENCE_S = 60.0
 """Until the first worker of a cluster has come, or its scheduler answers; jobs of Slurm may wait for days."""
+_SILENT = ("distributed", "distributed.client", "tornado.application")
+"""Loggers of Dask: what is lost is told in one message."""
 _LOOK_S = 10.0
 """Between looks at jobs of Slurm."""
 
@@ -210,6 +213,7 @@ def cluster(where: str, workers: int | None) -> Iterator[Pool]:
     """
     try:
         import dask  # noqa: PLC0415 - an extra
+        from distributed import Client  # noqa: PLC0415 - which adds its defaults, to stay when the settings end
     except ImportError:
         raise ConfigError(f"--cluster {where} needs Dask; install it: pip install 'scaleout[cluster]'") from None
     settings = {
@@ -217,17 +221,19 @@ def cluster(where: str, workers: int | None) -> Iterator[Pool]:
         "distributed.deploy.lost-worker-timeout": "1000d",  # `Jobs.tend` replaces jobs, once Slurm has no more of them
         "distributed.worker.daemon": True,
         "distributed.worker.profile.enabled": False,  # which samples the stacks of all threads
-        # what is lost is told in one message; Dask reads this as it is imported
-        "distributed.logging": dict.fromkeys(("distributed", "distributed.client", "tornado.application"), "critical"),
+        # of the processes of workers, which begin to log before they are told anything else
+        "distributed.nanny.pre-spawn-environ.DASK_DISTRIBUTED__LOGGING__DISTRIBUTED": "critical",
     }
+    for name in _SILENT:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     with ExitStack() as stack:
         stack.enter_context(dask.config.set(settings))
-        from distributed import Client  # noqa: PLC0415 - an extra
-
         jobs = Jobs(stack, workers or 1) if where == "slurm" else None
         address = jobs.cluster if jobs else _local(stack, workers) if where == "local" else where
         if isinstance(address, str) and not address.startswith(("tcp://", "tls://", "ucx://")):
             raise ConfigError(f"--cluster {where}: give local, slurm, or a scheduler's address as tcp://host:8786")
+        if isinstance(address, str):
+            _check_spoken(address)
         try:
             client = stack.enter_context(Client(address, timeout=_PATIENCE_S))
             if jobs is None:
@@ -235,6 +241,22 @@ def cluster(where: str, workers: int | None) -> Iterator[Pool]:
         except (OSError, TimeoutError, ValueError) as error:
             raise ConfigError(f"--cluster {where}: does not answer ({error}); start it, or give another") from None
         yield OnDask(client, jobs)
+
+
+def _check_spoken(address: str) -> None:
+    """Refuse an address of a kind that this process cannot speak, for which a client of Dask would wait for minutes."""
+    from distributed.comm.registry import get_backend  # noqa: PLC0415 - Dask is an extra
+    from distributed.security import Security  # noqa: PLC0415
+
+    kind, why = address.partition("://")[0], ""
+    try:
+        get_backend(kind).get_connector()
+        if kind == "tls" and Security().get_connection_args("client").get("ssl_context") is None:
+            why = "no certificate is given, by distributed.comm.tls in ~/.config/dask"
+    except (OSError, ValueError, TypeError, ImportError) as error:
+        why = str(error)
+    if why:
+        raise ConfigError(f"--cluster {address}: {kind}:// cannot be used here ({why}); give a tcp:// one")
 
 
 def _local(stack: ExitStack, workers: int | None) -> Any:
