@@ -24,6 +24,7 @@ from scaleout.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from scaleout.analysis.efficiency import Fit
     from scaleout.analysis.goodput import Disturbance, Goodput
     from scaleout.cluster.device.spec import Device
     from scaleout.cluster.topology.topology import Topology
@@ -74,6 +75,7 @@ def goodput(job: NamedJob, schedule: str, options: Stated, output: Output, **ask
     --tokens 15T --checkpoint 10s.
     """
     from scaleout.cli.progress import progress
+    from scaleout.cli.tables import room
     from scaleout.report.documents import document
     from scaleout.study.provenance import provenance_of
 
@@ -82,7 +84,7 @@ def goodput(job: NamedJob, schedule: str, options: Stated, output: Output, **ask
     changes, unchanged = job.changes, None
     with progress(kept="nothing is kept", quiet=output.as_json) as tell:
         tell(0, 1, "step simulated")
-        found, step_j = _trained(simulated, disturbance)
+        found, step_j, held = _trained(simulated, disturbance)
         if changes != changes.size_alone and not output.as_json:
             without = _prepared(job._replace(changes=changes.size_alone), schedule, options, asked)[0]
             unchanged = _trained(without, disturbance)[0]
@@ -100,6 +102,7 @@ def goodput(job: NamedJob, schedule: str, options: Stated, output: Output, **ask
         "training_s": found.training_s(steps),
         "energy_j": None if step_j is None else step_j * steps / found.goodput,
         **found.summary(),
+        "memory": held.summary(),
         "disturbance": vars(disturbance),
     }
     named = {} if asked_for.tokens is None else {"tokens": tokens}
@@ -108,7 +111,9 @@ def goodput(job: NamedJob, schedule: str, options: Stated, output: Output, **ask
     summary = document("goodput", found_all, inputs=inputs, models=[model.models])
 
     title = f"{workload.name} on {simulated.topology.name}, ranks {workload.num_ranks}, device {model.inputs['device']}"
-    output.give(summary, partial(_print, title, model.title, (found, unchanged), disturbance, summary), lambda _: {})
+    words = {"memory": room(held, workload.num_ranks), "model": model.title}
+    shown = partial(_print, title, words, (found, unchanged), disturbance, summary)
+    output.give(summary, shown, lambda _: {})
 
 
 class _AskedFor(NamedTuple):
@@ -163,15 +168,19 @@ def _prepared(
     return Job(workload, device, topology, schedule, how), workload, _disturbance(topology, device, **asked)
 
 
-def _trained(job: "Job", disturbance: "Disturbance") -> "tuple[Goodput, float | None]":
-    """Simulate a step; return what is left of its speed, and its energy."""
+def _trained(job: "Job", disturbance: "Disturbance") -> "tuple[Goodput, float | None, Fit]":
+    """Simulate a step; return what is left of its speed, its energy, and whether it fits its devices."""
+    from scaleout.analysis.efficiency import fit
     from scaleout.analysis.goodput import goodput as find
     from scaleout.study.job import run
 
     outcome = run(job)
     compute_s = outcome.breakdown.compute_s
     found = find(outcome.makespan_s, compute_s=compute_s, ranks=job.topology.num_ranks, disturbance=disturbance)
-    return found, None if outcome.energy is None else outcome.energy.total_j
+    assert outcome.workload is not None
+    assert outcome.device is not None
+    held = fit(outcome.workload, outcome.device)
+    return found, None if outcome.energy is None else outcome.energy.total_j, held
 
 
 def _disturbance(topology: "Topology", device: "Device", **asked: Any) -> "Disturbance":
@@ -201,12 +210,12 @@ def _disturbance(topology: "Topology", device: "Device", **asked: Any) -> "Distu
 
 def _print(
     title: str,
-    model: str,
+    words: dict[str, str],
     goodputs: "tuple[Goodput, Goodput | None]",
     disturbance: "Disturbance",
     summary: dict[str, Any],
 ) -> None:
-    """Print what training comes to; `goodputs` are those of the job and, where it is changed, of it unchanged."""
+    """Print what training comes to; `words` are other facts, `goodputs` of the job and, if changed, of it unchanged."""
     from scaleout.cli.console import console, print_answer, print_table
     from scaleout.config.units import (
         format_difference,
@@ -231,7 +240,9 @@ def _print(
             f"simulated; {format_difference(each_s, before_s)} with the changes"
         )
     answer |= {} if energy is None else {"energy": format_joules(energy)}
-    print_answer(title, answer | {"model": model})
+    if not summary["memory"]["fits"]:
+        answer = {"memory": words["memory"], **answer, "training": f"{answer['training']}, if it fitted"}
+    print_answer(title, answer | words)
     interval_s = found.interval_s
     slowest = [f"jitter {format_share(disturbance.jitter)}"] if disturbance.jitter else []
     slowest += [f"{format_share(disturbance.stragglers)} stragglers"] if disturbance.stragglers else []

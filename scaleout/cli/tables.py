@@ -96,7 +96,7 @@ def _answer(comparison: "Comparison", unchanged: "Comparison | None") -> tuple[s
     elif len(comparison.outcomes) > 1:
         step += f", the fastest of {len(comparison.outcomes)} schedules"
     fits = best.fit is None or best.fit.fits
-    facts = {"step": step} if fits else {"memory": _room(best.fit), "step": f"{step}, if it fitted"}
+    facts = {"step": step} if fits else {"memory": room(best.fit, comparison.ranks), "step": f"{step}, if it fitted"}
     if unchanged is not None:
         before_s = unchanged.outcomes[0].makespan_s
         facts["unchanged"] = (
@@ -115,7 +115,7 @@ def _answer(comparison: "Comparison", unchanged: "Comparison | None") -> tuple[s
         f": {by_axis}" if by_axis else ""
     )
     facts["bound by"] = _bound(best, steps)
-    facts.setdefault("memory", _room(best.fit))
+    facts.setdefault("memory", room(best.fit, comparison.ranks))
     if best.workload is not None and best.workload.left_out:
         facts["memory"] += f"; {best.workload.left_out} not counted"
     if comparison.provenance:
@@ -195,16 +195,20 @@ def phase_name(phase: str) -> str:
     return phase or "no phase"
 
 
-def _room(found: "Fit | None") -> str:
-    """Say whether a job fits its devices, and by how much."""
+def room(found: "Fit | None", ranks: int) -> str:
+    """Say whether a job of so many ranks fits its devices, and by how much; what helps on as many ranks comes first."""
     if found is None:
         return "not counted for this kind of model"
     total, capacity = found.peak.total_bytes, found.capacity_bytes
     words = f"{format_bytes(total)} of {format_bytes(capacity)}"
     if found.fits:
         return f"fits: {words}, {format_bytes(capacity - total)} left"
-    remedy = next((f"; with {advice.settings} it does" for advice in found.advice if advice.fits), "")
-    return f"does not fit: {words}, {format_bytes(total - capacity)} too much{remedy}"
+    words = f"does not fit: {words}, {format_bytes(total - capacity)} too much"
+    advice = min((each for each in found.advice if each.fits), key=lambda each: each.ranks != ranks, default=None)
+    if advice is None:
+        return words
+    where = "" if advice.ranks == ranks else f" on {counted(advice.ranks, 'rank')}"
+    return f"{words}; with {advice.settings}{where} it does"
 
 
 def _print_details(outcome: "Outcome", steps: int) -> None:

@@ -51,6 +51,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "simulations.simulated": "done",
     },
     "goodput": {
+        **_MEMORY,
         ".interval_s": "checkpoint_interval_s",
         "step_s": "makespan_s",
         "energy_j": "training_joules",

@@ -149,7 +149,8 @@ DOCUMENTS: Mapping[str, Contents] = {
     ),
     "goodput": Contents(
         f"{_JOB} schedule model tokens num_steps training_s training_joules makespan_s step_mean_s step_median_s "
-        "step_p95_s between_failures_s checkpoint_interval_s goodput checkpoint_share failure_share speed disturbance"
+        "step_p95_s between_failures_s checkpoint_interval_s goodput checkpoint_share failure_share speed "
+        "memory disturbance"
     ),
     "collective": Contents("topology", "ranks model results algorithms_left_out by_size collective network compared"),
     "buckets": Contents("workload model best results"),

@@ -293,3 +293,13 @@ def test_transformers_only():
     comparison = package.compare("dlrm-128", schedules=["baseline"])
     assert comparison.fit is None
     assert comparison.outcomes[0].efficiency is None
+
+
+def test_the_answer_offers_what_its_topology_can_run_and_else_names_the_ranks(scaleout):
+    """It offered 16 stages to a server of 8 devices, which then was refused; a smaller batch is at hand."""
+    cut = ["--set=mode=decode", "--set=tensor_parallel=8", "--set=data_parallel=1", "--set=batch_per_replica=4096"]
+    _, out, _ = scaleout("run", "llama-3-70b", *cut, "--topology=dgx-h200-1", "--schedule=baseline")
+    assert "with --set batch_per_replica=256 it does" in " ".join(out.replace("│", " ").split())
+    alone = ["--set=mode=decode", "--set=tensor_parallel=1", "--set=data_parallel=1", "--set=batch_per_replica=1"]
+    _, out, _ = scaleout("run", "llama-3-70b", *alone, "--topology=ring(1,nvlink4)", "--schedule=baseline")
+    assert "with --set pipeline_parallel=2 on 2 ranks it does" in " ".join(out.replace("│", " ").split())

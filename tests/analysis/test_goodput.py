@@ -192,3 +192,17 @@ def test_what_the_command_refuses(scaleout, options, message):
     code, _, error = scaleout(*JOB, *options)
     assert code == 2
     assert message in error
+
+
+@pytest.mark.parametrize(("zero", "words"), [(0, "does not fit: 158 GiB of 131 GiB"), (3, "fits: ")])
+def test_the_answer_says_whether_the_job_fits(scaleout, zero, words):
+    """A job that does not fit had days of training, without a word."""
+    sizes = ["--set", "tensor_parallel=1", "--set", "data_parallel=2", "--set", f"zero={zero}", "--set", "layers=32"]
+    job = ["llama-3-8b", *sizes, "--topology", "ring(2,nvlink4)", "--tokens", "1T", "--checkpoint", "10s"]
+    code, out, err = scaleout("goodput", *job)
+    assert (code, err) == (0, "")
+    assert words in out
+    assert ("if it fitted" in out) == (zero == 0)
+    found = json.loads(scaleout("goodput", *job, "--json")[1])["memory"]
+    assert found["fits"] == (zero == 3)
+    assert found["peak_memory_bytes"] == sum(found["memory_by_kind_bytes"].values())

@@ -334,3 +334,22 @@ def test_shipped_workloads_have_the_ranks_of_their_topology_and_a_source(name):
     assert load_topology(job.topology).num_ranks == job.num_ranks
     assert job.source
     assert load_device(job.device).name == job.device
+
+
+def test_inference_leaves_out_the_passes_of_training_and_says_so():
+    """A trainer's micro-batch of 1 read the weights of decode 64 times; what the user sets stays."""
+    alone = {"mode": "decode", "pipeline_parallel": 1, "data_parallel": 64, "batch_per_replica": 64}
+    served = load_workload("deepseek-v3", alone)
+    assert (served.num_microbatches, served.pipeline_schedule, served.stage_layers) == (1, "1f1b", ())
+    assert list(served.left_by_mode) == ["zero", "microbatch", "pipeline_schedule", "stage_layers"]
+    whole = load_workload("deepseek-v3", {"mode": "prefill"})  # its 16 stages are those that are written
+    assert len(whole.stage_layers) == 16
+    assert "stage_layers" not in whole.left_by_mode
+    asked = load_workload("deepseek-v3", {**alone, "microbatch": 16, "stage_layers": [61]})
+    assert (asked.num_microbatches, asked.stage_layers) == (4, (61,))
+    assert list(asked.left_by_mode) == ["zero", "pipeline_schedule"]
+    cut = load_workload("megatron-175b", {"mode": "prefill"})
+    assert (cut.virtual_stages, cut.num_microbatches) == (None, 1)
+    kept = load_workload("llama-3-405b", {"mode": "prefill"})
+    assert kept.stage_layers
+    assert "pipeline_schedule" not in kept.left_by_mode  # it is the plain one

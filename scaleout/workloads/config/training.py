@@ -71,7 +71,8 @@ class Training(WithFramework):
     mode: Literal["training", "prefill", "decode"] = Field(
         default="training",
         description="a training step, prefill of a prompt, or one token of decode; prefill or decode over a workload "
-        "that trains leaves its framework, zero and what shards besides out, unless they are given, too",
+        "that trains leaves its framework, zero and what shards besides, microbatch and the pipeline's schedule out, "
+        "unless they are given, too, and stage_layers of another number of stages",
     )
 
     microbatch: Count | None = Field(default=None, description="sequences of a micro-batch; the whole batch if unset")

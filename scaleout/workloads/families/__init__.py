@@ -39,6 +39,9 @@ _RENAMED = {old: new for family in FAMILIES.values() for old, new in family.RENA
 _SHARDS: tuple[str, ...] = ("framework", "zero", "shard_ranks", "replicas_at_end", "overlap_parameter_gather")
 """Keys of how training shards; a framework of training sets them."""
 
+_PASSES: tuple[str, ...] = ("microbatch", "pipeline_schedule", "virtual_stages", "microbatch_group")
+"""Keys of how training cuts a step into forward and backward passes."""
+
 RANKS = "{ranks}"
 """In the name of a workload's topology: the number of its ranks."""
 
@@ -98,19 +101,28 @@ def _read(path: Path, *, seen: tuple[Path, ...] = ()) -> _Read:
 def _over(read: _Read, above: Mapping[str, Any]) -> _Read:
     """Lay keys over others; a framework that they bring in decides anew what it sets, whatever stood below.
 
-    A mode of serving leaves out how training shards: nobody gathers parameters for each token. Decode leaves out
-    sequence parallelism as well, by which a trainer saves memory: servers all-reduce one token.
+    A mode of serving leaves out how training shards and cuts its step: nobody gathers parameters for each token, nor
+    reads the weights anew for each micro-batch that a trainer's memory allowed. Decode leaves out sequence parallelism
+    as well, by which a trainer saves memory: servers all-reduce one token.
     """
     below, mode, trains = read.keys, above.get("mode"), read.keys.get("mode", "training") == "training"
-    leaves = _SHARDS if trains and mode in ("prefill", "decode") else ()
+    leaves = (*_SHARDS, *_PASSES, *_other_stages(below, above)) if trains and mode in ("prefill", "decode") else ()
     leaves += ("sequence_parallel",) if mode == "decode" != below.get("mode") else ()
-    left = {key: below[key] for key in leaves if below.get(key) and key not in above}
+    plain = {key: Transformer.model_fields[key].default for key in leaves}
+    left = {key: below[key] for key in leaves if below.get(key, plain[key]) not in (plain[key], None)}
+    left = {key: value for key, value in left.items() if key not in above}
     below = {key: value for key, value in below.items() if key not in leaves}
     name = above.get("framework")
     if isinstance(name, str) and name in FRAMEWORKS and name != below.get("framework"):
         decides = {setting.key for setting in FRAMEWORKS[name].settings}
         below = {key: value for key, value in below.items() if key not in decides}
     return _Read({**below, **above}, {**read.of_training, **left})
+
+
+def _other_stages(below: Mapping[str, Any], above: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the key of stages of unequal layers if a plain pipeline has another number of stages."""
+    written, stages = below.get("stage_layers"), {**below, **above}.get("pipeline_parallel", 1)
+    return ("stage_layers",) if isinstance(written, list | tuple) and len(written) != stages else ()
 
 
 def _with_new_names(where: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Plans that do not fit to plans that would: changes of a workload's keys, each one tried.
 
-A change leaves the model and the sequences of a step as they are. Where an axis grows and the data axis can shrink by
-as much, the ranks stay as many; otherwise the change needs more ranks, and says so by its keys.
+A change leaves the model and the sequences of a step as they are, but for the batch of a server. Where an axis grows
+and the data axis can shrink by as much, the ranks stay as many; otherwise the change needs more ranks, and says so by
+its keys.
 """
 
 import json
@@ -133,6 +134,8 @@ def _changes(workload: LayeredModel) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from ((axis, _grown(w, axis, factor)) for factor in _FACTORS)
     if w.has_experts:
         yield from (("expert_parallel", {"expert_parallel": w.expert_parallel * factor}) for factor in _FACTORS)
+    if w.mode != "training":  # a trainer's batch is what its optimizer needs
+        yield from (("batch", _smaller(w, factor)) for factor in _FACTORS if w.batch_per_replica % factor == 0)
 
 
 def _training_changes(w: LayeredModel) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -163,6 +166,13 @@ def _spread(w: LayeredModel, factor: int) -> dict[str, Any]:
         "microbatch": min(w.microbatch_size, batch),
         "zero": max(w.zero, 1),
     }
+
+
+def _smaller(w: LayeredModel, factor: int) -> dict[str, Any]:
+    """Return what serves fewer sequences at once."""
+    batch = w.batch_per_replica // factor
+    kept = w.microbatch is None or batch % w.microbatch == 0
+    return {"batch_per_replica": batch, **({} if kept else {"microbatch": None})}
 
 
 def _grown(w: LayeredModel, axis: str, factor: int) -> dict[str, Any]:
