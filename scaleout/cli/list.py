@@ -67,7 +67,7 @@ def _workloads() -> Iterable[Entry]:
 
     for name in library.names("workload"):
         found = load_workload(name)
-        about = {"ranks": found.num_ranks, "device": found.device, "topology": found.topology}
+        about = {"kind": found.kind, "ranks": found.num_ranks, "device": found.device, "topology": found.topology}
         yield {"name": name, **about, "description": found.description}
 
 

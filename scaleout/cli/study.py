@@ -66,7 +66,7 @@ class _Command(click.Command):
     help="Cases of which a timeline is written, for Perfetto; by default as the study says, or the best.",
 )
 @click.option("--top", type=Whole(), default=5, show_default=True, help="Fastest cases of each workload to print.")
-@click.option("--no-report", is_flag=True, help="Write the table only.")
+@click.option("--no-report", is_flag=True, help="Write cases.parquet without report.html, cases.csv and figures/.")
 @look_options
 @json_option
 def study(

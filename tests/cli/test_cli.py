@@ -214,6 +214,8 @@ def test_list_names_what_is_shipped(scaleout):
 def test_list_takes_a_word(scaleout):
     found = json.loads(scaleout("list", "workloads", "MIXTRAL", "--json")[1])
     assert {row["name"] for row in found} == {"mixtral-8x7b", "mixtral-8x7b-256"}
+    found = json.loads(scaleout("list", "workloads", "moe", "--json")[1])  # a family
+    assert {"deepseek-v3", "gpt-oss-120b", "mixtral-8x7b"} <= {row["name"] for row in found}
     _, out, _ = scaleout("list", "torus-8x16")
     assert "dlrm-128" in out  # runs on it
     assert "switch-128" not in out

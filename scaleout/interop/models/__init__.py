@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from scaleout.config.documents import is_file, read_json, read_text
+from scaleout.config.keys import value_of
 from scaleout.errors import ConfigError, printable, shown
 from scaleout.interop.models import huggingface, megatron, torchtitan
 from scaleout.interop.models.fields import Asked, Keys, Source
@@ -64,7 +65,7 @@ def import_model(path: Path, *, ranks: int | None = None, changes: Mapping[str, 
     notes, keys = list(source.notes), dict(source.keys)
     chosen = {key: value for key, value in _chosen(source, keys, ranks).items() if key not in {**keys, **given}}
     if chosen:
-        told = ", ".join(f"{key} {value}" for key, value in chosen.items())
+        told = ", ".join(f"{key} {value_of(value)}" for key, value in chosen.items())
         notes.append(f"chosen, as no key of the {source.what} says it: {told}; --set changes it")
     whose = file.absolute().parent.name if file.stem == "config" else file.name
     keys |= {"description": f"{source.what} of {whose}", "source": str(file), **chosen, **given}
@@ -86,7 +87,7 @@ def _chosen(source: Source, keys: Keys, ranks: int | None) -> Keys:
     sequence = min(USUAL_SEQUENCE, source.longest or USUAL_SEQUENCE)
     data = keys.get("data_parallel", replicas // model_ranks)
     topology = f"dgx-h200-{max(1, data * model_ranks // 8)}"
-    return {**_CHOSEN, "topology": topology, "data_parallel": data, "sequence": sequence}
+    return {**_CHOSEN, "topology": topology, "data_parallel": data, "sequence": sequence, **source.usual}
 
 
 def _capacity(keys: Mapping[str, Any], notes: list[str]) -> Keys:
@@ -111,7 +112,8 @@ def _huggingface(file: Path, _asked: Asked) -> Source:
     if not isinstance(values, dict):
         raise ConfigError(f"{file}: holds {shown(values)}, not an object; give a model's config.json")
     keys, notes, longest = huggingface.read(values, str(file))
-    return Source(keys, tuple(notes), f"HuggingFace {values['model_type']} config", longest)
+    usual = {"grouped_experts": True} if keys["kind"] == "moe" else {}  # one kernel, as vLLM, SGLang and Megatron-Core
+    return Source(keys, tuple(notes), f"HuggingFace {values['model_type']} config", longest, usual)
 
 
 def _torchtitan(file: Path, asked: Asked) -> Source:

@@ -5,7 +5,7 @@ that are left into what says nothing of the cost of a step, what no workload mod
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from scaleout.config.units import MOST_COUNT
@@ -19,12 +19,16 @@ _REQUIRED = object()
 
 @dataclass(frozen=True)
 class Source:
-    """What a file says: keys of a workload, what to tell of those that are none, and the longest sequence."""
+    """What a file says: keys of a workload, what to tell of those that are none, and the longest sequence.
+
+    `usual` are keys that no file of the form says, and what is usual where the model is run.
+    """
 
     keys: Keys
     notes: tuple[str, ...]
     what: str  # the file is of
     longest: int | None = None
+    usual: Keys = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -72,11 +72,18 @@ def _estimated(seconds: Array, logs: Array) -> Array:
 
 
 def _near(measured: Calls, calls: Calls) -> Bools:
-    """Whether each call lies within the measured neighbourhood of its series, shape (N,)."""
+    """Whether each call lies within the measured neighbourhood of its series, shape (N,).
+
+    GEMMs of groups that are measured have many rows in few groups or few in many: a few of few is far, by its FLOPs.
+    """
     asked, known = calls.log2_sizes(), measured.log2_sizes()
     in_range = (asked >= known.min(axis=0) - RANGE_OCTAVES) & (asked <= known.max(axis=0) + RANGE_OCTAVES)
     reach = np.abs(asked[:, None, :] - known[None, :, :]).max(axis=2).min(axis=1)
-    return np.asarray(in_range.all(axis=1) & (reach <= REACH_OCTAVES))
+    near = in_range.all(axis=1) & (reach <= REACH_OCTAVES)
+    if "groups" in calls.sizes:
+        work, worked = np.log2(calls.flops), np.log2(measured.flops)
+        near &= (work >= worked.min() - RANGE_OCTAVES) & (work <= worked.max() + RANGE_OCTAVES)
+    return np.asarray(near)
 
 
 class InterpolationError(NamedTuple):
