@@ -33,7 +33,7 @@ _KNOWN = completion.names_of("workload", "topology", "link type", "device", "stu
 def show(
     name_or_file: str | None, kind: str | None, settings: tuple[str, ...], changes: "NetworkChanges", as_json: bool
 ) -> None:
-    """Describe a workload, topology, link type, device, study, Chakra trace (.et, or a directory) or plan (plans#1).
+    """Describe a workload, topology, link type, device, study, Chakra trace (.et, or a directory) or plan (FILE#1).
 
     A topology may be changed as by `scaleout run`; it is drawn, and its dimensions and links have the names that the
     options of changes take.
@@ -159,6 +159,13 @@ def _is_trace_set(path: Path) -> bool:
     return is_file(path.parent / f"{path.name}.0.et") or path.is_dir()
 
 
+def _holds_results(folder: Path) -> bool:
+    try:
+        return any((folder / file).is_file() for file in ("summary.json", "cases.parquet"))
+    except OSError:  # no folder, as what reads it will say
+        return False
+
+
 def _kind(name_or_file: str) -> str:
     """Tell workloads, topologies, devices, studies and traces apart: by their names, or by what a file holds."""
     from scaleout.cluster.topology.expression import is_expression
@@ -169,7 +176,7 @@ def _kind(name_or_file: str) -> str:
     if name_or_file.endswith(SUFFIXES) or is_expression(name_or_file):
         return "topology"
     known = {name: kind for kind in library.FOLDERS for name in library.names(kind)}
-    if any((Path(name_or_file) / file).is_file() for file in ("summary.json", "cases.parquet")):
+    if _holds_results(Path(name_or_file)):
         raise ConfigError(
             f"{name_or_file}: holds results, not what is simulated; open it by scaleout view {name_or_file}"
         )

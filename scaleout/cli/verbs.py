@@ -33,7 +33,7 @@ VERBS = {
     "list": ("list:list_names", "List the names that other verbs take, with what each is; by default of all kinds."),
     "show": (
         "show:show",
-        "Describe a workload, topology, link type, device, study or Chakra trace (.et, or a directory).",
+        "Describe a workload, topology, link type, device, study, Chakra trace (.et, or a directory) or plan (FILE#1).",
     ),
     "validate": ("validate:validate", "Predict measured runs, and print the errors."),
     "measure": ("measure:measure", "Measure kernels, collectives and steps on this machine's GPUs."),

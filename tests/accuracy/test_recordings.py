@@ -185,7 +185,7 @@ def test_layers_of_a_step_whose_ranks_began_apart(tmp_path):
     ("model", "forth", "back"),
     # missed where kernels are small: one that does next to nothing takes 1.5 to 3 times as long on the MI300X. Launches
     # that the GPU waited for are no time of kernels: with them the sums of the small two looked twice as good
-    [("Qwen", 0.05, 0.05), ("Falconsai", 0.42, 0.70), ("gaunernst", 0.35, 0.72)],
+    [("Qwen", 0.05, 0.06), ("Falconsai", 0.42, 0.70), ("gaunernst", 0.35, 0.72)],
 )
 def test_the_same_job_on_another_device(model, forth, back):
     """Inference recorded on an H100 and on an MI300X, each predicted from the other."""

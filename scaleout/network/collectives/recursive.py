@@ -87,4 +87,6 @@ HALVING_DOUBLING = Algorithm(
     {
         "all_reduce": lambda group: _folded(group, _halving_from_the_farthest, added=lambda members: 1 - 1 / members),
     },
+    power_of_two,
+    ("all_reduce",),
 )
