@@ -22,7 +22,7 @@ from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Family, TimeSour
 H200, MEASURED_H100 = load_device("h200"), load_device("h100")
 H100 = dataclasses.replace(MEASURED_H100, kernel_files=(), calibration={})
 """As its data sheet has it."""
-T3_GPU = load_device("t3-gpu")
+A100, T3_GPU = load_device("a100-80g"), load_device("t3-gpu")
 TABLE = read_table(H200.kernel_files)
 MEASURED = [
     (kernel(op, dtype=dtype, **dict(zip(OPERATIONS[op].parameters, sizes, strict=True))), seconds)
@@ -149,7 +149,7 @@ def test_a_data_sheet_beats_its_roofline_only_from_the_cache(op, data):
 def test_data_sheet_device_takes_the_efficiency_of_the_nearest_measured_kernel():
     call = kernel("gemm", dtype="bf16", M=8192, N=8192, K=8192)
     measured = kernel_time(H200, call).seconds
-    plain, a100 = (dataclasses.replace(device, calibration={}) for device in (H100, load_device("a100-80g")))
+    plain, a100 = (dataclasses.replace(device, calibration={}) for device in (H100, load_device("a100-40g")))
     assert kernel_time(plain, call).seconds == pytest.approx(measured)  # the same peak
     launch_s = kernel_time(H200, kernel("gemm", dtype="bf16", M=1, N=1, K=1)).seconds
     expected = launch_s + (measured - launch_s) * 989.5 / 312
@@ -162,7 +162,7 @@ def test_data_sheet_device_takes_the_efficiency_of_the_nearest_measured_kernel()
 @settings(max_examples=50, deadline=None)
 def test_a_gemm_on_matrix_units_is_transferred_with_its_tiles_and_waves(rows, cols, depth, ratio):
     """The ratio of time to estimate is the reference device's for every shape; no time is below the roofline."""
-    a100 = dataclasses.replace(load_device("a100-80g"), calibration={"gemm": ratio})
+    a100 = dataclasses.replace(load_device("a100-40g"), calibration={"gemm": ratio})
     call = kernel("gemm", dtype="fp16", M=rows, N=cols, K=depth)
     reference, found = kernel_time(H200, call), kernel_time(a100, call)
     assume(reference.source != "roofline")
@@ -402,6 +402,36 @@ def test_repeats_take_the_median_and_the_first_file_counts(tmp_path):
     second = write(tmp_path / "b.jsonl", add(8, 9.0), add(16, 9.5))
     table = read_table((first, second))
     assert table.series(("add", "bf16")).exact == {(8,): pytest.approx(1.5e-6), (16,): pytest.approx(9.5e-6)}
+
+
+def test_rows_that_no_limit_slowed_down_are_as_slow_as_it_makes_them(tmp_path):
+    """275 TFLOP/s draw 473 W and 13 for bytes, where there is room for 340: 1.13 times as long, by 2.85."""
+    shape, bare_us = {"M": 8192, "N": 8192, "K": 8192}, 2 * 8192**3 / 275e6
+    row = {"op": "gemm", "dtype": "bf16", "shape": shape, "us": bare_us, "method": "unlimited"}
+    call, file = kernel("gemm", dtype="bf16", **shape), write(tmp_path / "a.jsonl", row)
+    device = dataclasses.replace(A100, kernel_files=(file,), calibration={})
+    over = (1.72e-12 * 275e12 + 0.13e-9 * 6 * 8192**2 / (1e-6 * bare_us)) / 340
+    assert kernel_time(device, call).seconds == pytest.approx(1e-6 * bare_us * over ** (1 / 2.85))
+    (cool_s,), _ = kernel_times(device, [call], full_clock=True)
+    assert cool_s == pytest.approx(1e-6 * bare_us)
+    unknown = dataclasses.replace(device, power=None)
+    assert kernel_time(unknown, call).seconds == pytest.approx(1e-6 * bare_us)
+
+
+def test_large_gemms_on_a100_at_its_limit_are_as_measured_there():
+    """SGLang's random data against vLLM's empty weights, slowed down by what A100 draws: 18 GEMMs of 5 ms and more."""
+    rows = [json.loads(line) for line in A100.kernel_files[0].read_text().splitlines()[1:]]
+    bare, limited = {}, {}
+    for row in rows:
+        shapes = zip(*(row["shape"][name] for name in "MNK"), strict=True)
+        (bare if "method" in row else limited).update(zip(shapes, row["us"], strict=True))
+    both = {shape: us for shape, us in limited.items() if us >= 5e3 and shape in bare}
+    assert len(both) == 18
+    calls = [kernel("gemm", dtype="bf16", **dict(zip("MNK", shape, strict=True))) for shape in both]
+    found_s = [A100.power.at_limit_s(call, 1e-6 * bare[shape]) for call, shape in zip(calls, both, strict=True)]
+    errors = np.array(found_s) * 1e6 / list(both.values()) - 1
+    assert abs(np.median(errors)) < 0.01
+    assert np.abs(errors).max() < 0.05
 
 
 def test_a_column_of_rows_is_the_rows(tmp_path):

@@ -89,7 +89,7 @@ def test_what_runs_at_full_clock_alone_takes_longer_and_gemms_at_the_limit_do_no
     assert factor > 1.1
     assert after_s == pytest.approx([before_s[0], factor * before_s[1]])
     assert sustained(program, H200, step_s=10 * before_s.sum()) is program
-    assert sustained(program, load_device("a100-80g"), step_s=before_s.sum()) is program
+    assert sustained(program, load_device("b200"), step_s=before_s.sum()) is program
 
 
 def test_a_step_settles():
@@ -232,8 +232,8 @@ def test_full_clock_is_no_slower_and_no_faster_than_the_limit_allows(rows, colum
     least_s = alone_s[0] / H200.power.slowdown(H200.power.joules(calls[0], 0.0), alone_s[0])
     assert least_s * (1 - 1e-12) <= cool_s[0] <= alone_s[0]
     assert cool_s[1] == alone_s[1]
-    a100 = load_device("a100-80g")
-    assert kernel_times(a100, calls, full_clock=True)[0].tolist() == kernel_times(a100, calls)[0].tolist()
+    b200 = load_device("b200")
+    assert kernel_times(b200, calls, full_clock=True)[0].tolist() == kernel_times(b200, calls)[0].tolist()
 
 
 def test_from_a_cold_start_the_limit_counts_as_far_as_steps_fill_the_governors_memory():

@@ -11,7 +11,7 @@ from scaleout.validation.measure.experiments import check_rows, listed
 def test_what_a_run_lists_is_what_measure_takes(scaleout, tmp_path):
     file = tmp_path / "next.jsonl"
     changes = ("--set", "layers=2", "--set", "tensor_parallel=4", "--set", "data_parallel=2")
-    code, _, _ = scaleout("run", "llama-3-8b", *changes, "--device", "a100-80g", "--measure-next", file)
+    code, _, _ = scaleout("run", "llama-3-8b", *changes, "--device", "a100-40g", "--measure-next", file)
     assert code == 0
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert rows[0]["experiment"] == "kernels"

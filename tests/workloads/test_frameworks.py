@@ -95,6 +95,10 @@ def test_settings_that_hang_on_other_keys():
     assert llama(framework="megatron", pipeline_schedule="interleaved_1f1b", **SPLIT).overlap_sends
     assert llama(framework="fsdp2", pipeline_schedule="interleaved_1f1b", **SPLIT).messages == "as_made"
     assert [llama(framework="deepspeed", zero=zero).gradient_dtype for zero in range(4)] == ["fp32", None, None, None]
+    in_bf16, in_fp32 = {"framework": "deepspeed", "zero": 1}, {"gradient_dtype": "fp32"}
+    assert llama(**in_bf16, **in_fp32).all_reduced_gradients
+    others = [in_bf16, {**in_bf16, "zero": 2, **in_fp32}, {**in_bf16, "framework": "deepspeed-2021", **in_fp32}]
+    assert not any(llama(**each).all_reduced_gradients for each in others)
     assert llama(framework="maxtext", shard_ranks=4).replicas_at_end
     assert not llama(framework="maxtext", shard_ranks=8).replicas_at_end
     assert llama(framework="nanotron", **SPLIT).overlap_gradient_reduce

@@ -215,6 +215,9 @@ def test_what_sharding_sends():
     both = {("reduce_scatter", "data"): gradients, ("all_gather", "data"): gradients}
     assert payload(workload(zero=1, **REPLICAS)) == payload(workload(zero=2, **REPLICAS)) == both
     assert payload(workload(zero=3, reshard_after_forward=False, **REPLICAS)) == both
+    whole = {("all_reduce", "data"): gradients, ("all_gather", "data"): gradients}
+    assert payload(workload(zero=1, all_reduced_gradients=True, **REPLICAS)) == whole
+    assert payload(workload(zero=2, all_reduced_gradients=True, **REPLICAS)) == both
     twice = both | {("all_gather", "data"): 2 * gradients}
     assert payload(workload(zero=3, **REPLICAS)) == twice
 

@@ -104,6 +104,14 @@ class Power(Config):
         room_w = self.limit_w - self.idle_w
         return float(max(1.0, (joules / (room_w * seconds)) ** (1 / (self.exponent - 1))))
 
+    def at_limit_s(self, kernel: Kernel, seconds: float) -> float:
+        """Return how long a call that takes so long at full clock takes over and over: ``t (E / (room t))**(1 / n)``.
+
+        With a slowdown s its power, E / t at full clock, is ``s**-n`` of that, which is what there is room for.
+        """
+        over = self.joules(kernel, seconds) / ((self.limit_w - self.idle_w) * seconds)
+        return float(seconds * max(1.0, over ** (1 / self.exponent)))
+
 
 class DeviceCost(Config):
     """What a device costs and draws as part of its node, whose price and power are those that are public."""

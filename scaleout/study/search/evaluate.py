@@ -153,7 +153,7 @@ def evaluate(
     return _estimate(ledger, step_s, totals, host_s)
 
 
-ON_BLOCKS = {"messages": "at_need", "layout_copies": False, "copied_buckets": False}
+ON_BLOCKS = {"messages": "at_need", "layout_copies": False, "copied_buckets": False, "all_reduced_gradients": False}
 """Keys that blocks know at one value only."""
 
 

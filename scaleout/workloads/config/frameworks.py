@@ -151,6 +151,11 @@ _DEEPSPEED = (
         "gradient_bucket", 2e9, "runtime/engine.py: MEMORY_OPT_ALLREDUCE_SIZE, 5e8 elements in fp32",
         lambda keys: keys["dtype"] == "bf16" and keys["zero"] == 0,
     ),
+    Setting(
+        "all_reduced_gradients", True, "runtime/bf16_optimizer.py, if accumulated in fp32; runtime/pipe/engine.py, "
+        "_bf16_reduce_grads",
+        lambda keys: keys["dtype"] == "bf16" and keys["zero"] == 1 and keys.get("gradient_dtype") == "fp32",
+    ),
     Setting("flat_gradients", True, "runtime/zero/config.py: contiguous_gradients, copied as they are made"),
     Setting("overlap_gradient_reduce", False, "runtime/zero/config.py: overlap_comm is off but in stage 3"),
     Setting("overlap_parameter_gather", False, "runtime/zero/stage_1_and_2.py: all-gather at the end of the step"),
@@ -164,7 +169,7 @@ _DEEPSPEED = (
 )  # fmt: skip
 
 _DEEPSPEED_2021 = (
-    *(setting for setting in _DEEPSPEED if setting.key not in ("prefetch", "flat_gradients")),
+    *(each for each in _DEEPSPEED if each.key not in ("prefetch", "flat_gradients", "all_reduced_gradients")),
     Setting(
         "shard_lists", True,
         "runtime/zero/partition_parameters.py, _allgather_param and _reduce_scatter_gradient: a parameter at a time, "

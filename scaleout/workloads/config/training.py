@@ -51,8 +51,9 @@ class Training(WithFramework):
         """
         name description source topology device schedules rank_order gradient_bucket pipeline_parallel batch_per_replica
         microbatch pipeline_schedule virtual_stages microbatch_group stage_layers overlap_sends messages optimizer
-        master_weights moment_dtype gradient_dtype fused_accumulation clip_gradients data_parallel zero shard_ranks
-        overlap_gradient_reduce overlap_parameter_gather reshard_after_forward prefetch recompute_layers
+        master_weights moment_dtype gradient_dtype fused_accumulation all_reduced_gradients clip_gradients data_parallel
+        zero shard_ranks overlap_gradient_reduce overlap_parameter_gather reshard_after_forward prefetch
+        recompute_layers
         """.split()  # noqa: SIM905 - a list of thirty strings hides them
     )
     """Keys that what a layer runs and holds does not depend on, but for the size of a micro-batch and, where parameters
@@ -162,6 +163,10 @@ class Training(WithFramework):
         default=False,
         description="zero 2 or 3: gradients of a layer are put into one tensor, cast to gradient_dtype and scaled "
         "before they are reduced, as by PyTorch's first FSDP",
+    )
+    all_reduced_gradients: bool = Field(
+        default=False,
+        description="zero 1: gradients are all-reduced, though a rank steps its part alone, as by DeepSpeed in bf16",
     )
     optimizer: Literal["adamw", "none"] = Field(
         default="adamw", description="what steps the parameters; none leaves it out"

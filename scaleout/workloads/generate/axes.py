@@ -34,6 +34,7 @@ class GradientSync:
     replicas: int = 0  # family of the groups that hold the same shard
     num_replicas: int = 1
     partitioned: bool = False  # each replica of a shard steps a part of it, instead of all
+    whole: bool = False  # gradients are reduced for all of the group, whatever part of them a rank keeps
 
     @property
     def shards(self) -> int:
@@ -48,7 +49,7 @@ class GradientSync:
     def reduces(self, size_bytes: int) -> Iterator[Call]:
         """Yield what reduces gradients within the group."""
         if size_bytes and self.degree > 1:
-            yield Call("reduce_scatter" if self.sharded else "all_reduce", size_bytes, self.group)
+            yield Call("reduce_scatter" if self.sharded and not self.whole else "all_reduce", size_bytes, self.group)
 
     def sums_replicas(self, size_bytes: int) -> Iterator[Call]:
         """Yield what sums gradients, of so many bytes before they are sharded, over the replicas of shards."""
@@ -143,7 +144,8 @@ class Axes:
         mesh = self._mesh  # makers of families refer to it alone: without cycles all is freed at once
         degree = mesh.degree(axis)
         if degree == 1 or shard in (1, degree):
-            return GradientSync(self.number(axis) if degree > 1 else 0, degree, sharded=shard > 1)
+            whole = self.workload.all_reduced_gradients and self.workload.zero == 1
+            return GradientSync(self.number(axis) if degree > 1 else 0, degree, sharded=shard > 1, whole=whole)
         partitioned = self.workload.zero == 3 and self.workload.overlap_parameter_gather
         within = self._number(f"{axis}_shard", axis, lambda: mesh.split(axis, shard)[0])
         replicas = self._number(f"{axis}_copy", axis, lambda: mesh.split(axis, shard)[1])

@@ -20,12 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout.cluster.device.kernel_times.model import Array, Calls, Key, Shape
+from scaleout.cluster.device.sections import Power
 from scaleout.cluster.device.spec import Device
 from scaleout.config.documents import read_json_lines
 from scaleout.config.units import MOST_COUNT
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError, shown
-from scaleout.program.operations import ITEM_BYTES, OPERATIONS
+from scaleout.program.operations import ITEM_BYTES, OPERATIONS, kernel
 
 SOURCE = "measured"
 
@@ -35,6 +36,8 @@ WARM = "kernel_durations"
 """The method of rows that ran over the same buffers again and again."""
 FULL_CLOCK = (WARM, "rested_replay")
 """Methods of rows that were over before the power limit lowers the clock."""
+UNLIMITED = "unlimited"
+"""The method of rows whose operands draw too little for the power limit; they count as slowed down by it."""
 SHORTEST_US, LONGEST_US, MOST_LAUNCHES = 1e-6, 1e12, 10**6
 """What times, in microseconds, and launches of one call may be."""
 
@@ -50,7 +53,7 @@ def times(device: Device, calls: Calls) -> Array:
 
 def table_of(device: Device) -> "KernelTable":
     """Return all kernels that were measured on a device; see `read_table`."""
-    return read_table(device.kernel_files)
+    return _at_limit(device.kernel_files, device.power)
 
 
 class Rows(NamedTuple):
@@ -82,12 +85,13 @@ class KernelTable:
     """All measured kernels of a device."""
 
     rows: Mapping[Key, Mapping[Source, Rows]]
+    power: Power | None = None
     _series: dict[Key, Series] = field(default_factory=dict, repr=False)
 
     def series(self, key: Key) -> Series:
         """Return all measurements of an operation in a dtype, which must be in `rows`."""
         if key not in self._series:
-            self._series[key] = _gathered(key, self.rows[key])
+            self._series[key] = _gathered(key, _limited(key, self.rows[key], self.power))
         return self._series[key]
 
     @functools.cached_property
@@ -95,6 +99,30 @@ class KernelTable:
         """The shortest time of any kernel: what a launch costs however little it does."""
         every = (min(rows.microseconds) for sources in self.rows.values() for rows in sources.values())
         return 1e-6 * min(every, default=0.0)
+
+
+@functools.cache
+def _at_limit(files: tuple[Path, ...], power: Power | None) -> KernelTable:
+    return KernelTable(read_table(files).rows, power)
+
+
+def _limited(key: Key, sources: Mapping[Source, Rows], power: Power | None) -> Mapping[Source, Rows]:
+    """Return rows by source: those that no limit slowed down as they would be at it, among the others of their file.
+
+    On a device whose file says nothing of power they stay as they are.
+    """
+    (op, dtype), found = key, dict[Source, Rows]()
+    for (number, method), rows in sources.items():
+        us = rows.microseconds
+        if method == UNLIMITED and power is not None:
+            named = [dict(zip(OPERATIONS[op].parameters, shape, strict=True)) for shape in rows.shapes]
+            calls = [kernel(op, dtype=dtype, **sizes) for sizes in named]
+            us = [1e6 * power.at_limit_s(call, 1e-6 * one) for call, one in zip(calls, us, strict=True)]
+        same = found.setdefault((number, "" if method == UNLIMITED else method), Rows([], [], []))
+        same.shapes.extend(rows.shapes)
+        same.microseconds.extend(us)
+        same.launches.extend(rows.launches)
+    return found
 
 
 def _gathered(key: Key, sources: Mapping[Source, Rows]) -> Series:
