@@ -13,7 +13,8 @@ def test_the_study_counts_what_it_leaves_out_as_too_large_once(scaleout, tmp_pat
     """Said were 24 simulated, of which 18 fit, and 6 left out, where those 6 were the ones that do not fit."""
     study = tmp_path / "small.yaml"
     study.write_text(
-        "workload: llama-3-70b\ntopology: dgx-h200-1\nschedule: baseline\nwhere: fits\nset: {mode: decode, batch_per_replica: 8}\n"
+        "workload: llama-3-70b\ntopology: dgx-h200-1\nschedule: baseline\nwhere: fits\n"
+        "set: {mode: decode, batch_per_replica: 8}\n"
         "zip: {set: {tensor_parallel: [1, 8], data_parallel: [8, 1]}}\n"
     )
     code, out, _ = scaleout("study", study, "--output", tmp_path / "found", "--no-report", "--json")
