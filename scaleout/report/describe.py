@@ -234,6 +234,7 @@ def device(name_or_file: str) -> dict[str, Any]:
         "title": found.title,
         "peak_flops_per_s": dict(found.peak_flops_per_s),
         "memory_size_bytes": found.memory_bytes,
+        "memory_reserved_bytes": found.reserved_bytes,
         "memory_bandwidth_bytes_per_s": found.memory_bytes_per_s,
         "l2_bytes": found.l2_bytes,
         "sms": found.num_sms,

@@ -8,12 +8,12 @@ import gc
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from threading import Lock
 from typing import Any, NamedTuple
 
-from scaleout.analysis.cost import bill, energy
+from scaleout.analysis.cost import bill, energy, rent_of
 from scaleout.analysis.efficiency import fit, lacking
 from scaleout.analysis.traffic import bytes_by_dimension, slowest_dimension_bytes
 from scaleout.cluster.device.kernel_times.measured import SOURCE as MEASURED
@@ -143,7 +143,7 @@ def known_before(job: Job) -> Row:
     work, device = job.work, job.device
     assert isinstance(work, ModelFamily)
     assert isinstance(device, Device)
-    found: Row = {"ranks": work.num_ranks, "memory_capacity_bytes": float(device.memory_bytes)}
+    found: Row = {"ranks": work.num_ranks, "memory_capacity_bytes": float(device.usable_bytes)}
     if isinstance(work, LayeredModel | WholeModel):
         held = fit(work, device) if isinstance(work, LayeredModel) else lacking(work, device)
         if held is not None:
@@ -188,10 +188,13 @@ def _costs(outcome: Outcome, job: Job) -> Row:
     """Return what the machine costs and draws, and the energy of the step, as far as prices and powers are known."""
     assert isinstance(job.device, Device)
     bought, spent = bill(job.network, job.device), energy(outcome.result, job.device, job.network)
+    speed = None if outcome.efficiency is None else outcome.efficiency.tokens_per_s
+    rent = rent_of(outcome.makespan_s, bought.rent_per_s, tokens_per_s=speed)
     return {
         "dollars": bought.dollars,
         "network_dollars": bought.network_dollars,
         "network_watts": bought.network_w,
+        **({} if rent is None else asdict(rent)),
         "joules": None if spent is None else spent.total_j,
         "model": provenance_of(job).models,
     }
