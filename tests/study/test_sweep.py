@@ -116,13 +116,13 @@ def test_columns_have_the_types_of_their_values(cases):
 
 
 def test_a_study_that_is_resumed_runs_what_is_left_and_no_more(tmp_path, monkeypatch, cases):
+    monkeypatch.setattr(engine, "_SHORTEST_S", 0.0)  # more shards
     whole = tmp_path / "whole"
     pd.testing.assert_frame_equal(execute(small(), whole), cases)
     shards = sorted((whole / "shards").iterdir())
     lost = pq.read_table(shards[0]).num_rows
     shards[0].unlink()
     (whole / "shards" / shards[1].name).write_bytes(shards[1].read_bytes()[:-20])
-    lost += 0
     ran = []
     monkeypatch.setattr(engine.execution.Here, "submit", counted(engine.execution.Here.submit, ran))
     with pytest.warns(UserWarning, match="damaged"):
