@@ -23,7 +23,7 @@ NOT_MEASURED = frozenset(
 )
 """Operations of other software (Triton, DeepGEMM, FlashMLA, DeepSpeed, FBGEMM), which are not measured here."""
 
-UNCAPTURED = frozenset({"embedding_bwd", "embedding_bag_bwd_sparse", "interaction_gather_bwd"})
+UNCAPTURED = frozenset({"embedding_bwd", "embedding_bag_bwd_sparse", "interaction_gather_bwd", "moe_permute_rows_bwd"})
 """Operations whose call synchronises with the device, which a CUDA graph cannot capture."""
 
 Axes = Mapping[str, Sequence[int]]
@@ -89,6 +89,11 @@ GRIDS: Mapping[str, Axes] = {
     "moe_sum_topk": _ROUTED,
     "moe_top_k": {"tokens": _TOKENS, "experts": (8, 64, 256), "topk": (2, 8)},
     "moe_top_k_bwd": {"tokens": _TOKENS, "experts": (8, 64, 256), "topk": (2, 8)},
+    "moe_sort": {"tokens": (256, 2048, 16384, 131072)},
+    "moe_weigh_fwd": _ROUTED,
+    "moe_weigh_bwd": _ROUTED,
+    "heads_repeat": {"tokens": (1024, 4096, 16384), "heads": (2, 8), "head_dim": (64, 128), "times": (4, 8)},
+    "heads_sum": {"tokens": (1024, 4096, 16384), "heads": (2, 8), "head_dim": (64, 128), "times": (4, 8)},
     "heads_cat": {"batch": (1, 4), "heads": (24, 96), "seq": (1024, 4096), "head_dim": (64, 128)},
     "heads_to_rows": {"batch": (1, 4), "heads": (24, 96), "seq": (1024, 4096), "head_dim": (64, 128)},
     "adamw_fused": {"parameters": (10**3, 10**5, 10**6, 10**7, 10**8, 10**9)},
