@@ -357,21 +357,17 @@ OPERATIONS: Mapping[str, Operation] = {
     # into one tensor, heads first, then that one into the GEMM's layout.
     **dict.fromkeys(("heads_cat", "heads_to_rows"), _HEADS),
     # Element by element; `elements` counts the result.
-    "add": _elementwise(3),
-    "mul_scalar": _elementwise(2),
-    "clone": _elementwise(2),
+    **dict.fromkeys(("add", "accumulate_fp32", "swiglu_fwd_unfused"), _elementwise(3)),
+    **dict.fromkeys(("mul_scalar", "clone", "copy_d2d", "gelu_fwd", "silu_fwd", "relu_fwd"), _elementwise(2)),
     # A tensor copied into or out of a list of so many, one call each.
     "list_copy": Operation(
         Family.ELEMENTWISE, ("elements", "tensors"), _no_flops, lambda s, i: 2 * s["elements"] * i, like="clone"
     ),
     "fill": _elementwise(1, like="sum_all"),
-    "copy_d2d": _elementwise(2),
-    **dict.fromkeys(("gelu_fwd", "silu_fwd", "relu_fwd"), _elementwise(2)),
     **dict.fromkeys(("gelu_bwd", "silu_bwd", "relu_bwd"), _elementwise(3)),
     "dropout_fwd": _elementwise(2, fixed=1),  # and a mask of one byte an element
     "dropout_bwd": _elementwise(2, fixed=1, like="dropout_fwd"),
     "cast_to_fp32": _elementwise(1, fixed=4),
-    "accumulate_fp32": _elementwise(3),
     "sum_all": _elementwise(1),
     "cast_to_fp8": _elementwise(1, fixed=1, like="clone"),
     "cast_to_fp8_twice": _elementwise(1, fixed=2, like="clone"),  # in both layouts
@@ -379,7 +375,6 @@ OPERATIONS: Mapping[str, Operation] = {
     "add_fused_fwd": _elementwise(2, like="add"),
     "add_fused_bwd": _elementwise(1, like="add"),
     "swiglu_fwd": _elementwise(3, like="add"),
-    "swiglu_fwd_unfused": _elementwise(3),
     # Batch normalisation reads its input for the moments and once more; backward so input and gradient. Pooling:
     # `elements` counts the larger side, a quarter of which leave a window that strides by two. Neither is a stream.
     "batch_norm_fwd": _elementwise(3, family=Family.ROWS),
@@ -397,9 +392,16 @@ OPERATIONS: Mapping[str, Operation] = {
     # Recommendation models: pooled embedding tables and the feature interaction.
     "embedding_bag_fwd": Operation(Family.GATHER, (*_BAG, "rows"), _no_flops, _bag_bytes(1)),
     "embedding_bag_bwd_sparse": Operation(Family.GATHER, _BAG, _no_flops, _bag_bytes(1)),
-    # Every gradient row is read, and its table row read and written.
+    # As large as the tables, which are cleared; rows are sorted, added up by parts, and written.
+    "embedding_bag_bwd_dense": Operation(
+        Family.GATHER,
+        (*_BAG, "rows"),
+        _no_flops,
+        lambda s, i: s["tables"] * s["rows"] * s["dim"] * i + _bag_bytes(2)(s, i),
+        "embedding_bag_bwd_sparse",
+    ),
+    # Every gradient row is read, and its table row read and written; for Adagrad its sums of squares, too.
     "embedding_sgd_sparse": Operation(Family.GATHER, _BAG, _no_flops, _bag_bytes(3), "embedding_bag_bwd_sparse"),
-    # With the row's sums of squares, which are read and written too.
     "embedding_adagrad_sparse": Operation(Family.GATHER, _BAG, _no_flops, _bag_bytes(5), "embedding_bag_bwd_sparse"),
     # A cross layer's product with its first input; backward both gradients, one of them added up.
     "product_fwd": _elementwise(3, like="add"),
@@ -410,8 +412,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "interaction_gather_bwd": Operation(Family.GATHER, ("batch", "features"), _no_flops, _scatter_bytes),
     "interaction_sum_fwd": _interaction(1, 1, "moe_sum_topk"),
     "interaction_sum_bwd": _interaction(1, 1, "moe_repeat_topk"),
-    "interaction_cat_fwd": _interaction(2, 0, "permute_for_all_to_all"),
-    "interaction_cat_bwd": _interaction(2, 0, "permute_for_all_to_all"),
+    **dict.fromkeys(("interaction_cat_fwd", "interaction_cat_bwd"), _interaction(2, 0, "permute_for_all_to_all")),
 }
 """Name of every operation to its sizes, FLOPs and bytes."""
 

@@ -316,11 +316,11 @@ def experts_us(variant):
     return run(Job(workload, H200, two_h200(), schedule, options=options)).result.makespan_s * 1e6
 
 
-def measured_us(path):
+def measured_us(path, part="moe"):
     if not path.exists():
         pytest.skip("../shared/counterfactuals, measured edits of jobs, is not here")
     rows = map(json.loads, path.read_text().splitlines())
-    return {row["variant"]: row["step_us"] for row in rows if row["part"] == "moe"}
+    return {row["variant"]: row["step_us"] for row in rows if row["part"] == part}
 
 
 @pytest.mark.parametrize("variant", [*(name for name in VARIANTS if name != "d2048"), "chunks2", "chunks4"])
@@ -346,6 +346,40 @@ def test_chunks_on_one_stream_lose_as_measured(path, variant):
     """2.7% in two chunks, 6.8% in four: nothing overlaps, and the gradients of parts are added up."""
     measured = measured_us(path)
     assert experts_us(variant) / experts_us("base") == pytest.approx(measured[variant] / measured["base"], rel=0.02)
+
+
+TABLES = {
+    "kind": "dlrm", "description": "a test", "source": "measure.py", "topology": "h200-node-4", "device": "h200",
+    "data_parallel": 2, "global_batch": 4096, "tables_per_rank": 32, "rows_per_table": 200_000, "embedding_dim": 128,
+    "pooling": 40, "dense_features": 256, "bottom_mlp": [512, 128], "top_mlp": [*[1024] * 6, 1], "interaction": "cat",
+    "dtype": "fp32", "table_gradients": "dense",
+}  # fmt: skip
+"""DLRM that was measured on two H200: tables are a torch.nn.EmbeddingBag, whose gradients are dense."""
+CHANGES = {
+    "base": {}, "batch1024": {"global_batch": 2048}, "batch4096": {"global_batch": 8192},
+    "dim64": {"embedding_dim": 64, "bottom_mlp": [512, 64]}, "pooling10": {"pooling": 10},
+    "tables16": {"tables_per_rank": 16}, "wide-top": {"top_mlp": [*[4096] * 6, 1]},
+    "deep-top": {"top_mlp": [*[1024] * 20, 1]},
+}  # fmt: skip
+
+
+@lru_cache
+def tables_us(variant):
+    name, _, count = variant.partition("serial-chunks")
+    workload = FAMILIES["dlrm"].model_validate(TABLES | CHANGES[name or "base"])
+    schedule = f"chunked:{count}" if count else "baseline"
+    options = SimulationOptions(host="eager", clocks="sustained")
+    return run(Job(workload, H200, two_h200(), schedule, options=options)).result.makespan_s * 1e6
+
+
+@pytest.mark.parametrize("path", [OWN, OWN.with_name("later-edits.jsonl"), HELD_OUT], ids=lambda path: path.stem)
+def test_steps_of_dense_gradients_as_measured(path):
+    """Whole, and in chunks, each of which clears a gradient as large as the tables and adds it to what is there."""
+    measured = measured_us(path, "dlrm")
+    compared = [name for name in (*CHANGES, "serial-chunks2", "serial-chunks4") if name in measured]
+    assert len(compared) >= 3
+    for name in compared:
+        assert tables_us(name) == pytest.approx(measured[name], rel=0.05), name
 
 
 def test_exchanges_stay_whole_where_chunks_lose():

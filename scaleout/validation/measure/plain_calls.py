@@ -1,9 +1,10 @@
-"""Makers of calls of layers that PyTorch runs as they are written: a rotation in fp32, repeated heads, routing."""
+"""Makers of calls of layers that PyTorch runs as they are written: rotation, heads, routing, gradients of tables."""
 
 from collections.abc import Mapping
 from functools import partial
 
 import torch
+from torch.nn import functional
 
 from scaleout.validation.measure.calling import Call, Maker, Sizes, call, of, random
 
@@ -59,6 +60,13 @@ def _repeat_heads(s: Sizes, dtype: torch.dtype) -> Call:
     return lambda: x.repeat_interleave(s["times"], 1)
 
 
+def _bag_dense(s: Sizes, dtype: torch.dtype) -> Call:
+    table = torch.zeros(s["tables"] * s["rows"], s["dim"], device="cuda", dtype=dtype, requires_grad=True)
+    first = torch.arange(s["tables"], device="cuda").repeat_interleave(s["batch"]) * s["rows"]
+    indices = torch.randint(s["rows"], (s["tables"] * s["batch"], s["pooling"]), device="cuda") + first[:, None]
+    return call(lambda table: functional.embedding_bag(indices, table, mode="sum"), table, backward=True)
+
+
 MAKERS: Mapping[str, Maker] = {
     "rope_fp32_fwd": _rope_fp32,
     "rope_fp32_bwd": partial(_rope_fp32, backward=True),
@@ -69,6 +77,7 @@ MAKERS: Mapping[str, Maker] = {
     "moe_weigh_fwd": _weigh,
     "moe_weigh_bwd": partial(_weigh, backward=True),
     "heads_repeat": _repeat_heads,
+    "embedding_bag_bwd_dense": _bag_dense,
     "heads_sum": of(lambda x: x.sum(2), "tokens heads times head_dim"),
 }
 """Operation to the maker of its call."""

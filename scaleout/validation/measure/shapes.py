@@ -23,7 +23,15 @@ NOT_MEASURED = frozenset(
 )
 """Operations of other software (Triton, DeepGEMM, FlashMLA, DeepSpeed, FBGEMM), which are not measured here."""
 
-UNCAPTURED = frozenset({"embedding_bwd", "embedding_bag_bwd_sparse", "interaction_gather_bwd", "moe_permute_rows_bwd"})
+UNCAPTURED = frozenset(
+    {
+        "embedding_bwd",
+        "embedding_bag_bwd_sparse",
+        "interaction_gather_bwd",
+        "moe_permute_rows_bwd",
+        "embedding_bag_bwd_dense",
+    }
+)
 """Operations whose call synchronises with the device, which a CUDA graph cannot capture."""
 
 Axes = Mapping[str, Sequence[int]]
@@ -101,6 +109,7 @@ GRIDS: Mapping[str, Axes] = {
     "sgd": {"parameters": (10**3, 10**5, 10**6, 10**7, 10**8, 10**9)},
     "embedding_bag_fwd": {**_BAGS, "rows": (100_000,)},
     "embedding_bag_bwd_sparse": _BAGS,
+    "embedding_bag_bwd_dense": {**_BAGS, "rows": (200_000,)},
     "embedding_sgd_sparse": _BAGS,
     "permute_for_all_to_all": {"batch": (128, 512, 2048), "tables": (16, 64, 256), "dim": (64, 128, 256)},
     "interaction_gather_fwd": {"batch": (512, 2048, 8192), "features": (9, 33, 65, 129)},
