@@ -9,7 +9,7 @@ Source: the node kinds are those of Chakra (MLCommons, execution-trace schema 1.
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from enum import IntEnum, IntFlag
 from functools import cached_property
 from typing import Annotated, Any, get_origin, get_type_hints
@@ -114,11 +114,7 @@ class ExecutionGraph:
     phases: tuple[str, ...] = ("",)
 
     def __post_init__(self) -> None:
-        for column in fields(self):
-            value = getattr(self, column.name)
-            if isinstance(value, np.ndarray):
-                value.flags.writeable = False
-        _check(self)
+        _check(self, vars(self))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -180,12 +176,15 @@ class ExecutionGraph:
         return tuple(id(getattr(self, column.name)) for column in fields(self) if column.name not in FLOAT_COLUMNS)
 
     def with_columns(self, **columns: Any) -> "ExecutionGraph":
-        """Return a copy with some columns replaced; `GraphError` if there is no such column."""
-        known = {column.name for column in fields(self)}
+        """Return a copy with some columns replaced, and only these checked; `GraphError` if there is no such column."""
+        known = [column.name for column in fields(self)]
         for name in columns:
             if name not in known:
                 raise GraphError(f"a graph has no column {name!r}; {nearest(name, known)}")
-        return replace(self, **columns)
+        made = object.__new__(ExecutionGraph)
+        vars(made).update({name: getattr(self, name) for name in known}, **columns)
+        _check(made, columns)
+        return made
 
 
 NEUTRAL: Mapping[str, float] = {
@@ -199,28 +198,40 @@ FLOAT_COLUMNS = ("duration_s", "issue_s")
 """Node columns that hold times; all others hold whole numbers."""
 
 
-def _check(graph: ExecutionGraph) -> None:
+def _check(graph: ExecutionGraph, given: Mapping[str, Any]) -> None:
+    """Check the columns that are given, and let nobody write them; all of them if the nodes are other ones."""
+    given = vars(graph) if "names" in given else given
     size = len(graph.names)
-    for column in NEUTRAL:
-        shape = np.shape(getattr(graph, column))
-        if shape != (size,):
-            raise GraphError(f"column {column} has shape {shape} for {size} nodes; give an array of a value for each")
-    for column, known in (("kernel", graph.kernels), ("collective", COLLECTIVES), ("phase", graph.phases)):
+    for column, values in given.items():
+        if isinstance(values, np.ndarray):
+            values.flags.writeable = False
+        if column in NEUTRAL and np.shape(values) != (size,):
+            raise GraphError(
+                f"column {column} has shape {np.shape(values)} for {size} nodes; give an array of a value for each"
+            )
+    for column, names, known in (
+        ("kernel", "kernels", graph.kernels), ("collective", "", COLLECTIVES), ("phase", "phases", graph.phases)
+    ):  # fmt: skip
         values = getattr(graph, column)
-        if size and not NONE <= values.min() <= values.max() < len(known):
+        if size and (column in given or names in given) and not NONE <= values.min() <= values.max() < len(known):
             node = int(np.argmax((values < NONE) | (values >= len(known))))
             raise GraphError(
                 f"node {node} ({graph.names[node]!r}) has {column} {values[node]}; give one of {len(known)}"
             )
     for column in ("flops", "bytes", "slices", "duration_s"):
         values = getattr(graph, column)
-        negative = np.flatnonzero(values < 0)
-        if negative.size:
-            node = int(negative[0])
+        if column in given and (values < 0).any():
+            node = int(np.argmax(values < 0))
             raise GraphError(f"node {node} ({graph.names[node]!r}) has {column} = {values[node]}; give zero or more")
+    if "dependencies" in given or "dependency_offsets" in given:
+        _check_order(graph)
+
+
+def _check_order(graph: ExecutionGraph) -> None:
+    """Refuse a dependency that does not precede its user."""
     counts = np.diff(graph.dependency_offsets)
-    assert len(counts) == size
-    users = np.repeat(np.arange(size), counts)
+    assert len(counts) == len(graph)
+    users = np.repeat(np.arange(len(graph)), counts)
     late = np.flatnonzero((graph.dependencies >= users) | (graph.dependencies < 0))
     if late.size:
         user, dependency = int(users[late[0]]), int(graph.dependencies[late[0]])
