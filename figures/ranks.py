@@ -74,6 +74,7 @@ def draw_scaling(
             panel.yaxis.set_major_formatter("{x:g}")
             panel.yaxis.set_minor_formatter("")
             panel.grid(which="major", color=IDLE, linewidth=0.5)
+            panel.margins(y=0.12)
             panel.set_xlabel("ranks")
             panel.set_ylabel(unit)
         panels[0].set_ylim(bottom=0.1)

@@ -254,6 +254,7 @@ _ATTENTION = ("batch", "heads", "seq", "head_dim", "causal")
 _GROUPED = ("batch", "heads", "kv_heads", "seq", "head_dim", "causal")
 _OWN_HEADS = {"kv_heads": "heads"}
 _HEADS = _elementwise(2, family=Family.ROWS, sizes=("batch", "heads", "seq", "head_dim"))
+_LIST = Operation(Family.ELEMENTWISE, ("elements", "tensors"), _no_flops, lambda s, i: 2 * s["elements"] * i, "clone")
 _BAG = ("batch", "tables", "dim", "pooling")
 _ROUTED = ("tokens", "hidden", "topk")
 _SCORES = ("tokens", "experts", "topk")
@@ -359,10 +360,8 @@ OPERATIONS: Mapping[str, Operation] = {
     # Element by element; `elements` counts the result.
     **dict.fromkeys(("add", "accumulate_fp32", "swiglu_fwd_unfused"), _elementwise(3)),
     **dict.fromkeys(("mul_scalar", "clone", "copy_d2d", "gelu_fwd", "silu_fwd", "relu_fwd"), _elementwise(2)),
-    # A tensor copied into or out of a list of so many, one call each.
-    "list_copy": Operation(
-        Family.ELEMENTWISE, ("elements", "tensors"), _no_flops, lambda s, i: 2 * s["elements"] * i, like="clone"
-    ),
+    # A tensor copied into a list of so many, out of one, or piece by piece to where each belongs, one call each.
+    **dict.fromkeys(("list_in", "list_out", "list_spread"), _LIST),
     "fill": _elementwise(1, like="sum_all"),
     **dict.fromkeys(("gelu_bwd", "silu_bwd", "relu_bwd"), _elementwise(3)),
     "dropout_fwd": _elementwise(2, fixed=1),  # and a mask of one byte an element

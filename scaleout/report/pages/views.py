@@ -321,7 +321,7 @@ def _heat_map(cases: Cases, view: View) -> Any:
     found = found.assign(dark=found[result].lt(middle) if high else found[result].gt(middle))
     fields = alt.Chart().mark_rect().encode(x=x, y=y, color=colour, tooltip=cases.tooltip(result))
     numbers = alt.Chart().mark_text(fontSize=9).encode(
-        x=x, y=y, text=alt.Text(f"{field_of(result)}:Q", format=_format(result).replace("~", "")),
+        x=x, y=y, text=alt.Text(f"{field_of(result)}:Q", format=_format(result).replace("~", "").replace(".4g", ".3g")),
         color=alt.condition("datum.dark", alt.value("white"), alt.value(PUBLISHED)),
     )  # fmt: skip
     return _panels(cases, view, (fields, numbers), cases.rows(found), open_axes)

@@ -71,9 +71,16 @@ RESTATED = (
     ),
     Restated(
         "bigscience-workshop/bigscience",
-        "DeepSpeed's BF16 optimizer accumulates in fp32, by kernels of its own: chronicles-prequel.md, rebalancing. It "
-        "all-reduces these gradients: runtime/pipe/engine.py, _bf16_reduce_grads",
-        changes={"gradient_dtype": "fp32", "fused_accumulation": False, "all_reduced_gradients": True},
+        "DeepSpeed's ZeRO-1 all-reduces gradients: from 6ae756c03 (July 2021) to af033831f (January 2024) without "
+        "contiguous gradients, runtime/engine.py, so in buckets of the fallback of runtime/zero/stage_1_and_2.py; the "
+        "BF16 optimizer by runtime/pipe/engine.py, _bf16_reduce_grads",
+        changes={"all_reduced_gradients": True},
+        where={"zero": 1},
+    ),
+    Restated(
+        "bigscience-workshop/bigscience",
+        "DeepSpeed's BF16 optimizer accumulates in fp32, by kernels of its own: chronicles-prequel.md, rebalancing",
+        changes={"gradient_dtype": "fp32", "fused_accumulation": False},
         where={"dtype": "bf16"},
     ),
     Restated(

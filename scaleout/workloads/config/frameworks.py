@@ -187,8 +187,9 @@ _DEEPSPEED_2021 = (
     *(each for each in _DEEPSPEED if each.key not in ("prefetch", "flat_gradients", "all_reduced_gradients")),
     Setting(
         "shard_lists", True,
-        "runtime/zero/partition_parameters.py, _allgather_param and _reduce_scatter_gradient: a parameter at a time, "
-        "torch.distributed.all_gather and reduce_scatter of lists, whose tensors PyTorch copies one by one",
+        "runtime/zero/partition_parameters.py, _allgather_param, _allgather_params and _reduce_scatter_gradient: a "
+        "parameter at a time, torch.distributed.all_gather and reduce_scatter of lists, whose tensors PyTorch copies "
+        "one by one; runtime/zero/stage3.py, _post_step: those that stay whole in one list",
     ),
     Setting("prefetch", 0, "the same: torch.cuda.synchronize before each gather, so that nothing runs beside it"),
 )  # fmt: skip

@@ -62,7 +62,10 @@ class Linear:
             tape.weights.add((total, self.inputs))
         if self.shared is None:
             in_fp8 = self._in_fp8(tape) * self.inputs * total
-            tape.hold((self.inputs + self.bias) * total, self.bucket, partial=self.partial, in_fp8=in_fp8)
+            tape.hold(
+                (self.inputs + self.bias) * total, self.bucket, biases=self.bias * total, partial=self.partial,
+                in_fp8=in_fp8,
+            )  # fmt: skip
         kept = self.tokens if self.kept_tokens is None else self.kept_tokens
         tape.save_for_backward(kept * self.inputs, None if self.plain else tape.style.kept_item_bytes)
         tape.operations_bytes += self.tokens * (total - sum(recomputed)) * tape.item_bytes
@@ -171,7 +174,8 @@ class Linear:
             return self._bias_gradient(tape, made, self.tokens * width)
 
         if self.shared is None:
-            tape.accumulate_gradient(weight_gradient, dy, (self.inputs + self.bias) * width, self.bucket)
+            biases = self.bias * width
+            tape.accumulate_gradient(weight_gradient, dy, self.inputs * width + biases, self.bucket, biases)
         else:
             self.shared.append(weight_gradient(dy))
 
