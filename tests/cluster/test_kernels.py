@@ -224,7 +224,7 @@ def test_gemms_of_decode_are_no_slower_either_unless_single_ones_like_them_were_
     assume(groups * rows * cols * depth < 4e10)  # the least of B200's own groups is 1.9e11
     single = kernel("gemm", dtype="bf16", M=groups * rows, N=cols, K=depth)
     grouped = kernel("grouped_gemm", dtype="bf16", groups=groups, M=rows, N=cols, K=depth)
-    near_s, source = kernel_time(FASTER["b200"], single)
+    near_s, source = kernel_time(FASTER[name], single)
     own_s = near_s if name.endswith("b200") and source != "roofline" else 0.0
     for call in (single, grouped):
         assert kernel_time(FASTER[name], call).seconds <= max(own_s, kernel_time(H200, call).seconds) * (1 + 1e-9)
