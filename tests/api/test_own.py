@@ -115,6 +115,21 @@ def test_the_contract_refuses_algorithms_that_lose_data(repeat, share, message):
         testing.check_algorithm("lossy")
 
 
+@pytest.mark.parametrize("network", ["alpha_beta", "link"])
+def test_rounds_whose_messages_switches_combine_go_with_others(network):
+    """Found by the fuzzer: levels of a switch and ports of its members were added one by one (ValueError)."""
+    combined, folded = (
+        Round(rounds.Combined(rounds.Everyone(), reduced=True), 0.5),
+        Round(rounds.Fold(1, back=False), 0.5, chain=1),
+    )
+    took = {}
+    for name, made in (("combined", (combined,)), ("folded", (folded,)), ("both", (combined, folded))):
+        scaleout.define_algorithm(name, "all_gather")(lambda placement, made=made: Schedule(made))
+        found = scaleout.collective("all_gather", "1GB", topology="h200-node-4", algorithm=name, network=network)
+        took[name] = found.by_size[0][0]["time_s"]
+    assert max(took["combined"], took["folded"]) <= took["both"] <= took["combined"] + took["folded"]
+
+
 def test_names_of_ours_and_none_are_refused():
     with pytest.raises(ConfigError, match="schedule 'overlap' is one of scaleout's; take another name"):
         scaleout.define_schedule("overlap")

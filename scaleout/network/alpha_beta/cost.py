@@ -9,6 +9,7 @@ Symbols: p members; n bytes, as in `collectives.algorithm`; c chunks, d in fligh
 
 import functools
 import math
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import fsum
@@ -306,15 +307,21 @@ def _through_host(load: Load, round_: Round, placement: Placement) -> Load:
 
 def _most_used(repeated: list[tuple[int, Load]]) -> tuple[float, dict[int, float]]:
     """Latency and serialization of the rounds that use a link, summed up; the largest of each, the latter by extent."""
-    latency_s: dict[int, npt.NDArray[np.float64]] = {}
-    seconds_per_byte: dict[int, npt.NDArray[np.float64]] = {}
+    latency_s: dict[int, list[npt.NDArray[np.float64]]] = defaultdict(list)
+    seconds_per_byte: dict[int, list[npt.NDArray[np.float64]]] = defaultdict(list)
     for repeat, load in repeated:
         for extent, links in load.seconds_per_byte.items():
-            delayed = np.where(links > 0, repeat * load.latency_s, 0.0)
-            latency_s[extent] = latency_s.get(extent, np.zeros(1)) + delayed
-            seconds_per_byte[extent] = seconds_per_byte.get(extent, np.zeros(1)) + repeat * links
-    most_s = max((float(links.max()) for links in latency_s.values()), default=0.0)
-    return most_s, {extent: float(links.max()) for extent, links in seconds_per_byte.items()}
+            latency_s[extent].append(np.where(links > 0, repeat * load.latency_s, 0.0))
+            seconds_per_byte[extent].append(repeat * links)
+    most_s = max(map(_most, latency_s.values()), default=0.0)
+    return most_s, {extent: _most(rounds) for extent, rounds in seconds_per_byte.items()}
+
+
+def _most(rounds: list[npt.NDArray[np.float64]]) -> float:
+    """Largest sum over an extent's links; of rounds that count other links (levels, ports) the sum of their largest."""
+    if len({len(links) for links in rounds} - {1}) > 1:
+        rounds = [links.max(keepdims=True) for links in rounds]
+    return float(sum(rounds, np.zeros(1)).max())
 
 
 def _at_size(profile: _Profile, size_bytes: float, given: int | None) -> CollectiveCost:
