@@ -278,7 +278,7 @@ def start_complete(w: Work, s: State, d: Devices, n: Links | None, now_s: float)
         s.counts[QUEUED] -= 1
         number = instance - len(s.instances)
         if number >= 0:
-            start_task(w, s, d.kernels[number]["task"], now_s)
+            s.start_s[d.kernels[number]["task"]] = now_s
             begin_kernel(d, number, now_s)
             continue
         if not start_instance(w, s, instance, now_s):
