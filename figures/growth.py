@@ -68,7 +68,7 @@ def draw(points: pd.DataFrame, path: Path) -> None:
                 panel.set_xticks(values, [f"{value:,}" for value in values])
                 panel.xaxis.set_minor_locator(NullLocator())
                 panel.grid(which="major", color=IDLE, linewidth=0.5)
-                panel.margins(x=0.12)
+                panel.margins(x=0.12, y=0.12)
             panels[0].set_ylabel(unit)
         for panel, sweep in zip(grid[1], sweeps, strict=True):
             panel.set_xlabel(f"{sweep}{SETTINGS.get(sweep, '')}")

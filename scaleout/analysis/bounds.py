@@ -4,8 +4,9 @@ A collective takes ``latency + serialization``; in the serialization the busiest
 of the time. It is bound by the largest of latency and dimensions, so another number of that one changes it most, until
 the next one bounds it. Both are those of the isolated collective under the alpha-beta model, whatever network answered.
 
-Exposed time of a collective is that in which it runs and no kernel does; of collectives that run at the same time each
-has it, so it may add up to more than the exposed communication of a step. All times are means over ranks.
+Exposed time of collectives that are alike is that in which one of them runs and no kernel does. Of unlike ones that
+run at the same time each has it, so it may add up to more than the exposed communication of a step; none has more than
+that. All times are means over ranks.
 """
 
 from collections import Counter
@@ -21,7 +22,7 @@ from scaleout.cluster.topology.placement import place, place_isolated
 from scaleout.cluster.topology.topology import Topology
 from scaleout.cluster.topology.what_if import names_of
 from scaleout.network.alpha_beta.cost import CollectiveCost, collective_cost
-from scaleout.program.graph import COLLECTIVES, NONE, Floats, NodeKind
+from scaleout.program.graph import COLLECTIVES, NONE, Floats, Ints, NodeKind
 from scaleout.program.program import Program
 from scaleout.simulation.columns import distinct
 from scaleout.simulation.folded_program import RECORDED, transfer_of
@@ -113,7 +114,7 @@ def bounds(result: Result, topology: Topology) -> list[Bound]:
         columns = (graph.kind, graph.collective, graph.group, graph.bytes * graph.slices)
         calls = np.stack([column[nodes] for column in columns], axis=1)
         first, which = distinct(*calls.T)
-        start_s, end_s = line.start_s[nodes], line.end_s[nodes]
+        start_s, end_s = _once(line.start_s[nodes], line.end_s[nodes], which)
         alone_s = (end_s - start_s) - Running.of(line, line.is_kernel).between(start_s, end_s)
         alone_s[alone_s < _ROUNDING * (end_s - start_s)] = 0.0
         each = np.stack([1 / graph.slices[nodes], line.duration_s[nodes], alone_s])
@@ -124,6 +125,17 @@ def bounds(result: Result, topology: Topology) -> list[Bound]:
             seen.setdefault(call, (line, int(nodes[first[number]])))
     rows = [_bound(result.program, topology, seen[call], total) for call, total in found.items()]
     return sorted(rows, key=lambda row: (-row.exposed_communication_s, -row.busy_s))
+
+
+def _once(start_s: Floats, end_s: Floats, which: Ints) -> tuple[Floats, Floats]:
+    """Return spans without what an earlier one that is alike (`which`) has already covered."""
+    start_s, end_s = start_s.copy(), end_s.copy()
+    for number in range(int(which.max(initial=-1)) + 1):
+        alike = np.flatnonzero(which == number)
+        alike = alike[np.argsort(start_s[alike], kind="stable")]
+        covered_s = np.maximum.accumulate(end_s[alike])[:-1]
+        start_s[alike[1:]] = np.maximum(start_s[alike[1:]], covered_s)
+    return start_s, np.maximum(start_s, end_s)
 
 
 _ROUNDING = 1e-9

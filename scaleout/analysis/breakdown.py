@@ -15,6 +15,7 @@ import numpy as np
 from scaleout.cluster.device.kernel_times import source_names
 from scaleout.network.flow.max_min import SAME
 from scaleout.program.graph import NONE, Bools, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
+from scaleout.program.operations import TimeSource
 from scaleout.program.program import GroupFamily
 from scaleout.simulation.columns import distinct
 from scaleout.simulation.result import Result, Timeline
@@ -208,6 +209,32 @@ def by_operation(result: Result) -> list[Row]:
     """Busy time of each kind of kernel and of collective, the largest first."""
     rows = _rows(result, lambda line: _operations(line.graph), ExecutionGraph.operation)
     return sorted(rows, key=lambda row: -row.busy_s)
+
+
+_MUCH = 0.1
+"""Share of the kernels' time from which an operation's times are told to be of another kind than the others'."""
+
+
+def estimated_beside_measured(result: Result) -> dict[str, float]:
+    """Return operations whose times are estimates, and their share of the kernels' time, where others' are measured.
+
+    Nothing where next to none of the time is measured or interpolated, or each operation that is not takes little.
+    """
+    total_s = own_s = 0.0
+    estimated_s: dict[str, float] = {}
+    for line in result.timelines:
+        kernels = np.flatnonzero(line.is_kernel)
+        source, time_s = line.graph.time_source[kernels], len(line.ranks) * line.duration_s[kernels]
+        total_s += float(time_s.sum())
+        own_s += float(time_s[(source == TimeSource.MEASURED) | (source == TimeSource.INTERPOLATED)].sum())
+        (others,) = np.nonzero(source == TimeSource.ROOFLINE)
+        first, which = distinct(_operations(line.graph)[kernels[others]])
+        for number, seconds in enumerate(np.bincount(which, time_s[others], minlength=len(first)).tolist()):
+            name = line.graph.operation(int(kernels[others[first[number]]]))
+            estimated_s[name] = estimated_s.get(name, 0.0) + seconds
+    if own_s < _MUCH * total_s:
+        return {}
+    return {name: seconds / total_s for name, seconds in estimated_s.items() if seconds >= _MUCH * total_s}
 
 
 @dataclass(frozen=True)

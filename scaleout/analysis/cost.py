@@ -1,8 +1,9 @@
 """What a machine costs and draws, and the energy of a step.
 
 Maps a topology and a device to a `Bill`: devices at the price of their node, and of every dimension the cables and
-switches that its links take, at list prices of its link type. Maps a simulated step to its `Energy`. Knows no discount,
-no building, no cooling and no support contract. See docs/models/cost-and-goodput.md.
+switches that its links take, at list prices of its link type; and what all devices rent for. Maps a simulated step to
+its `Energy`, and with the rent to its `Rent`. Knows no discount, no building, no cooling and no support contract. See
+docs/models/cost-and-goodput.md.
 
 A link or port of a share f of its type's bandwidth costs f of a port (``ndr/4``, or two ports for twice the bandwidth).
 A switch of n ranks that has more ports than one switch of the type, P, is a full fat tree of them: L levels with
@@ -59,6 +60,8 @@ class Bill:
 
     devices: Row
     network: tuple[Row, ...]
+    rent_per_s: float | None = None  # of all devices; None where the device's file has none
+    rent_source: str = ""
     unpriced: tuple[str, ...] = ()  # what has no public price or no known parts
     unpowered: tuple[str, ...] = ()  # what has no public power
 
@@ -101,6 +104,8 @@ class Bill:
         sums = ("dollars", "device_dollars", "network_dollars", "device_w", "network_w")
         return {
             **{name: getattr(self, name) for name in sums},
+            "rent_dollars_per_hour": None if self.rent_per_s is None else self.rent_per_s * 3600,
+            "rent_source": self.rent_source,
             "parts": [{**asdict(row), "dollars": row.dollars, "watts": row.watts} for row in self.parts],
             "unpriced": list(self.unpriced),
             "unpowered": list(self.unpowered),
@@ -142,6 +147,8 @@ def bill(topology: Topology, device: Device) -> Bill:
     return Bill(
         node,
         tuple(rows.values()),
+        None if device.rent_per_s is None else device.rent_per_s * topology.num_ranks,
+        device.sources.get("rent", ""),
         (*missing, *(row.name for row in parts if row.each_usd is None)),
         (*missing, *(row.name for row in parts if row.each_w is None)),
     )
@@ -179,6 +186,25 @@ def hardware(dimension: Dimension, found: LinkType) -> tuple[float, float]:
     weights = edges.bytes_per_s / found.bytes_per_s
     ends = (edges.tails >= n).astype(float) + (edges.heads >= n).astype(float)  # at switches
     return float(weights.sum()) / 2, float((weights * ends).sum()) / 2  # both directions of a link are edges
+
+
+@dataclass(frozen=True)
+class Rent:
+    """What is paid for a machine, by its rent."""
+
+    step_dollars: float
+    dollars_per_million_tokens: float | None  # None of models without tokens
+
+
+def rent_of(step_s: float, rent_per_s: float | None, *, tokens_per_s: float | None = None) -> Rent | None:
+    """Return what a step of a machine of a rent costs; None where the rent is not known.
+
+    >>> rent_of(9.0, 8 * 4.0 / 3600, tokens_per_s=16_000.0)
+    Rent(step_dollars=0.08, dollars_per_million_tokens=0.5555555555555556)
+    """
+    if rent_per_s is None:
+        return None
+    return Rent(step_s * rent_per_s, 1e6 * rent_per_s / tokens_per_s if tokens_per_s else None)
 
 
 @dataclass(frozen=True)

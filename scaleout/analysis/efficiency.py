@@ -44,7 +44,8 @@ class Fit:
     """Whether a job fits into the memory of its devices: the peak of the worst rank, and, if not, what would help."""
 
     peak: Peak
-    capacity_bytes: float
+    capacity_bytes: float  # what a job can hold
+    reserved_bytes: float  # the rest of the device's memory, which its driver keeps
     advice: tuple[Advice, ...]
 
     @property
@@ -57,6 +58,7 @@ class Fit:
         return {
             "peak_bytes": self.peak.total_bytes,
             "capacity_bytes": self.capacity_bytes,
+            "reserved_bytes": self.reserved_bytes,
             "fits": self.fits,
             "place": self.peak.rank,
             "moment": self.peak.moment,
@@ -70,7 +72,8 @@ class Fit:
 
 def fit(workload: LayeredModel, device: Device) -> Fit:
     """Hold a job's peak memory against what its devices have."""
-    return Fit(peak(workload), device.memory_bytes, tuple(advise(workload, device.memory_bytes)))
+    capacity_bytes = device.usable_bytes
+    return Fit(peak(workload), capacity_bytes, device.reserved_bytes, tuple(advise(workload, capacity_bytes)))
 
 
 def lacking(workload: WholeModel, device: Device) -> Fit | None:
@@ -80,7 +83,7 @@ def lacking(workload: WholeModel, device: Device) -> Fit | None:
     """
     held = {"parameters": workload.parameters_per_rank, "optimizer": workload.states_per_rank}
     held_bytes = {kind: float(count * workload.item_bytes) for kind, count in held.items() if count}
-    found = Fit(Peak(0, held_bytes), device.memory_bytes, ())
+    found = Fit(Peak(0, held_bytes), device.usable_bytes, device.reserved_bytes, ())
     return None if found.fits else found
 
 
@@ -91,6 +94,13 @@ def mfu_of(workload: LayeredModel, device: Device, step_s: float) -> float:
     """
     tokens_per_s = workload.tokens * workload.data_parallel / step_s
     return tokens_per_s * workload.flops_per_token / (workload.num_ranks * device.peak(workload.dtype))
+
+
+def mfu_peak(workload: LayeredModel, device: Device) -> dict[str, Any]:
+    """Return the rate that MFU and HFU are shares of: that of the model's data type, whatever its GEMMs run in."""
+    dtype = workload.dtype
+    source = device.sources.get(f"peak_flops.{dtype}", "")
+    return {"dtype": dtype, "flops_per_s": device.peak(dtype), "source": source}
 
 
 def efficiency(result: Result, workload: LayeredModel, device: Device) -> Efficiency:

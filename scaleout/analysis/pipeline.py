@@ -123,7 +123,7 @@ def _over_time(done: Actions, ledger: Ledger, makespan_s: float) -> MemoryOverTi
         changes += [(begin, size, 0.0, 0.0), (end, -size, 0.0, 0.0)]
     time_s, *sizes = np.array(changes).T
     order = np.lexsort((sum(sizes), time_s))  # memory freed at a time serves what is allocated then
-    kinds = ("activations", "recomputed_activations", "temporary_results")
+    kinds = ("activations", "recomputed_activations", "transient_memory")
     bytes_of = {kind: np.cumsum(size[order]).clip(0.0) for kind, size in zip(kinds, sizes, strict=True)}
     persistent = {kind: np.full(len(order), size) for kind, size in ledger.persistent[done.pipeline_rank].items()}
     return MemoryOverTime(done.pipeline_rank, done.line.ranks, time_s[order], persistent | bytes_of)

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scaleout.analysis.efficiency import fit
+from scaleout.analysis.cost import Rent, rent_of
+from scaleout.analysis.efficiency import fit, mfu_peak
 from scaleout.analysis.uncertainty import Interval
 from scaleout.api.answer import Answer
 from scaleout.api.inputs import changes_as_inputs, inputs_of
@@ -27,7 +28,7 @@ from scaleout.study.provenance import Provenance, provenance_of
 from scaleout.study.realism import IDEAL, as_stated
 from scaleout.study.search.best import Best, Choice, EvaluatedPlan
 from scaleout.study.search.checkpoint import Memory, PlanLog
-from scaleout.study.search.evaluate import unlike_blocks
+from scaleout.study.search.evaluate import Estimate, unlike_blocks
 from scaleout.study.search.execution import SoFar, execution_of
 from scaleout.study.search.explanation import Explanation, explanation, fastest_step, why_none
 from scaleout.study.search.request import SearchRequest, request_of
@@ -163,6 +164,7 @@ class SearchAnswer(Answer):
             "model": self.model.summary(),
             "global_batch": request.batch,
             "memory_bytes": request.memory_bytes,
+            "mfu_peak": self.mfu_peak,
             "counts": vars(plans.counts),
             "fastest": [self._row(found) for found in plans.fastest],
             "front": [self._row(found) for found in plans.front],
@@ -177,13 +179,29 @@ class SearchAnswer(Answer):
             summary["explanation"] = self.explanation.summary()
         return summary
 
+    @property
+    def mfu_peak(self) -> dict[str, Any]:
+        """The rate that MFU is a share of."""
+        return mfu_peak(self.request.base, self.request.device)
+
+    def rent(self, found: Estimate) -> Rent | None:
+        """Return what a step of a plan costs where the machine is rented; None where no rent is known."""
+        return rent_of(found.step_s, self.rent_per_s, tokens_per_s=found.tokens_per_s)
+
+    @property
+    def rent_per_s(self) -> float | None:
+        """What all devices rent for, in US dollars a second; None where no price is known."""
+        each_per_s = self.request.device.rent_per_s
+        return None if each_per_s is None else each_per_s * self.request.num_ranks
+
     def _row(self, found: EvaluatedPlan) -> dict[str, Any]:
-        inputs = self.jobs[found.choice]
+        inputs, rent = self.jobs[found.choice], self.rent(found.estimate)
         return {
             "plan": found.plan._asdict(),
             "schedule": found.schedule,
             **found.estimate.summary(),
             "tokens_per_s_per_rank": found.estimate.tokens_per_s / self.request.num_ranks,
+            **({} if rent is None else asdict(rent)),
             "headroom_bytes": self.request.memory_bytes - found.estimate.peak_bytes,
             "inputs": inputs,
             "run": run_line(inputs),

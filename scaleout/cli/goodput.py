@@ -69,7 +69,8 @@ def goodput(job: NamedJob, schedule: str, options: Stated, output: Output, **ask
 
     A step is simulated as by `scaleout run`; then its slowest rank, failures, checkpoints and restarts are added. Give
     either --tokens or --duration. Where the network is changed (by more than --nodes), or a rank is slow, the box also
-    has the training without the changes.
+    has the training without the changes. Dollars are by the `rent` of the device's file; for yours give --device a file
+    of two lines, such as "like: h100" and "rent: {value: 2.50 USD/h, source: my contract}".
 
     Example: scaleout goodput llama-3-8b --set tensor_parallel=8 --set data_parallel=16 --topology dgx-h200-16
     --tokens 15T --checkpoint 10s.
@@ -84,12 +85,12 @@ def goodput(job: NamedJob, schedule: str, options: Stated, output: Output, **ask
     changes, unchanged = job.changes, None
     with progress(kept="nothing is kept", quiet=output.as_json) as tell:
         tell(0, 1, "step simulated")
-        found, step_j, held = _trained(simulated, disturbance)
+        found, step_j, held, rent_per_s = _trained(simulated, disturbance)
         if changes != changes.size_alone and not output.as_json:
             without = _prepared(job._replace(changes=changes.size_alone), schedule, options, asked)[0]
             unchanged = _trained(without, disturbance)[0]
     steps, tokens = asked_for.of(found, step_tokens=workload.tokens * workload.data_parallel)
-    model = provenance_of(simulated)
+    model, training_s = provenance_of(simulated), found.training_s(steps)
     found_all = {
         "workload": workload.name,
         "topology": simulated.topology.name,
@@ -99,7 +100,8 @@ def goodput(job: NamedJob, schedule: str, options: Stated, output: Output, **ask
         "model": model.summary(),
         "tokens": tokens,
         "steps": steps,
-        "training_s": found.training_s(steps),
+        "training_s": training_s,
+        "training_dollars": None if rent_per_s is None else rent_per_s * training_s,
         "energy_j": None if step_j is None else step_j * steps / found.goodput,
         **found.summary(),
         "memory": held.summary(),
@@ -168,8 +170,9 @@ def _prepared(
     return Job(workload, device, topology, schedule, how), workload, _disturbance(topology, device, **asked)
 
 
-def _trained(job: "Job", disturbance: "Disturbance") -> "tuple[Goodput, float | None, Fit]":
-    """Simulate a step; return what is left of its speed, its energy, and whether it fits its devices."""
+def _trained(job: "Job", disturbance: "Disturbance") -> "tuple[Goodput, float | None, Fit, float | None]":
+    """Simulate a step; return what is left of its speed, its energy, whether it fits its devices, and their rent."""
+    from scaleout.analysis.cost import bill
     from scaleout.analysis.efficiency import fit
     from scaleout.analysis.goodput import goodput as find
     from scaleout.study.job import run
@@ -180,7 +183,8 @@ def _trained(job: "Job", disturbance: "Disturbance") -> "tuple[Goodput, float | 
     assert outcome.workload is not None
     assert outcome.device is not None
     held = fit(outcome.workload, outcome.device)
-    return found, None if outcome.energy is None else outcome.energy.total_j, held
+    rent_per_s = bill(job.network, outcome.device).rent_per_s
+    return found, None if outcome.energy is None else outcome.energy.total_j, held, rent_per_s
 
 
 def _disturbance(topology: "Topology", device: "Device", **asked: Any) -> "Disturbance":
@@ -219,14 +223,16 @@ def _print(
     from scaleout.cli.console import console, print_answer, print_table
     from scaleout.config.units import (
         format_difference,
+        format_dollars,
         format_joules,
         format_rate,
+        format_rent,
         format_seconds,
         format_share,
         format_tokens,
     )
 
-    (found, unchanged), energy = goodputs, summary["training_joules"]
+    (found, unchanged), energy, dollars = goodputs, summary["training_joules"], summary["training_dollars"]
     each_s = found.training_s(1.0)
     answer = {
         "training": f"{_days(summary['training_s'])} for {format_tokens(summary['tokens'])} tokens",
@@ -239,6 +245,9 @@ def _print(
             f"{_days(summary['num_steps'] * before_s)} for the same tokens, a step {format_seconds(unchanged.step_s)} "
             f"simulated; {format_difference(each_s, before_s)} with the changes"
         )
+    if dollars is not None:
+        device_per_s = dollars / summary["training_s"] / summary["ranks"]
+        answer["rent"] = f"{format_dollars(dollars)}, at {format_rent(device_per_s)} a device"
     answer |= {} if energy is None else {"energy": format_joules(energy)}
     if not summary["memory"]["fits"]:
         answer = {"memory": words["memory"], **answer, "training": f"{answer['training']}, if it fitted"}

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     metavar="NAME",
     shell_complete=completion.schedules,
     help="How communication is overlapped, fused or partitioned, not the pipeline schedule (--set pipeline_schedule): "
-    "baseline, which overlaps nothing; overlap, to which PyTorch and Megatron-LM are nearer; fused; others (`scaleout "
-    "list schedules`); or several joined by +. Repeatable; speed-ups are over the first. By default those of the "
-    "workload, or baseline, overlap and fused.",
+    "baseline, which overlaps no collective; overlap, to which PyTorch and Megatron-LM are nearer; fused; others "
+    "(`scaleout list schedules`); or several joined by +. Repeatable; speed-ups are over the first. By default those "
+    "of the workload, or baseline, overlap and fused.",
 )
 @simulation_options(*SIMULATION)
 @click.option(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from scaleout.api.searches import Export, SearchAnswer
     from scaleout.study.search.best import EvaluatedPlan
+    from scaleout.study.search.evaluate import Estimate
     from scaleout.study.search.explanation import Explanation
     from scaleout.study.search.request import SearchRequest
     from scaleout.study.search.search import Answer
@@ -86,10 +87,12 @@ def search(
     A plan sets the degrees of tensor, context, pipeline, data and expert parallelism, the micro-batch, the pipeline
     schedule, recomputation, the ZeRO stage, and sequence parallelism. --set fixes one of these keys at a value.
 
-    Every plan is first evaluated in closed form under the baseline schedule, which overlaps nothing. With --schedule
-    the most promising plans are simulated under that schedule, and a table says how much of the fastest plan's
-    communication is overlapped with kernels, and why the rest is exposed. The fastest plans of the baseline are
+    Every plan is first evaluated in closed form under the baseline schedule, which overlaps no collective. With
+    --schedule the most promising plans are simulated under that schedule, and a table says how much of the fastest
+    plan's communication is overlapped with kernels, and why the rest is exposed. The fastest plans of the baseline are
     simulated as well if pipeline messages contend with kernels for SMs and memory, or the clocks are sustained.
+
+    Plans of prefill and decode are compared by a study: `scaleout study serving` is one, to copy and edit.
 
     Examples: scaleout search gpt-3 --topology dgx-h200-128 --global-batch 1536 --memory 80GB --output plans; scaleout
     search llama-3-70b --global-batch 32 --schedule overlap --schedule centauri; scaleout search llama-3-8b
@@ -250,6 +253,7 @@ def _print_answer(answer: "SearchAnswer", folder: Path | None, exports: "Sequenc
     """Print the fastest plan, what it reaches, and how to run it, on lines that can be pasted."""
     from scaleout.cli.console import print_answer
     from scaleout.cli.printing import say
+    from scaleout.cli.tables import peak_words
     from scaleout.config.units import format_bytes, format_rate, format_seconds, format_share, format_span
     from scaleout.study.sweep.cases import run_line
 
@@ -261,15 +265,17 @@ def _print_answer(answer: "SearchAnswer", folder: Path | None, exports: "Sequenc
         {
             **({"not tried": f"{answer.not_tried}; below is the best until then"} if answer.not_tried else {}),
             "plan": f"{best.plan}, under {best.schedule}"
-            + ("" if request.schedules else ", which overlaps nothing; --schedule overlap may favour another"),
+            + ("" if request.schedules else ", which overlaps no collective; --schedule overlap may favour another"),
             "batch": _batch(request),
             "step": format_seconds(each.step_s)
             if answer.interval is None
             else format_span(each.step_s, *answer.interval.of(each.step_s)),
-            "speed": f"{format_rate(each.tokens_per_s / request.num_ranks)} tokens/s/GPU, MFU {format_share(each.mfu)}",
+            "speed": f"{format_rate(each.tokens_per_s / request.num_ranks)} tokens/s/GPU, MFU {format_share(each.mfu)} "
+            f"of {peak_words(answer.mfu_peak)}",
             "exposed": ", ".join(exposed) or "nothing",
             "memory": f"fits: {format_bytes(each.peak_bytes)} of {format_bytes(request.memory_bytes)}, "
             f"{format_bytes(request.memory_bytes - each.peak_bytes)} left",
+            **_rent(answer, each),
             **{
                 each.format: _as_read_back(each, answer.plans.fastest[each.plan - 1].estimate.step_s)
                 for each in exports
@@ -281,6 +287,14 @@ def _print_answer(answer: "SearchAnswer", folder: Path | None, exports: "Sequenc
     if folder is not None:
         say(f"or: scaleout run --plan {folder}#1")
     say("")
+
+
+def _rent(answer: "SearchAnswer", found: "Estimate") -> dict[str, str]:
+    """Say what a step of a plan costs where the machine is rented; nothing where no rent is known."""
+    from scaleout.cli.tables import rent_words
+
+    rent = answer.rent(found)
+    return {} if rent is None else {"rent": rent_words(rent, answer.rent_per_s, answer.request.num_ranks)}
 
 
 def _print(answer: "SearchAnswer") -> None:

@@ -156,7 +156,7 @@ def _write(
 def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[str, str], top: int) -> dict[str, Any]:
     """Return what is printed as JSON: counts, the fastest cases of each workload, and what failed."""
     from scaleout.study.sweep.cases import version
-    from scaleout.study.sweep.table import best_of, cheapest_of, failures_of, fitting, measure_of
+    from scaleout.study.sweep.table import best_of, cheapest_of, failures_of, measure_of, num_unfit
 
     counts = cases["status"].value_counts()
     return {
@@ -168,7 +168,7 @@ def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[
         "ok": int(counts.get("ok", 0)),
         "failed": int(counts.get("failed", 0)),
         "left_out": int(counts.get("left out", 0)),
-        "unfit": int((~fitting(cases)).sum()),
+        "unfit": num_unfit(cases),
         "axes": {column: list(values) for column, values in asked.axes.items()},
         "fastest_by": measure_of(cases),
         "fastest": best_of(asked, cases, top),

@@ -1,7 +1,7 @@
 """Comparisons as tables on the terminal."""
 
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import asdict, replace
 from math import fsum
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,8 +15,10 @@ from scaleout.config.units import (
     format_count,
     format_difference,
     format_dollars,
+    format_flops_per_s,
     format_joules,
     format_rate,
+    format_rent,
     format_seconds,
     format_share,
     format_span,
@@ -26,6 +28,7 @@ from scaleout.config.units import (
 
 if TYPE_CHECKING:
     from scaleout.analysis.bounds import Bound
+    from scaleout.analysis.cost import Rent
     from scaleout.analysis.difference import Change
     from scaleout.analysis.efficiency import Fit
     from scaleout.simulation.result import Result
@@ -37,6 +40,8 @@ _OPERATION_ROWS = 12
 _BOUND_ROWS = 6
 _MENTIONED = 1e-3
 """Share of a step from which a collective that is exposed is named."""
+_NO_CENTS = 1e-3
+"""Dollars below which what a step costs is not said."""
 
 
 def print_comparison(comparison: "Comparison", *, verbose: bool = False, unchanged: "Comparison | None" = None) -> None:
@@ -54,7 +59,8 @@ def print_comparison(comparison: "Comparison", *, verbose: bool = False, unchang
     _print_efficiency(comparison)
     _print_rows("busy time by phase", comparison, analysis.by_phase, limit=None)
     _print_rows("busy time by operation", comparison, analysis.by_operation, limit=_OPERATION_ROWS)
-    _print_bounds(min(comparison.outcomes, key=lambda outcome: outcome.makespan_s), steps)
+    contends = comparison.provenance is not None and comparison.provenance.contention is not None
+    _print_bounds(min(comparison.outcomes, key=lambda outcome: outcome.makespan_s), steps, contends=contends)
     for outcome in comparison.outcomes:
         if outcome.result.busiest_links:
             links = [{**asdict(use), "size_bytes": use.size_bytes / steps} for use in outcome.result.busiest_links]
@@ -104,6 +110,7 @@ def _answer(comparison: "Comparison", unchanged: "Comparison | None") -> tuple[s
         )
     if found is not None:
         facts["speed"] = f"{format_rate(found.tokens_per_s_per_rank)} tokens/s/GPU, MFU {format_share(found.mfu)}"
+        facts["speed"] += f" of {peak_words(comparison.mfu_peak)}"
         facts["speed"] += "" if fits else ", if it fitted"
         if best.workload is not None and best.workload.mode == "decode":
             facts["speed"] += f", a token of each sequence behind {best.workload.sequence:,} in the cache"
@@ -118,10 +125,36 @@ def _answer(comparison: "Comparison", unchanged: "Comparison | None") -> tuple[s
     facts.setdefault("memory", room(best.fit, comparison.ranks))
     if best.workload is not None and best.workload.left_out:
         facts["memory"] += f"; {best.workload.left_out} not counted"
+    facts |= _rent(comparison, best)
     if comparison.provenance:
         facts["model"] = comparison.provenance.title
     title = f"{comparison.workload} on {comparison.topology}, ranks {comparison.ranks}, device {comparison.device}"
     return title, facts
+
+
+def _rent(comparison: "Comparison", best: "Outcome") -> dict[str, str]:
+    """Say what the step costs where the machine is rented; nothing where no rent is known."""
+    rent, machine = comparison.rent(best), comparison.bill
+    if rent is None or machine is None:
+        return {}
+    serves = best.workload is not None and best.workload.mode != "training"
+    return {"rent": rent_words(rent, machine.rent_per_s, comparison.ranks, serves=serves)}
+
+
+def peak_words(peak: "Mapping[str, Any] | None") -> str:
+    """Say which rate MFU is a share of."""
+    return "" if peak is None else f"{format_flops_per_s(peak['flops_per_s'])} in {peak['dtype']}"
+
+
+def rent_words(rent: "Rent", rent_per_s: float | None, ranks: int, *, serves: bool = False) -> str:
+    """Say what a step of a machine of a rent costs, and tokens: a trillion in training, a million where it serves."""
+    words = [f"{format_dollars(rent.step_dollars)} a step"]
+    if rent.dollars_per_million_tokens is not None:
+        many, name = (1.0, "million") if serves else (1e6, "trillion")
+        words = [*words, f"{format_dollars(rent.dollars_per_million_tokens * many)} a {name} tokens"]
+        words = words[rent.step_dollars < _NO_CENTS :]
+    words += [] if rent_per_s is None else [f"at {format_rent(rent_per_s / ranks)} a device"]
+    return ", ".join(words)
 
 
 def _bound(outcome: "Outcome", steps: int) -> str:
@@ -136,7 +169,7 @@ def _bound(outcome: "Outcome", steps: int) -> str:
     return f"{words}; exposed longest ({exposed}): {most.operation}{over}, bound by {most.bound_by}"
 
 
-def _print_bounds(outcome: "Outcome", steps: int) -> None:
+def _print_bounds(outcome: "Outcome", steps: int, *, contends: bool) -> None:
     """Print what bounds the collectives and messages of a schedule that are exposed longest."""
     alike = merged(
         outcome.bounds,
@@ -169,6 +202,8 @@ def _print_bounds(outcome: "Outcome", steps: int) -> None:
             "share of its time",
         )
         print_table(f"what bounds communication under {outcome.schedule}", columns, rows, left=3)
+        if contends:
+            console().print("busy has waiting for SMs that kernels hold; shares are of communication alone\n")
 
 
 Row = TypeVar("Row", "Bound", "Change")
@@ -341,7 +376,10 @@ def _print_fit(found: "Fit", under: str) -> None:
     row = [*map(format_bytes, held.values()), f"{format_bytes(capacity)} ({format_share(total / capacity)})"]
     title = f"memory of the worst rank{under}, at pipeline rank {found.peak.rank}"
     print_table(title, (*held, "device memory"), [row], left=0)
-    console().print(f"peak in {found.peak.moment}")
+    reserved = ""
+    if found.reserved_bytes:
+        reserved = f"; besides, the device's driver keeps {format_bytes(found.reserved_bytes)}"
+    console().print(f"peak in {found.peak.moment}{reserved}")
     if found.fits:
         console().print()
         return

@@ -50,7 +50,10 @@ def view(path: Path, topology: str | None, port: int, no_browser: bool) -> None:
 
         webbrowser.open(server.url)
     with server:
-        server.serve_forever(poll_interval=0.1)
+        try:
+            server.serve_forever(poll_interval=0.1)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("the page is closed, its files are as they were") from None
 
 
 class _GivenUp(SystemExit):

@@ -31,6 +31,7 @@ LARGEST_INTEGER = 2**63 - 1
 
 _HUGE = (b"0" * 19, b"e000", b"e+000")
 """What a number that may be huge holds, digits as zeros."""
+_HUGE_INTEGER = re.compile(rb"(?<![0-9.])[0-9]{19,}+(?![.eE])")
 _DIGITS_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
 _PIECE = 2**20
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,17}")
@@ -39,7 +40,7 @@ NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9_]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-
 _ESCAPE = re.compile(rb"\\.", re.DOTALL)
 _STRING = re.compile(rb'"[^"]*+"?')
 _ALIKE = bytes.maketrans(b"{}", b"[]")
-_NEITHER = bytes(each for each in range(256) if each not in b'"[]')
+_NEITHER = bytes(each for each in range(256) if each not in b'"[]{}')
 
 
 def is_file(path: Path) -> bool:
@@ -149,6 +150,13 @@ def decoder_of(text: str) -> json.JSONDecoder:
     return _PLAIN
 
 
+def holds_huge_integers(content: bytes) -> bool:
+    """Return whether JSON holds whole numbers of more than 64 bits, or texts that look like some."""
+    if _HUGE[0] not in content.translate(_DIGITS_ALIKE):
+        return False
+    return any(len(each) > 19 or int(each) > LARGEST_INTEGER for each in _HUGE_INTEGER.findall(content))
+
+
 def to_json(value: object, *, indent: int | None = None) -> str:
     """Write plain values as JSON, which has no infinite numbers and no NaN: those are null."""
     try:
@@ -212,14 +220,19 @@ def check_levels(text: str, begin: int = 0, end: int | None = None) -> None:
     """Raise `ValueError` if brackets outside of strings are too deep: the innermost pairs go level by level."""
     if text.count("[", begin, end) + text.count("{", begin, end) <= MOST_LEVELS:
         return
-    plain = _ESCAPE.sub(b"", text[begin:end].encode("utf-8", "surrogatepass"))
-    left = _STRING.sub(b"", plain.translate(_ALIKE).translate(None, _NEITHER))
+    if too_deep(text[begin:end].encode("utf-8", "surrogatepass")):
+        raise ValueError(f"more than {MOST_LEVELS} levels of lists and objects within one another")
+
+
+def too_deep(content: bytes) -> bool:
+    """Return whether brackets of JSON outside of strings are more than `MOST_LEVELS` deep."""
+    plain = _ESCAPE.sub(b"", content) if b"\\" in content else content
+    left = _STRING.sub(b"", plain.translate(_ALIKE, _NEITHER).replace(b'""', b""))
     for _ in range(MOST_LEVELS):
         if b"[]" not in left:
             break
         left = left.replace(b"[]", b"")
-    if b"[]" in left or left.count(b"[") > MOST_LEVELS:
-        raise ValueError(f"more than {MOST_LEVELS} levels of lists and objects within one another")
+    return b"[]" in left or left.count(b"[") > MOST_LEVELS
 
 
 def _finite(value: Any) -> Any:

@@ -65,6 +65,7 @@ HERTZ = Quantity("a clock", _with_prefixes("Hz", 1.0, _DECIMAL), "1.41 GHz")
 WATTS = Quantity("a power", _with_prefixes("W", 1.0, _DECIMAL), "700 W")
 JOULES = Quantity("an energy", {"J": 1.0, "mJ": 1e-3, "uJ": 1e-6, "nJ": 1e-9, "pJ": 1e-12}, "1 pJ", 1e-18, 1e9)
 DOLLARS = Quantity("a price", _with_prefixes("USD", 1.0, {"": 1.0, "k": 1e3, "M": 1e6}), "36 kUSD", 1e-3, 1e15)
+RENT = Quantity("a rent", {"USD/h": 1 / 3600, "USD/day": 1 / 86400}, "2.50 USD/h", 1e-9, 1e6)
 _FLOP_UNITS = _with_prefixes("FLOP/s", 1.0, _DECIMAL) | _with_prefixes("FLOPS", 1.0, _DECIMAL)
 FLOPS_PER_S = Quantity("a compute rate", _FLOP_UNITS, "989 TFLOP/s", largest=1e24)
 
@@ -135,6 +136,7 @@ Joules = Annotated[float, _validator(JOULES), JOULES]
 Failures = Annotated[float, _validator(FAILURES), FAILURES]
 Tokens = Annotated[float, _validator(TOKENS), Field(gt=0), TOKENS]
 Dollars = Annotated[float, _validator(DOLLARS), DOLLARS]
+DollarsPerSecond = Annotated[float, _validator(RENT), RENT]
 FlopsPerSecond = Annotated[float, _validator(FLOPS_PER_S), FLOPS_PER_S]
 Hertz = Annotated[float, _validator(HERTZ), HERTZ]
 BytesPerSecondByLevel = Annotated[tuple[float, ...], _validator(BYTES_PER_S, by_level=True), BYTES_PER_S]
@@ -235,6 +237,11 @@ def format_dollars(dollars: float) -> str:
     return f"${_scaled(dollars, '', _OF_MONEY)}"
 
 
+def format_rent(dollars_per_s: float) -> str:
+    """Write a rent by the hour, such as ``'$4.92/h'``."""
+    return f"{format_dollars(dollars_per_s * 3600)}/h"
+
+
 def format_tokens(tokens: float) -> str:
     """Write a number of tokens as `TOKENS` are read, such as ``'15T'``."""
     return _scaled(tokens, "", _OF_TOKENS, space="")
@@ -327,6 +334,7 @@ _WRITE = {
     WATTS.name: format_watts,
     JOULES.name: format_joules,
     DOLLARS.name: format_dollars,
+    RENT.name: format_rent,
     FLOPS_PER_S.name: format_flops_per_s,
     HERTZ.name: format_hertz,
 }

@@ -234,6 +234,7 @@ def device(name_or_file: str) -> dict[str, Any]:
         "title": found.title,
         "peak_flops_per_s": dict(found.peak_flops_per_s),
         "memory_size_bytes": found.memory_bytes,
+        "memory_reserved_bytes": found.reserved_bytes,
         "memory_bandwidth_bytes_per_s": found.memory_bytes_per_s,
         "l2_bytes": found.l2_bytes,
         "sms": found.num_sms,
@@ -242,6 +243,7 @@ def device(name_or_file: str) -> dict[str, Any]:
         "launch_gap_s": found.launch_gap_s,
         **({"work_groups": found.work_groups.model_dump()} if found.work_groups else {}),
         **({"power": _power(found.power)} if found.power else {}),
+        **({"rent_dollars_per_hour": found.rent_per_s * 3600} if found.rent_per_s is not None else {}),
         "sources": dict(found.sources),
     }
     if not found.kernel_files:

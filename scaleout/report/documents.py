@@ -17,6 +17,7 @@ _STEP = {"step_s": "makespan_s", "exposed_s": "exposed_by_axis_s"}
 _MEMORY = {
     "peak_bytes": "peak_memory_bytes",
     "capacity_bytes": "memory_capacity_bytes",
+    "reserved_bytes": "memory_reserved_bytes",
     "bytes_of": "memory_by_kind_bytes",
     "place": "pipeline_rank",
 }

@@ -73,12 +73,19 @@ OBJECTS: Mapping[str, Contents] = {
         f"schedule {_TIMES} bound_by busy",
         f"{_BARS} recorded_share scaled_share modelled_share samples_per_s tokens_per_s tokens_per_s_per_rank mfu hfu "
         "bubble exposed_by_axis_s critical_path bounds energy decisions memory rank_ends busiest_links traffic "
-        "strategy peak_memory_bytes fits",
+        "strategy peak_memory_bytes fits step_dollars dollars_per_million_tokens",
     ),
     "energy": Contents("device_joules node_joules network_joules joules"),
-    "cost": Contents("dollars device_dollars network_dollars device_watts network_watts parts unpriced unpowered"),
+    "cost": Contents(
+        "dollars device_dollars network_dollars device_watts network_watts rent_dollars_per_hour rent_source parts "
+        "unpriced unpowered"
+    ),
+    "mfu_peak": Contents("dtype flops_per_s source"),
     "part": Contents("name count each_dollars each_watts source dollars watts"),
-    "memory": Contents("peak_memory_bytes memory_capacity_bytes fits pipeline_rank moment memory_by_kind_bytes advice"),
+    "memory": Contents(
+        "peak_memory_bytes memory_capacity_bytes memory_reserved_bytes fits pipeline_rank moment "
+        "memory_by_kind_bytes advice"
+    ),
     "advice": Contents("set ranks peak_memory_bytes fits"),
     "decisive": Contents("phase operation count critical_s share"),
     "bound": Contents(
@@ -90,7 +97,7 @@ OBJECTS: Mapping[str, Contents] = {
     "plan_row": Contents(
         "plan schedule makespan_s compute_s exposed_by_axis_s bubble_s tokens_per_s mfu memory_by_kind_bytes host_s "
         "bubble peak_memory_bytes bound_by tokens_per_s_per_rank headroom_bytes inputs run",
-        _BARS,
+        f"{_BARS} step_dollars dollars_per_million_tokens",
     ),
     "simulations": Contents("done choices bounded left lower_bound_s"),
     "explanation": Contents("plan schedule overlap same_plan best_plan_under_baseline gain_over_best_under_baseline"),
@@ -142,15 +149,15 @@ _HEAD = "schema version command inputs models"
 _JOB = "workload topology device ranks"
 
 DOCUMENTS: Mapping[str, Contents] = {
-    "run": Contents(f"{_JOB} results", "model samples cost memory recorded_s num_steps notes failures"),
+    "run": Contents(f"{_JOB} results", "model samples cost mfu_peak memory recorded_s num_steps notes failures"),
     "search": Contents(
-        f"{_JOB} model global_batch memory_capacity_bytes counts fastest front",
+        f"{_JOB} model global_batch memory_capacity_bytes mfu_peak counts fastest front",
         "simulations explanation exports not_tried",
     ),
     "goodput": Contents(
-        f"{_JOB} schedule model tokens num_steps training_s training_joules makespan_s step_mean_s step_median_s "
-        "step_p95_s between_failures_s checkpoint_interval_s goodput checkpoint_share failure_share speed "
-        "memory disturbance"
+        f"{_JOB} schedule model tokens num_steps training_s training_joules training_dollars makespan_s "
+        "step_mean_s step_median_s step_p95_s between_failures_s checkpoint_interval_s goodput checkpoint_share "
+        "failure_share speed memory disturbance"
     ),
     "collective": Contents("topology", "ranks model results algorithms_left_out by_size collective network compared"),
     "buckets": Contents("workload model best results"),
@@ -175,7 +182,7 @@ DOCUMENTS: Mapping[str, Contents] = {
     "astra": Contents(
         "ranks time_ns exposed_communication_ns per_rank_ns per_rank_exposed_communication_ns per_rank_compute_ns "
         "per_rank_communication_ns backend",
-        "physical model workload topology device results samples cost memory notes",
+        "physical model workload topology device results samples cost mfu_peak memory notes",
     ),
     "trace": Contents("workload device topology ranks output num_files"),
     "show": Contents("", open=True),

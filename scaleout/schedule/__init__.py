@@ -52,7 +52,7 @@ class Schedule:
 
 SCHEDULES: dict[str, Schedule] = {
     "baseline": Schedule(
-        "bulk-synchronous: kernels and collectives one after another, nothing overlapped",
+        "bulk-synchronous: kernels and collectives one after another; messages of pipelines and ring attention overlap",
         "overlap:baseline",
         places=True,
         in_order=True,

@@ -1,8 +1,10 @@
 """Streams: which kernels and collectives of a program wait for each other beyond its dependencies.
 
-`baseline` is bulk-synchronous: one stream for all. Under `overlap` each process group has a stream, as in PyTorch: a
-collective waits for its data and for the group's collective before it. `concurrent` gives a group several streams, so
-that collectives wait only where their back end takes one at a time. Contention on the device is charged elsewhere.
+`baseline` is bulk-synchronous: one stream for all. Messages, of pipelines and of attention round a ring, wait for no
+stream under any schedule: their sender goes on, and their dependencies say what waits for them. Under `overlap` each
+process group has a stream, as in PyTorch: a collective waits for its data and for the group's collective before it.
+`concurrent` gives a group several streams, so that collectives wait only where their back end takes one at a time.
+Contention on the device is charged elsewhere.
 """
 
 from functools import lru_cache

@@ -5,12 +5,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from scaleout.analysis.bounds import bound_of_step
-from scaleout.analysis.breakdown import busy_times, decisive, ends_of_ranks
-from scaleout.analysis.cost import Bill, bill
-from scaleout.analysis.efficiency import Fit, fit, lacking
+from scaleout.analysis.breakdown import busy_times, decisive, ends_of_ranks, estimated_beside_measured
+from scaleout.analysis.cost import Bill, Rent, bill, rent_of
+from scaleout.analysis.efficiency import Fit, fit, lacking, mfu_peak
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.topology import Topology, load_topology
 from scaleout.config.arguments import check_fields
+from scaleout.config.units import format_share
 from scaleout.errors import ConfigError
 from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions, changed
@@ -51,6 +52,18 @@ class Comparison:
     def __post_init__(self) -> None:
         check_fields(self)
 
+    @property
+    def mfu_peak(self) -> dict[str, Any] | None:
+        """The rate that MFU and HFU are shares of; None where there are none."""
+        workload, device = self.outcomes[0].workload, self.outcomes[0].device
+        return None if workload is None or device is None else mfu_peak(workload, device)
+
+    def rent(self, outcome: Outcome) -> Rent | None:
+        """Return what a step under a schedule costs where the machine is rented; None where no rent is known."""
+        speed = None if outcome.efficiency is None else outcome.efficiency.tokens_per_s
+        known = None if self.bill is None else self.bill.rent_per_s
+        return rent_of(outcome.makespan_s / (self.steps or 1), known, tokens_per_s=speed)
+
     def summary(self) -> dict[str, Any]:
         """Return the numbers as plain values, as `scaleout run --json` prints them."""
         return {
@@ -61,6 +74,7 @@ class Comparison:
             **({} if self.provenance is None else {"model": self.provenance.summary()}),
             **({} if self.samples is None else {"samples": self.samples}),
             **({} if self.bill is None else {"cost": self.bill.summary()}),
+            **({} if self.mfu_peak is None else {"mfu_peak": self.mfu_peak}),
             **({} if self.fit is None else {"memory": self.fit.summary()}),
             **({} if self.recorded_s is None else {"recorded_s": self.recorded_s, "steps": self.steps}),
             **({"notes": list(self.notes)} if self.notes else {}),
@@ -74,6 +88,7 @@ class Comparison:
                     "critical_path": list(map(asdict, decisive(outcome.result))),
                     **({} if outcome.interval is None else outcome.interval.summary(outcome.makespan_s)),
                     **outcome.shares,
+                    **({} if (rent := self.rent(outcome)) is None else asdict(rent)),
                     **({} if outcome.efficiency is None else asdict(outcome.efficiency)),
                     **({} if outcome.energy is None else {"energy": outcome.energy.summary()}),
                     **({"decisions": list(outcome.decisions)} if outcome.decisions else {}),
@@ -189,9 +204,23 @@ def compare_job(job: Job, schedules: Sequence[str], tell: Tell | None = None) ->
     compared = compare_outcomes(outcomes, device=device if isinstance(device, str) else device.name)
     return replace(
         compared,
+        notes=() if isinstance(device, str) else _mixed_sources(outcomes[0].result, device),
         failures=tuple(each for each in found if isinstance(each, Failure)),
         provenance=provenance_of(job),
         bill=None if isinstance(device, str) else bill(job.network, device),
+    )
+
+
+def _mixed_sources(result: Result, device: Device) -> tuple[str, ...]:
+    """Say which kernels have times of another kind than those beside them, so that the two are not compared alike."""
+    found = estimated_beside_measured(result)
+    if not found:
+        return ()
+    words = ", ".join(f"{name}, {format_share(share)} of the kernels' time" for name, share in found.items())
+    reference = f"{device.efficiency_from}'s" if device.efficiency_from != device.name else "like kernels'"
+    return (
+        f"not measured on {device.name}: {words}; it is the roofline at {reference} efficiency, so that what it gains "
+        f"over kernels that were measured there has the errors of both",
     )
 
 

@@ -47,7 +47,7 @@ def test_memory_of_llama_70b_by_hand_and_as_measured():
     state = 2 * S * H
     kept = LAYERS * (16.75 * state + 4 * 64 * S) + 2 * state + 2 * S * V
     assert found.bytes_of["activations"] == pytest.approx(kept / T, rel=1e-12)
-    assert found.bytes_of["temporary_results"] == pytest.approx(state + 2 * V * H / T, rel=1e-12)
+    assert found.bytes_of["transient_memory"] == pytest.approx(state + 2 * V * H / T, rel=1e-12)
     weights = H * (10240 + 8192 + 57344 + 28672) / T
     parameters = LAYERS * weights + 2 * V * H / T + (2 * LAYERS + 1) * H
     assert found.bytes_of["parameters"] == 2 * parameters
@@ -65,7 +65,7 @@ def test_the_first_stage_of_a_pipeline_is_fullest_inside_a_layer():
     changes = {"tensor_parallel": 1, "pipeline_parallel": 2, "sequence_parallel": False}
     found = peak(load_workload("simumax-llama3-70b", changes))
     assert (found.rank, found.in_flight) == (0, (2,))
-    assert found.bytes_of["temporary_results"] == pytest.approx((1 + 3.5 + 7 - 3.5) * 2 * S * H, rel=1e-12)
+    assert found.bytes_of["transient_memory"] == pytest.approx((1 + 3.5 + 7 - 3.5) * 2 * S * H, rel=1e-12)
     assert found.total_bytes / GIB == pytest.approx(66.55, rel=0.005)
 
 

@@ -1,5 +1,6 @@
 """What bounds a step and its collectives: shares by hand, by a faster network, and against the step's breakdown."""
 
+import json
 from dataclasses import replace
 from math import fsum
 from types import SimpleNamespace
@@ -131,3 +132,13 @@ def test_a_pipeline_that_mostly_waits_is_bound_by_its_bubble():
     changes = {"tensor_parallel": 1, "pipeline_parallel": 8, "data_parallel": 1, "batch_per_replica": 1, "layers": 8}
     answer = scaleout.run("llama-small", topology="dgx-h200-1", changes=changes, schedules=["baseline"], ideal=True)
     assert answer.to_dict()["results"][0]["bound_by"] == "bubble"
+
+
+def test_no_collective_is_exposed_for_longer_than_the_step(scaleout):
+    """Slices of one call that run at the same time were counted one by one: 16.6 of 1.60 ms."""
+    serve = ("--set=mode=decode", "--set=tensor_parallel=8", "--set=data_parallel=1", "--set=batch_per_replica=64")
+    _, out, _ = scaleout("run", "llama-3-70b", *serve, "--topology=dgx-h200-1", "--schedule=fused", "--json")
+    (row,) = json.loads(out)["results"]
+    exposed_s = [each["exposed_communication_s"] for each in row["bounds"]]
+    assert max(exposed_s) <= row["exposed_communication_s"] * (1 + 1e-9)
+    assert sum(exposed_s) == pytest.approx(row["exposed_communication_s"])

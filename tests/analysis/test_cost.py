@@ -1,6 +1,7 @@
 """Prices and power of machines against a published bill, energies worked by hand, and what is not public."""
 
 import dataclasses
+import json
 
 import pytest
 from hypothesis import given
@@ -111,3 +112,29 @@ def test_a_tree_of_links_that_a_nodes_price_has_in_it_is_not_free():
     tree = bill(load_topology("fat_tree(8,64,nvlink4,latency=0.6us/2.1us)"), load_device("h200"))
     assert (tree.network_dollars, tree.network_w) == (None, None)
     assert "above a node" in " ".join(tree.unpriced)
+
+
+def test_a_rented_machine_says_what_steps_and_tokens_cost(scaleout, tmp_path):
+    """By hand: 8 devices for 4 dollars an hour, and tokens by what a second trains on; a file of two lines has it."""
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("like: h100\nrent: {value: 4 USD/h, source: my contract}\n")
+    job = ("run", "llama-3-8b", "--set", "data_parallel=8", "--topology", "dgx-h100-1", "--schedule", "overlap")
+    code, out, _ = scaleout(*job, "--device", mine, "--json")
+    found = json.loads(out)
+    row = found["results"][0]
+    assert code == 0
+    assert (found["cost"]["rent_dollars_per_hour"], found["cost"]["rent_source"]) == (pytest.approx(32), "my contract")
+    assert row["step_dollars"] == pytest.approx(32 / 3600 * row["makespan_s"])
+    assert row["dollars_per_million_tokens"] == pytest.approx(1e6 * row["step_dollars"] / (8 * 8192))
+    _, out, _ = scaleout(*job, "--device", "b200")
+    assert "rent " not in out
+
+
+def test_mfu_names_its_peak(scaleout):
+    """With GEMMs in fp8 MFU is still a share of the peak of bf16, which nothing said."""
+    job = ("run", "llama-3-8b", "--set", "data_parallel=8", "--set", "linear_dtype=fp8_delayed")
+    job = (*job, "--topology", "dgx-h100-1", "--device", "h100", "--schedule", "overlap")
+    assert "of 990 TFLOP/s in bf16" in scaleout(*job)[1]
+    found = json.loads(scaleout(*job, "--json")[1])["mfu_peak"]
+    assert (found["dtype"], found["flops_per_s"]) == ("bf16", 989.5e12)
+    assert "H100 datasheet" in found["source"]

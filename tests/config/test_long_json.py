@@ -24,6 +24,7 @@ def read(content, takes=EVERYTHING, *, piece=7):
     """Read bytes in pieces of a few."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(long_json, "_PIECE", piece)
+        patch.setattr(long_json, "_TOGETHER", min(piece, long_json._TOGETHER))
         return read_long_json(io.BytesIO(content).read, takes)
 
 
@@ -40,6 +41,23 @@ def test_it_is_what_json_reads(value, indent, ascii_only, piece):
             read(content, piece=piece)
         return
     assert repr(read(content, piece=piece)) == repr(json.loads(content))
+
+
+TEXTS = st.text('"\\:{}[], a', max_size=4)
+OBJECTS = st.lists(st.dictionaries(TEXTS, TEXTS | st.lists(st.dictionaries(TEXTS, TEXTS)), max_size=3), min_size=1)
+
+
+@given(objects=OBJECTS, piece=st.integers(1, 200), indent=st.sampled_from([None, 1]), data=st.data())
+def test_objects_that_are_read_together_have_each_key_once(objects, piece, indent, data):
+    """Quotes, escapes and brackets in texts neither hide a key that stands twice nor look like one."""
+    content = json.dumps(objects, indent=indent)
+    assert read(content.encode(), piece=piece) == objects
+    keys = [found for found in re.finditer(r'("(?:[^"\\]|\\.)*")(\s*:)?', content) if found[2]]
+    if keys:
+        key = data.draw(st.sampled_from(keys))
+        twice = content[: key.start()] + f"{key[1]} : {data.draw(st.sampled_from(['0', key[1], '{}']))}, "
+        with pytest.raises(ValueError, match="stands twice"):
+            read((twice + content[key.start() :]).encode(), piece=piece)
 
 
 @given(value=st.fixed_dictionaries({"events": st.lists(VALUES, max_size=5)}), data=st.data())
@@ -63,6 +81,12 @@ REFUSED = {
     b'{"events": [{"a": 1, "a": 2}]}': "stands twice",
     b'{"events": [99999999999999999999]}': "64 bits",
     b'{"events": [NaN]}': "no finite number",
+    b'[{"a": 0}, {"a": 9223372036854775808}, {"a": 0}]': "'9223372036854775808' takes more than 64 bits",
+    b'[{"a": 0}, {"a": -18446744073709551616}, {"a": 0}]': "takes more than 64 bits",
+    b'[{"a": 0}, {"a": 1e400}, {"a": 0}]': "'1e400' is no finite number",
+    b'[{"a": 0}, {"a": ' + b"[" * 64 + b"]" * 64 + b'}, {"a": 0}]': "64 levels",
+    b'[{"a": 0}, {"a": 0}], [{"a": 0}, {"a": 0}]': "something follows its end at character 20",
+    b'{"events": [{}, {}], "b": [{}, {}], "b": [{}, {}]}': "stands twice",
     b'{"events": [1 2]}': "',' or ']' is expected at character 14, not '2'",
     b'{"events": [1,]}': "Expecting value at character 14",
     b"{1: 2}": "a key in quotes is expected at character 1, not '1'",

@@ -210,7 +210,7 @@ def test_the_peak_is_that_of_all_slots(keys, model):
             kept -= done
             waiting -= done
         assert highest.rank == rank
-        passing = ("activations", "recomputed_activations", "temporary_results")
+        passing = ("activations", "recomputed_activations", "transient_memory")
         assert sum(highest.bytes_of[kind] for kind in passing) == pytest.approx(most)
     worst = max(peaks(job), key=lambda each: each.total_bytes)
     assert peak(job).total_bytes == pytest.approx(worst.total_bytes)

@@ -5,9 +5,8 @@ up to it``, by operation and direction in the device file's `host_launch`. Where
 no collective pushes their code out of the core's caches, and nobody waits for the slowest of several hosts. A host that
 blocks (CUDA_LAUNCH_BLOCKING=1) issues a call when the one before is done, so that costs lengthen the kernels. One that
 checks each collective (TORCH_DISTRIBUTED_DEBUG=DETAIL) compares it over all ranks of its group first, one by one. A
-loop over a list of tensors, which the host begins when the device has nothing left to do, lasts as long as its calls:
-for each tensor a view and a copy. CUDA graphs have no such cost, nor a gap between kernels. See
-docs/models/host-issue.md.
+loop over a list of tensors, which the host begins when the device has nothing left to do, lasts as long as its calls,
+views and copies. CUDA graphs have no such cost, nor a gap between kernels. See docs/models/host-issue.md.
 
 Source: costs of calls measured among other calls, `scaleout.validation.measure.host`.
 """
@@ -45,8 +44,12 @@ _PASSES = {"forward": NodeRole.FORWARD, "backward": NodeRole.BACKWARD | NodeRole
 ALONE = "alone"
 """End of the name of a cost of the host of one rank."""
 
-_CALLS_A_TENSOR = 2
-"""A view and a copy: DeepSpeed, runtime/zero/partition_parameters.py, 5ca86ae4e; PyTorch 1.8, ProcessGroupNCCL.cpp."""
+_LOOPS = {"list_in": (2.0, 0, 1), "list_out": (1.5, 0, 0), "list_spread": (0, 3, 1)}
+"""Loop to what the host does for each tensor: views before any copy, views among the copies, copies.
+
+A look at the own rank is half a view. Copies out of a list are issued beside its gather. DeepSpeed,
+runtime/zero/partition_parameters.py, 5ca86ae4e; PyTorch 1.8, ProcessGroupNCCL.cpp, which copies in before it reduces.
+"""
 
 _NEEDED = tuple(f"pointwise_{direction}" for direction in ("no_grad", "forward", "backward", "loop"))
 
@@ -110,11 +113,8 @@ def _issued(
         costs_s[starts] += known_s.get(start, 0.0)
         costs_s[gathers & runs] += known_s.get(f"gathered_{name}", 0.0)
     kernels = (graph.kind == NodeKind.COMPUTE) & (graph.kernel != NONE)
-    calls = columns_of(graph.kernels)
-    tensors = np.array([call.sizes.get("tensors", 0) for call in calls.kinds], np.float64)[calls.kind]
-    loops = np.where(kernels, np.append(tensors, 0.0)[graph.kernel], 0.0) * _CALLS_A_TENSOR
-    loops_s = loops * known_s["pointwise_loop"]
-    busy_s = np.maximum(graph.duration_s + device.launch_gap_s, loops_s)
+    launches, before_s, among_s = _loops_s(graph, known_s)
+    busy_s = before_s + np.maximum(graph.duration_s + launches * device.launch_gap_s, among_s)
     if blocking:  # a collective's call, which has no duration here, comes with the next kernel
         number = np.minimum(np.searchsorted(np.flatnonzero(kernels), np.arange(len(graph))), max(kernels.sum() - 1, 0))
         busy_s[kernels] += np.bincount(number, weights=costs_s, minlength=kernels.sum())[: kernels.sum()]
@@ -122,6 +122,24 @@ def _issued(
         issue_s=np.zeros(len(graph)) if blocking else np.cumsum(costs_s),
         duration_s=np.where(kernels, busy_s, graph.duration_s),
     )
+
+
+def _loops_s(graph: ExecutionGraph, known_s: Mapping[str, float]) -> tuple[Floats, Floats, Floats]:
+    """Return the launches of each node, (N,), and of loops the host's time before them and among them.
+
+    A view whose cost is not known costs what a point-wise call does.
+    """
+    calls, copy_s = columns_of(graph.kernels), known_s["pointwise_loop"]
+    costs = np.zeros((len(calls.kinds) + 1, 3))
+    costs[:, 0] = 1
+    for number, call in enumerate(calls.kinds):
+        if call.op in _LOOPS:
+            before, among, copies = _LOOPS[call.op]
+            view_s = known_s.get("view_loop", copy_s)
+            costs[number] = np.array([1, before * view_s, among * view_s + copies * copy_s]) * call.sizes["tensors"]
+    kinds = np.append(calls.kind, len(calls.kinds))  # `NONE` is the last entry
+    launches, before_s, among_s = costs[kinds[graph.kernel]].T
+    return launches, before_s, among_s
 
 
 def _trains(graph: ExecutionGraph) -> bool:

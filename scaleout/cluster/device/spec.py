@@ -18,7 +18,17 @@ from pydantic import Field, ValidationInfo, field_validator
 from scaleout.cluster.device.sections import DeviceCost, Power, Reliability, Spread, Stages, WorkGroups
 from scaleout.config import library
 from scaleout.config.documents import is_file
-from scaleout.config.units import Bytes, BytesPerSecond, ComputeRate, Count, Hertz, Positive, Rate, Seconds
+from scaleout.config.units import (
+    Bytes,
+    BytesPerSecond,
+    ComputeRate,
+    Count,
+    DollarsPerSecond,
+    Hertz,
+    Positive,
+    Rate,
+    Seconds,
+)
 from scaleout.config.validated import Cited, Config, Text, brackets_in, nearest, read_yaml, sources_in, validate
 from scaleout.errors import ConfigError
 from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Family
@@ -45,6 +55,9 @@ class DeviceFile(Config):
     )
     memory_bytes_per_s: Cited[Rate] = Field(alias="memory_bandwidth", description="of the device memory")
     memory_bytes: Cited[Bytes] = Field(alias="memory", description="size of the device memory")
+    reserved_bytes: Cited[Bytes] = Field(
+        default=0.0, alias="reserved_memory", description="what the driver keeps of it, which no job can hold"
+    )
     l2_bytes: Cited[Bytes] = Field(alias="l2", description="size of the last cache before the device memory")
     num_sms: Cited[Count] = Field(alias="sms", description="streaming multiprocessors, or compute units")
     clock_hz: Cited[Hertz] = Field(
@@ -87,6 +100,9 @@ class DeviceFile(Config):
     stages: Stages | None = Field(default=None, description="how a GEMM runs in stages of work-groups, for T3")
     power: Power | None = Field(default=None, description="what the device may draw, and what its work draws")
     cost: DeviceCost | None = Field(default=None, description="price and power as part of a node")
+    rent_per_s: Cited[DollarsPerSecond] | None = Field(
+        default=None, alias="rent", description="of one device with its share of the node and the network"
+    )
     reliability: Reliability | None = Field(default=None, description="failures, and how much steps vary")
     spread: Spread | None = Field(default=None, description="how far off times of the device are, for error bars")
     work_groups: WorkGroups | None = Field(
@@ -119,6 +135,7 @@ class Device:
     l2_bytes: float  # of the last cache before it
     num_sms: int  # streaming multiprocessors, or compute units
     link_bytes_per_s: float  # all links to other devices together, one direction
+    reserved_bytes: float = 0.0  # of the memory, by the driver
     clock_hz: float = 0.0  # of the streaming multiprocessors at their best; 0 where the file does not say
     # Measured kernel times, earliest first; empty for a device known from its data sheet only. Operations of which no
     # kernel of their family was measured take the efficiency of the reference device.
@@ -137,12 +154,18 @@ class Device:
     stages: Stages | None = None  # sections of the file; None where it has none
     power: Power | None = field(default=None, hash=False)
     cost: DeviceCost | None = None
+    rent_per_s: float | None = None  # US dollars, with the share of node and network; None where no price is known
     reliability: Reliability | None = None
     spread: Spread | None = field(default=None, hash=False)
     work_groups: WorkGroups | None = None
     # key of `work_groups` that was not measured to the section with the least and with the greatest that it may be
     brackets: Mapping[str, tuple[WorkGroups, WorkGroups]] = field(default_factory=dict, hash=False, repr=False)
     sources: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)  # dotted key to source
+
+    @property
+    def usable_bytes(self) -> float:
+        """What a job can hold: the memory less what the driver reserves."""
+        return self.memory_bytes - self.reserved_bytes
 
     def peak(self, dtype: str) -> float:
         """Return the peak rate of GEMMs in a dtype, in FLOP/s; refuse a dtype without one."""

@@ -136,13 +136,13 @@ _WORK = {"kernel": WorkKind.KERNEL, "gpu_memcpy": WorkKind.COPY, "memcpy": WorkK
 _CALLS = {"cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "privateuse1_runtime"}
 _OPERATORS = {"cpu_op", "operator", "user_annotation"}
 _READ = {*_WORK, *_CALLS, *_OPERATORS, "cuda_sync"}
-_ARGS = (
+_ARGS = frozenset((
     "correlation", "External id", "external id", "device", "stream", "Input Dims", "Input dims", "Input type",
     "Concrete Inputs", "Record function id", "Sequence number", "Collective name", "dtype", "In msg nelems",
     "Out msg nelems", "Process Group Name", "Process Group Ranks", "Group size", "Global rank start",
     "Global rank stride", "Src Rank", "Dst Rank", "wait_on_stream", "wait_on_cuda_event_record_corr_id",
     "bytes",
-)  # fmt: skip
+))  # fmt: skip
 """Of an event's arguments, those that are read."""
 MOST_EVENTS = 1_000_000
 """Of operators, calls and kernels of a file; real ones take some 500 bytes each."""
@@ -228,7 +228,7 @@ def events_in(path: Path) -> Callable[[Any], Any]:
         return Event(
             sys.intern(category), sys.intern(str(value.get("name", ""))), at_us,
             _number(value, "dur", path, default=0.0), value.get("pid"), value.get("tid"),
-            {key: args[key] for key in _ARGS if key in args} if isinstance(args, dict) else {},
+            {key: each for key, each in args.items() if key in _ARGS} if isinstance(args, dict) else {},
         )  # fmt: skip
 
     return event_of
@@ -319,12 +319,10 @@ def _number(event: Mapping[str, Any], key: str, path: Path, *, default: float | 
             value = float(value)
         except ValueError:
             value = None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < _LARGEST_US:
-        name = shown(event.get("name"))
-        raise TraceError(
-            f"{path}: event {name} has {key} {shown(event.get(key))}, which is no number of us; mend the file"
-        )
-    return float(value)
+    if type(value) in (int, float) and abs(value) < _LARGEST_US:
+        return float(value)
+    name = shown(event.get("name"))
+    raise TraceError(f"{path}: event {name} has {key} {shown(event.get(key))}, which is no number of us; mend the file")
 
 
 def whole_of(value: object) -> int:

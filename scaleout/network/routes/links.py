@@ -214,11 +214,12 @@ class Links:
 
     def _refuse(self, number: int, changes: tuple[LinkChange, ...], ends: list[int]) -> NoReturn:
         broken = [name_link(self.topology.dimensions, change) for change in changes if not change.factor]
+        card = "give --nic-down RANK, whose card another of its node stands in for, " if number else ""
         raise ConfigError(
             f"no way is left from rank {ends[0]} to rank {ends[1]} along dimension {number} "
             f"({self.topology.dimensions[number].kind}) of topology {self.topology.name!r}: broken there "
             f"{'is link' if len(broken) == 1 else 'are links'} {', '.join(broken)}; keep the link, degrade it instead, "
-            f"or leave such ranks out of the job (messages do not detour through other dimensions)"
+            f"{card}or leave such ranks out of the job (messages do not detour through other dimensions)"
         )
 
 

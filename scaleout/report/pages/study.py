@@ -26,7 +26,7 @@ from scaleout.report.pages.vega import chart_script
 from scaleout.report.pages.views import IN_COLUMN, ON_PAGE, Cases, chart_of, views_of
 from scaleout.study.sweep.columns import column_of
 from scaleout.study.sweep.study import Study
-from scaleout.study.sweep.table import best_of, cheapest_of, fitting, measure_of, measured
+from scaleout.study.sweep.table import best_of, cheapest_of, measure_of, measured, num_unfit
 
 _MOST_FASTEST = 12
 _MOST_NAMED = 8
@@ -152,7 +152,7 @@ def _write_figures(specification: dict[str, Any], directory: Path, name: str) ->
 def _counts(cases: pd.DataFrame) -> str:
     found = cases["status"].value_counts()
     told = [f"{count:,} {status}" for status, count in found.items() if status != "ok"]
-    if unfit := int((~fitting(cases)).sum()):
+    if unfit := num_unfit(cases):
         told.append(f"{unfit:,} too large for memory")
     return f"{counted(len(cases), 'case')}" + (f", of which {', '.join(told)}." if told else ".")
 
@@ -217,13 +217,31 @@ def _table(cases: Cases) -> str:
     results = [name for name in (*_SHOWN, *derived) if _known(cases.all, name)]
     columns = ["case", *_split(cases)[0], *results, "status", "run", "timeline"]
     shown = pd.DataFrame({cases.label(name): _digits(cases.all[name]) for name in columns})
-    link = "data ? `<a href=\"${encodeURI(data)}\">open</a>` : ''"
-    render = itables.JavascriptFunction(f"function (data) {{ return {link}; }}")
+    link = itables.JavascriptFunction(
+        "function (data) { return data ? `<a href=\"${encodeURI(data)}\">open</a>` : ''; }"
+    )
+    shares = [number for number, name in enumerate(columns) if column_of(name).unit == "share"]
+    floats = [number for number, name in enumerate(columns) if pd.api.types.is_float_dtype(cases.all[name])]
+    written = {
+        _written("`${(100 * data).toFixed(1)}%`"): shares,
+        _written("Number(data).toLocaleString('en-US', {maximumSignificantDigits: 4})"): sorted({*floats} - {*shares}),
+    }
     return itables.to_html_datatable(
         shown, table_id="cases", connected=False, text_in_header_can_be_selected=False, showIndex=False, maxBytes=0,
         paging=len(shown) > _A_PAGE, pageLength=_A_PAGE, scrollX=True, classes="display compact nowrap",
-        allow_html=False, columnDefs=[{"targets": len(columns) - 1, "render": render}],
+        allow_html=False,
+        columnDefs=[
+            {"targets": len(columns) - 1, "render": link},
+            *({"targets": targets, "render": render} for render, targets in written.items() if targets),
+        ],
     )  # fmt: skip
+
+
+def _written(shown: str) -> itables.JavascriptFunction:
+    """Return what shows a number of a cell, `data`, as an expression says, and leaves what is sorted by."""
+    return itables.JavascriptFunction(
+        f"function (data, type) {{ return type !== 'display' || data === '' ? data : {shown}; }}"
+    )
 
 
 def _split(cases: Cases) -> tuple[list[str], dict[str, str]]:

@@ -176,7 +176,7 @@ def model_tier(
     """
     if not isinstance(workload, LayeredModel) or workload.mode != "training":
         return ModelTier(workload, "model tier: nothing to choose, this is no training step of a transformer")
-    capacity_bytes = machine.device.memory_bytes if memory_bytes is None else memory_bytes
+    capacity_bytes = machine.device.usable_bytes if memory_bytes is None else memory_bytes
     reason = _nothing_to_choose(workload)
     if reason:
         _check_fits(workload, machine, capacity_bytes)

@@ -137,7 +137,10 @@ def request_of(
     wants = "a search is over plans of training a model of layers"
     base = layered(load_workload(name, settings), wants=wants)
     if base.mode != "training":
-        raise ConfigError(f"workload {name!r} is in mode {base.mode!r}; {wants}")
+        raise ConfigError(
+            f"workload {name!r} is in mode {base.mode!r}; {wants}; compare plans of {base.mode} with a study, such as "
+            f"`scaleout study serving` (its file is workloads/studies/serving.yaml, to copy and edit)"
+        )
     chosen = {key: value for key, value in wanted.items() if value is not None}
     num_ranks = chosen.pop("num_ranks", topology.num_ranks)
     if num_ranks != topology.num_ranks:
@@ -152,7 +155,7 @@ def request_of(
             f"a global batch of {chosen['batch']:,} sequences of {base.sequence:,} tokens is more than the "
             f"{MOST_TOKENS:,} tokens a step that are searched; give a smaller --global-batch"
         )
-    chosen.setdefault("memory_bytes", device.memory_bytes)
+    chosen.setdefault("memory_bytes", device.usable_bytes)
     if (stated := chosen.pop("stated", None)) is not None:
         chosen["options"] = options_for(base, device, options=chosen.get("options"), **stated)
     _check_options(chosen.get("options", SimulationOptions()), device)

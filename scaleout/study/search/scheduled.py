@@ -57,8 +57,8 @@ def run_plan(request: SearchRequest, choice: Choice) -> Outcome:
 def _job(request: SearchRequest, choice: Choice) -> Job:
     plan, schedule = choice
     device = request.device
-    if device.memory_bytes != request.memory_bytes:
-        device = replace(device, memory_bytes=request.memory_bytes)
+    if device.usable_bytes != request.memory_bytes:
+        device = replace(device, memory_bytes=request.memory_bytes, reserved_bytes=0.0)
     return Job(request.workload(plan), device, request.topology, schedule, request.options)
 
 

@@ -40,6 +40,8 @@ COLUMNS: Mapping[str, Column] = {
     "joules": Column("energy of a step, as far as it is known", "J", "low"),
     "dollars": Column("list price of nodes and network", "$", "low"),
     "network_dollars": Column("list price of the network", "$", "low"),
+    "step_dollars": Column("rent of a step", "$", "low"),
+    "dollars_per_million_tokens": Column("rent of a million tokens", "$", "low"),
     "network_watts": Column("power of the network", "W", "low"),
     "step_median_s": Column("median step, with jitter and stragglers", "s", "low"),
     "step_p95_s": Column("95th percentile of the step", "s", "low"),

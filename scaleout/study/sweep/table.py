@@ -176,6 +176,11 @@ def fitting(cases: pd.DataFrame) -> "pd.Series[bool]":
     return cases["fits"].astype("boolean").fillna(True).astype(bool)
 
 
+def num_unfit(cases: pd.DataFrame) -> int:
+    """Return how many cases were simulated and do not fit into memory."""
+    return int((~fitting(cases) & cases["status"].eq("ok")).sum())
+
+
 def eligible(cases: pd.DataFrame) -> pd.DataFrame:
     """Return the cases among which to choose: of each workload those that fit, or all where none does."""
     fit = fitting(cases)

@@ -209,7 +209,7 @@ def _known_rates(known: Device) -> dict[str, Any]:
     }
     rates = {
         "memory_bandwidth": f"{known.memory_bytes_per_s / 1e9:.10g} GB/s",
-        "memory": f"{known.memory_bytes / 2**30:.10g} GiB",
+        "memory": f"{known.usable_bytes / 2**30:.10g} GiB",
         "l2": f"{known.l2_bytes / 2**20:.10g} MiB",
         "sms": known.num_sms,
         "link_bandwidth": f"{known.link_bytes_per_s / 1e9:.10g} GB/s",

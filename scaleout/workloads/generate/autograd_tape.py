@@ -84,8 +84,10 @@ class Gradients:
     lists: str = ""  # data type of gradients that are each reduced by itself, out of a list with a tensor a rank
     replicas_at_end: bool = False  # shards are summed over their replicas at the end of the step, and not here
 
-    def accumulate_gradient(self, graph: GraphBuilder, gradient: int, num_parameters: int, bucket: Bucket) -> None:
-        """Take a gradient into its bucket, and reduce the bucket if that fills it."""
+    def accumulate_gradient(
+        self, graph: GraphBuilder, gradient: int, num_parameters: int, bucket: Bucket, biases: int = 0
+    ) -> None:
+        """Take a gradient, of a tensor or of that and its `biases`, into its bucket; reduce that if it is full."""
         if self.accumulates:
             add = kernel("add", dtype=self.accumulates, elements=num_parameters)
             gradient = graph.compute(add, after=(gradient,), name="accumulate_gradient")
@@ -95,10 +97,11 @@ class Gradients:
         if self._copies_in(sharing):
             scale = kernel("mul_scalar", dtype=self.copies, elements=num_parameters)
             gradient = graph.compute(scale, after=(gradient,), name="gradient_into_bucket")
-        bucket.nodes.append(gradient)
-        bucket.size_bytes += num_parameters * self.item_bytes
-        if bucket.size_bytes >= self.bucket_bytes or self.lists:
-            self.flush(graph, bucket)
+        for count in (num_parameters - biases, biases) if self.lists and biases else (num_parameters,):
+            bucket.nodes.append(gradient)
+            bucket.size_bytes += count * self.item_bytes
+            if bucket.size_bytes >= self.bucket_bytes or self.lists:
+                self.flush(graph, bucket)
 
     def _copies_in(self, sharing: GradientSync) -> bool:
         """Whether each gradient is scaled into its bucket: where that holds several, and is not copied whole."""
@@ -118,9 +121,11 @@ class Gradients:
             made = kernel(op, dtype=dtype, elements=size_bytes // self.item_bytes)
             bucket.nodes = [graph.compute(made, after=bucket.nodes, name=f"flat_gradients_{op}")]
         if self.lists and sharing.sharded and sharing.degree > 1:
-            sizes = {"elements": size_bytes // self.item_bytes, "tensors": sharing.degree}
-            copied = kernel("list_copy", dtype=self.lists, **sizes)
-            bucket.nodes = [graph.compute(copied, after=bucket.nodes, name="gradients_out_of_list")]
+            elements = size_bytes // self.item_bytes
+            divided = kernel("mul_scalar", dtype=self.lists, elements=elements)
+            bucket.nodes = [graph.compute(divided, after=bucket.nodes, name="gradients_divide")]
+            copied = kernel("list_in", dtype=self.lists, elements=elements, tensors=sharing.degree)
+            bucket.nodes = [graph.compute(copied, after=bucket.nodes, name="gradients_into_list")]
         steps = [*sharing.reduces(size_bytes), *(() if self.replicas_at_end else sharing.sums_replicas(size_bytes))]
         copy = kernel("clone", dtype=self.copied, elements=size_bytes // self.item_bytes) if self.copied else None
         reduction = Reduction(tuple(steps), tuple(bucket.nodes), copy)
@@ -155,7 +160,7 @@ class AutogradTape:
     all_recompute_bytes: float = 0.0  # what all such parts keep together, where gradients of weights are deferred
     parameters: dict[str, int] = field(default_factory=dict)  # that its layers hold
     in_fp8: dict[str, int] = field(default_factory=dict)  # of these, those that are held in fp8
-    tensors: list[tuple[str, int]] = field(default_factory=list)  # the same one by one, a bias with its weight
+    tensors: list[tuple[str, int]] = field(default_factory=list)  # the same one by one
     partial: dict[str, int] = field(default_factory=dict)  # of whose gradient each tensor-parallel rank makes a part
     layers: list[int] = field(default_factory=list)  # the layer that each action belongs to
     role: NodeRole = NodeRole.FORWARD  # the pass that layers write
@@ -209,12 +214,17 @@ class AutogradTape:
             if self.spans:
                 self.spans[-1].kept_bytes += size_bytes
 
-    def hold(self, num_parameters: int, bucket: Bucket, *, partial: bool = False, in_fp8: int = 0) -> None:
-        """Count parameters of a layer, some held in fp8, whose gradients may be `partial` sums over the tensor axis."""
+    def hold(
+        self, num_parameters: int, bucket: Bucket, *, biases: int = 0, partial: bool = False, in_fp8: int = 0
+    ) -> None:
+        """Count parameters of a layer, a tensor or that and its `biases`, some held in fp8.
+
+        Their gradients may be `partial` sums over the tensor axis.
+        """
         self.in_fp8[bucket.name] = self.in_fp8.get(bucket.name, 0) + in_fp8
         self.partial[bucket.name] = self.partial.get(bucket.name, 0) + num_parameters * partial
         self.parameters[bucket.name] = self.parameters.get(bucket.name, 0) + num_parameters
-        self.tensors.append((bucket.name, num_parameters))
+        self.tensors += [(bucket.name, count) for count in (num_parameters - biases, biases) if count]
 
     def branch(self) -> "AutogradTape":
         """Return a tape of its own with the same cursor, of layers beside those of this one."""
@@ -230,12 +240,19 @@ class AutogradTape:
             self.cursor, self.dtype, self.gradients, role=NodeRole.RECOMPUTE, style=self.style, saved=saved
         )
 
-    def accumulate_gradient(self, make: Callable[[int], int], source: int, num_parameters: int, bucket: Bucket) -> None:
-        """Make a weight's gradient from a node, now or when the weights' turn comes; hand it to the gradients."""
+    def accumulate_gradient(
+        self, make: Callable[[int], int], source: int, num_parameters: int, bucket: Bucket, biases: int = 0
+    ) -> None:
+        """Make a weight's gradient from a node, now or when the weights' turn comes; hand it to the gradients.
+
+        Where gradients are reduced out of lists, the next kernel waits for their reduction.
+        """
 
         def made(node: int) -> None:
             assert self.gradients is not None, "only backward makes gradients"
-            self.gradients.accumulate_gradient(self.graph, make(node), num_parameters, bucket)
+            self.gradients.accumulate_gradient(self.graph, make(node), num_parameters, bucket, biases)
+            if self.gradients.lists and self.gradients.reduces:
+                self.cursor.waits += tuple(self.gradients.final[-1:])
 
         def made_later(layer: int = self.graph.layer) -> None:
             self.graph.layer = layer

@@ -62,12 +62,13 @@ def norm(
 
     def backward(dy: int) -> int:
         dx = tape.kernel(f"{kind}_bwd", dy, tokens=tokens, hidden=hidden)
-        tape.accumulate_gradient(lambda node: node, dx, num_parameters, bucket)
+        tape.accumulate_gradient(lambda node: node, dx, num_parameters, bucket, biases)
         return dx
 
     tokens, hidden = shape
-    num_parameters = hidden * (2 if kind == "layer_norm" else 1)
-    tape.hold(num_parameters, bucket, partial=partial)
+    biases = hidden if kind == "layer_norm" else 0
+    num_parameters = hidden + biases
+    tape.hold(num_parameters, bucket, biases=biases, partial=partial)
     tape.push(backward, makes=tokens * hidden)
     tape.save_for_backward(tokens * hidden)
     return tape.kernel(f"{kind}_fwd", x, tokens=tokens, hidden=hidden)

@@ -39,7 +39,9 @@ class _RecordedGradients(Gradients):
 
     made: list[tuple[str, int, int]] = field(default_factory=list)
 
-    def accumulate_gradient(self, graph: GraphBuilder, gradient: int, num_parameters: int, bucket: Bucket) -> None:
+    def accumulate_gradient(
+        self, graph: GraphBuilder, gradient: int, num_parameters: int, bucket: Bucket, biases: int = 0
+    ) -> None:
         """Write down how many, and after how many nodes."""
         self.made.append((bucket.name, num_parameters, len(graph)))
 

@@ -224,7 +224,9 @@ class _Rank:
             graph = _reduction(reduction)
             self.final.append(self.splice.add(graph, **where) + len(graph) - 1)
         finish = Finish(self.workload, self.axes, self.stages, GraphBuilder("gradients", NodeRole.REDUCTION))
-        end = finish.write()
+        finish.write()
+        finish.gather_whole([tensor for stage in self.stages for tensor in stage.rank.whole])
+        end = finish.graph.build()
         if len(end):
             self.splice.add(end, after={*self.final, *before})
 
@@ -274,6 +276,16 @@ class Finish:
         if workload.zero in (1, 2) and not workload.overlap_parameter_gather:
             self._gather()
         return self.graph.build()
+
+    def gather_whole(self, tensors: Sequence[tuple[str, int]]) -> None:
+        """Gather tensors that stay whole, by name of bucket, in one list, and spread each rank's part of each."""
+        for name, sharing in self.axes.sharing.items():
+            counts = [count for bucket, count in tensors if bucket == name]
+            if counts and sharing.degree > 1:
+                size_bytes = sum(counts) * self.workload.item_bytes
+                self._collective("all_gather", size_bytes, sharing.group, "whole_all_gather", NodeRole.PARAMETERS)
+                spread = {"elements": sum(counts), "tensors": len(counts) * sharing.degree}
+                self._chain_kernel("list_spread", dtype=self.workload.dtype, **spread)
 
     def _synchronise(self) -> None:
         """Sum gradients of parameters that other ranks hold as well: of the tensor or pipeline axis, or replicas."""

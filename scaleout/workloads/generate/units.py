@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 from scaleout.program.graph import HEAD, NONE, GraphBuilder, NodeRole
 from scaleout.program.operations import ITEM_BYTES
 from scaleout.workloads.config.layered import EMBEDDING, LayeredModel
@@ -43,6 +45,7 @@ class Rank(Generic[Job]):
     tied: list[int] | None = None  # takes a head's gradient of the table that it shares with the rank's embedding
     load: int = 0  # which of the model's loads its experts have; the busiest if not given
     units: list[Unit] = field(default_factory=list)  # whose parameters are gathered together, in the order of forward
+    whole: list[tuple[str, int]] = field(default_factory=list)  # small tensors that stay whole under `shard_lists`
     dense: Bucket = field(init=False)
     experts: Bucket = field(init=False)
 
@@ -101,6 +104,8 @@ class Units:
         unit = len(self.held)
         held = AutogradTape(Cursor(GraphBuilder()), tape.dtype, None)
         layer(held, NONE)
+        if workload.shard_lists:
+            self.rank.whole += [(name, count) for name, count in held.tensors if count < _WHOLE_ELEMENTS]
         self.held.append((held, item_bytes or tape.item_bytes, tape.graph.layer))
         if phase:
             tape.enter(phase)
@@ -162,16 +167,20 @@ class Units:
     def _gather_lists(self, tape: AutogradTape, bucket: Bucket, sizes_bytes: list[int], after: int) -> int:
         """Gather tensors one after the other, each through a list with a tensor a rank; return the last node.
 
-        Small tensors stay whole. A layer that is computed again is gathered for that and once more for its backward,
-        if it has more elements than those that are kept because they are read soon.
+        Small tensors stay whole. A layer that is computed again is gathered for that. Backward, which comes at once,
+        gathers its tensors once more, but for those that are kept, as few elements are read in between.
         """
         elements = [size_bytes // tape.item_bytes for size_bytes in sizes_bytes]
-        again = tape.graph is self.graph and self.rank.workload.recompute == "full" and sum(elements) > _KEPT_ELEMENTS
-        for count, size_bytes in (1 + again) * list(zip(elements, sizes_bytes, strict=True)):
+        gathers = list(zip(elements, sizes_bytes, strict=True))
+        if tape.graph is self.graph and self.rank.workload.recompute == "full":
+            behind = np.cumsum(elements[::-1])[::-1] - elements  # read once forward and once backward
+            gathers += [gather for gather, count in zip(gathers, behind, strict=True) if 2 * count >= _KEPT_ELEMENTS]
+        for count, size_bytes in gathers:
             if count >= _WHOLE_ELEMENTS:
+                after = tape.aside("fill", after, name="parameters_zeros", elements=count)
                 gathered = self._gather_bucket(tape, bucket, size_bytes, after)
                 sizes = {"elements": count, "tensors": bucket.sharing.degree}
-                after = tape.aside("list_copy", gathered, name="parameters_into_list", **sizes)
+                after = tape.aside("list_out", gathered, name="parameters_out_of_list", **sizes)
         return after
 
     def _gather_bucket(self, tape: AutogradTape, bucket: Bucket, size_bytes: int, after: int) -> int:

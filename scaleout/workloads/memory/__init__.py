@@ -302,7 +302,7 @@ KINDS = (
     "kv_cache",
     "activations",
     "recomputed_activations",
-    "temporary_results",
+    "transient_memory",
 )
 """What memory is held for."""
 
