@@ -129,7 +129,7 @@ def _devices_of(state: State, sharing: Sharing, contention: Contention | None, n
         kinds["isolated_s"], kinds["first_entry"] = [isolated_s for _, isolated_s in sharing.kernels], NONE
         kernels["device"], kernels["key"], kernels["row"] = sharing.kernel_device, sharing.kernel_kind, NONE
         kernels["call_s"] = sharing.kernel_issue_s
-        assert sharing.kernel_instance[:1] == len(state.instances) or not len(kernels), "kernels are the last instances"
+        assert (sharing.kernel_instance[:1] == len(state.instances)).all(), "kernels are the last instances"
         instances["position"] = NONE
         columns: dict[str, Any] = {"left_s": sharing.lasts_s, "width": np.searchsorted(widths, sharing.channels)}
         columns |= {"races": sharing.races, "communicator": sharing.communicator}
