@@ -17,7 +17,8 @@ _HEAD = ("schema", "version", "command", "inputs", "models", "model")
 _FORMS = (
     ("_bytes_per_s", units.format_bytes_per_s), ("_per_s", units.format_rate), ("_per_rank", units.format_rate),
     ("_s", units.format_seconds), ("bytes", units.format_bytes), ("_dollars", units.format_dollars),
-    ("dollars", units.format_dollars), ("joules", units.format_joules),
+    ("dollars", units.format_dollars), ("dollars_per_million_tokens", units.format_dollars),
+    ("rent_dollars_per_hour", units.format_dollars), ("joules", units.format_joules),
     ("tokens", units.format_tokens), ("_share", units.format_share), ("utilisation", units.format_share),
     ("_shares", units.format_share), ("_error", units.format_share), ("watts", units.format_watts),
     ("speedup", units.format_times), ("gain", units.format_times),
@@ -128,8 +129,8 @@ def _answer_of(row: Mapping[str, Any], first: str) -> Iterator[tuple[str, str]]:
     speedup = row.get("speedup", 1)
     faster = f", {text_of('speedup', speedup)} as fast as under {first}" if speedup != 1 else ""
     yield "step", f"{text_of('makespan_s', step_s)} under {row.get('schedule', '')}{faster}"
-    for name in ("tokens_per_s_per_rank", "samples_per_s", "mfu"):
-        if name in row:
+    for name in ("tokens_per_s_per_rank", "samples_per_s", "mfu", "step_dollars", "dollars_per_million_tokens"):
+        if row.get(name) is not None:
             yield _words(name), text_of(name, row[name])
     exposed = row.get("exposed_communication_s")
     if isinstance(exposed, float):
@@ -242,6 +243,10 @@ def _words(name: str) -> str:
     words = plain.replace("_per_s", "/s").replace("_", " ")
     known = {
         "mfu": "MFU",
+        "step price": "rent of a step",
+        "dollars per million tokens": "rent of a million tokens",
+        "training price": "rent of the training",
+        "rent dollars per hour": "rent of an hour",
         "hfu": "HFU",
         "busy": "busy times",
         "samples": "samples of a step",
