@@ -90,14 +90,14 @@ def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     kept = {
         name: value
         for name, value in document.items()
-        if name not in (*_HEAD, "memory") and not _is_list(value) and not _is_row(value)
+        if name not in (*_HEAD, "memory", "mfu_peak") and not _is_list(value) and not _is_row(value)
     }
     facts = [(_words(name), text_of(name, value)) for name, value in flattened(kept) if "." not in name]
     facts = [(name, text) for name, text in facts if text]
     rows = [row for name in ("fastest", "results") for row in _timed(document.get(name))]
     if rows:
         best = min(rows, key=lambda row: float(row["makespan_s"]))
-        facts = [*_answer_of(best, rows[0].get("schedule", "the first")), *_room(document), *facts]
+        facts = [*_answer_of(best, rows[0].get("schedule", "the first")), *_peak(document), *_room(document), *facts]
     facts = [*_differences(document), *facts]
     return [*facts, *(("model", str(each)) for each in document.get("models", ()))]
 
@@ -141,6 +141,13 @@ def _answer_of(row: Mapping[str, Any], first: str) -> Iterator[tuple[str, str]]:
 
 _USUAL = (None, False, 1, 0, "none")
 """Values of keys of a plan that need not be said."""
+
+
+def _peak(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield which rate MFU is a share of, where there is one."""
+    peak = document.get("mfu_peak")
+    if isinstance(peak, Mapping) and _is_number(peak.get("flops_per_s")):
+        yield "peak of MFU", f"{units.format_flops_per_s(peak['flops_per_s'])} in {peak.get('dtype', '')}"
 
 
 def _room(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
