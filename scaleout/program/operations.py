@@ -326,8 +326,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "rope_bwd": _rows(2, like="rope_fwd_unfused"),
     "rope_bwd_fused": _rows(2, like="rope_fwd"),
     # Both halves times cosines and sines, sums and cat, each a kernel, in fp32 between two casts; backward likewise.
-    "rope_fp32_fwd": _rows(24, like="rope_fwd_unfused"),
-    "rope_fp32_bwd": _rows(26, like="rope_fwd_unfused"),
+    **dict.fromkeys(("rope_fp32_fwd", "rope_fp32_bwd"), _rows(2, like="rope_fwd_unfused")),
     # Heads of keys or values copied for all query heads; backward, gradients of the copies added up.
     "heads_repeat": _repeated("moe_repeat_topk"),
     "heads_sum": _repeated("moe_sum_topk"),

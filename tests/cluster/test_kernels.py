@@ -519,3 +519,13 @@ def test_flash_attention_2_takes_longer_on_hopper_than_cudnn(direction, least, m
     usual, fa2 = (kernel_time(MEASURED_H100, kernel(op, dtype="bf16", head_dim=108, **of)) for op in odd)
     assert usual.source == fa2.source == "measured"
     assert fa2.seconds == pytest.approx(usual.seconds, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["h200", "h100", "a100-80g", "mi300x", "b200"])
+@pytest.mark.parametrize("tokens", [2048, 131072])
+def test_rotation_in_fp32_takes_once_to_twice_what_that_in_bf16_does(name, tokens):
+    """Also where it was not measured, as bytes of both are counted alike: those that must move."""
+    device, sizes = load_device(name), {"dtype": "bf16", "tokens": tokens, "hidden": 8192}
+    for direction, other in (("fwd", "rope_fwd_unfused"), ("bwd", "rope_bwd")):
+        fp32_s = kernel_time(device, kernel(f"rope_fp32_{direction}", **sizes)).seconds
+        assert 0.85 <= fp32_s / kernel_time(device, kernel(other, **sizes)).seconds <= 2.0

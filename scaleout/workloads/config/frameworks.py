@@ -125,7 +125,10 @@ _PLAIN_PYTORCH = (
         lambda keys: keys.get("context_parallel", 1) == 1 and not keys.get("latent"),
     ),
     Setting("loss", "fp32", "torchtitan, components/loss.py: logits in fp32"),
-    Setting("plain_routing", True, "PyTorch's operators: argsort, indexing, index_copy, products, sums"),
+    Setting(
+        "plain_routing", True, "PyTorch's operators: argsort, indexing, index_copy, products, sums",
+        lambda keys: keys.get("dispatch", "all_to_all") == "all_to_all",
+    ),
     Setting("grouped_experts", "batched", "torch.bmm, for experts of as many rows each"),
     Setting("master_weights", False, "torch.optim.AdamW, documentation: steps the parameters that it is given"),
     Setting("moment_dtype", "bf16", "the same: moments are of the parameters' type", _is("dtype", "bf16")),
