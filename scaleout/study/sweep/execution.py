@@ -6,6 +6,7 @@ run again by whoever asks next. Dask is imported where a cluster is asked for, a
 
 import logging
 import os
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
@@ -205,7 +206,7 @@ def cluster(where: str, workers: int | None) -> Iterator[Pool]:
     with ExitStack() as stack:
         stack.enter_context(dask.config.set(settings))
         jobs = Jobs(stack, workers or 1) if where == "slurm" else None
-        address = jobs.cluster if jobs else _local(stack, workers) if where == "local" else where
+        address = jobs.cluster if jobs else stack.enter_context(_local(workers)) if where == "local" else where
         if isinstance(address, str) and not address.startswith(("tcp://", "tls://", "ucx://")):
             raise ConfigError(f"--cluster {where}: give local, slurm, or a scheduler's address as tcp://host:8786")
         if isinstance(address, str):
@@ -244,12 +245,22 @@ def _check_spoken(address: str) -> None:
         raise ConfigError(f"--cluster {address}: {kind}:// cannot be used here ({why}); give a tcp:// one")
 
 
-def _local(stack: ExitStack, workers: int | None) -> Any:
+@contextmanager
+def _local(workers: int | None) -> Iterator[Any]:
+    """Yield a cluster of processes here; an exception, such as an interrupt, ends them whatever they are about."""
     from distributed import LocalCluster  # noqa: PLC0415 - an extra
 
     count = workers or cores()
     made = LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None, scheduler_kwargs=NO_DASHBOARD)
-    return stack.enter_context(made)
+    with made:
+        try:
+            yield made
+        except BaseException:
+            for nanny in made.workers.values():
+                nanny.auto_restart = False
+                with suppress(ProcessLookupError, TypeError):  # it has ended, or not begun
+                    os.kill(nanny.pid, signal.SIGKILL)
+            raise
 
 
 def cores() -> int:
