@@ -35,7 +35,8 @@ LATENCY = "latency"
 def bound_of_step(result: Result, compute_s: float) -> tuple[str, float]:
     """Return what takes the largest part of a step, and its seconds: ``compute``, an axis's communication, waiting.
 
-    Kernels run in `compute_s` of it. What waits for a pipeline's messages is ``bubble``, as in a search; without a pipeline it is ``idle``.
+    Kernels run in `compute_s` of it. What waits for a pipeline's messages is ``bubble``, as in a search; without a
+    pipeline it is ``idle``.
     """
     exposed = exposed_by_family(result)
     exposed_s = by_axis({each: seconds for each, seconds in exposed.items() if not each or each.name != "pipeline"})
