@@ -74,11 +74,11 @@ def draw_scaling(
             panel.yaxis.set_major_formatter("{x:g}")
             panel.yaxis.set_minor_formatter("")
             panel.grid(which="major", color=IDLE, linewidth=0.5)
-            panel.margins(y=0.12)
             panel.set_xlabel("ranks")
             panel.set_ylabel(unit)
-        panels[0].set_ylim(bottom=0.1)
-        panels[1].set_ylim(bottom=10)
+        for panel, bottom in zip(panels, (0.1, 10.0), strict=True):
+            most = max(float(max(line.get_ydata())) for line in panel.get_lines())
+            panel.set_ylim(bottom, most * (most / bottom) ** 0.08)  # room above the highest marker
         panels[0].legend(frameon=False, fontsize=8)
 
 

@@ -59,6 +59,7 @@ def draw(axes: Axes, found: list[Comparison]) -> None:
         for place, step, first in zip(at, steps, found, strict=True):
             gain = 1e3 * first.outcomes[0].makespan_s / step
             axes.annotate(f"{gain:.2f}", (place, step), ha="center", va="bottom", fontsize=6)
+    axes.margins(y=0.1)
     axes.set_xticks(range(len(NETWORKS)), list(NETWORKS))
     axes.set_title(TITLES[found[0].workload], loc="left")
     axes.set_ylabel("step [ms]")

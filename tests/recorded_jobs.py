@@ -7,7 +7,8 @@ import numpy as np
 from scaleout import load_device, load_workload
 from scaleout.cluster.device.annotate import time_kernels
 from scaleout.program.graph import COLLECTIVES, NONE, NodeKind, NodeRole
-from scaleout.program.operations import TimeSource, recorded
+from scaleout.program.operations import TimeSource
+from scaleout.program.recorded import recorded
 from scaleout.simulation.clocks import at_full_clock
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.edits import Recorded

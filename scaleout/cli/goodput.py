@@ -69,7 +69,8 @@ def goodput(job: NamedJob, schedule: str, options: Stated, output: Output, **ask
 
     A step is simulated as by `scaleout run`; then its slowest rank, failures, checkpoints and restarts are added. Give
     either --tokens or --duration. Where the network is changed (by more than --nodes), or a rank is slow, the box also
-    has the training without the changes.
+    has the training without the changes. Dollars are by the `rent` of the device's file; for yours give --device a file
+    of two lines, such as "like: h100" and "rent: {value: 2.50 USD/h, source: my contract}".
 
     Example: scaleout goodput llama-3-8b --set tensor_parallel=8 --set data_parallel=16 --topology dgx-h200-16
     --tokens 15T --checkpoint 10s.

@@ -16,16 +16,8 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from scaleout.program.operations import (
-    CUSTOM,
-    RECORDED,
-    RECORDED_SIZES,
-    TABLE_SIZES,
-    Kernel,
-    kernel,
-    recorded,
-    recorded_table_gradient,
-)
+from scaleout.program.operations import CUSTOM, RECORDED, Kernel, kernel
+from scaleout.program.recorded import RECORDED_SIZES, TABLE_SIZES, recorded, recorded_table_gradient
 
 Ints = npt.NDArray[np.int64]
 

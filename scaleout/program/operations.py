@@ -187,6 +187,15 @@ def _routed_rows_bytes(s: Sizes, i: int) -> int:
     return s["tokens"] * s["hidden"] * (1 + s["topk"]) * i
 
 
+def _repeated(like: str) -> Operation:
+    """Move heads once, and `times` as often."""
+
+    def size_bytes(s: Sizes, i: int) -> int:
+        return s["tokens"] * s["heads"] * s["head_dim"] * (1 + s["times"]) * i
+
+    return Operation(Family.GATHER, ("tokens", "heads", "head_dim", "times"), _no_flops, size_bytes, like)
+
+
 def _expert_scores_bytes(passes: int) -> Callable[[Sizes, int], int]:
     """Return the bytes of `passes` passes over the experts' scores, and of the weights and indices of the chosen."""
 
@@ -301,10 +310,8 @@ OPERATIONS: Mapping[str, Operation] = {
         "attention_decode",
     ),
     # Row by row: normalisation, loss, rotary embedding, mixture-of-experts routing.
-    "layer_norm_fwd": _rows(2),
-    "layer_norm_bwd": _rows(3),
-    "rms_norm_fwd": _rows(2),
-    "rms_norm_bwd": _rows(3),
+    **dict.fromkeys(("layer_norm_fwd", "rms_norm_fwd"), _rows(2)),
+    **dict.fromkeys(("layer_norm_bwd", "rms_norm_bwd"), _rows(3)),
     # Square, mean, multiplication and scale, each a kernel, in fp32 between two casts; backward, the gradient of each.
     "rms_norm_unfused_fwd": _rows(20, like="add"),
     "rms_norm_unfused_bwd": _rows(40, like="add"),
@@ -318,6 +325,11 @@ OPERATIONS: Mapping[str, Operation] = {
     "rope_fwd": _rows(2, like="add"),
     "rope_bwd": _rows(2, like="rope_fwd_unfused"),
     "rope_bwd_fused": _rows(2, like="rope_fwd"),
+    # Both halves times cosines and sines, sums and cat, each a kernel, in fp32 between two casts; backward likewise.
+    **dict.fromkeys(("rope_fp32_fwd", "rope_fp32_bwd"), _rows(2, like="rope_fwd_unfused")),
+    # Heads of keys or values copied for all query heads; backward, gradients of the copies added up.
+    "heads_repeat": _repeated("moe_repeat_topk"),
+    "heads_sum": _repeated("moe_sum_topk"),
     "embedding_fwd": _rows(2, Family.GATHER),
     # The gradient of an embedding table is dense: all its rows are cleared, those looked up are added to.
     "embedding_bwd": Operation(
@@ -328,6 +340,14 @@ OPERATIONS: Mapping[str, Operation] = {
         "moe_permute_rows",
     ),
     "moe_permute_rows": _rows(2, Family.GATHER),
+    # Routing by plain tensor operations, several kernels each: ids of experts sorted; gradients of indexing added up in
+    # zeros; rows written by index into zeros; rows copied between the orders of ranks and experts; rows times weights.
+    "moe_sort": _elementwise(0, fixed=24, family=Family.GATHER, sizes=("tokens",)),
+    "moe_permute_rows_bwd": _rows(4, Family.GATHER, like="moe_permute_rows"),
+    "moe_scatter_rows": _rows(5, Family.GATHER, like="moe_permute_rows"),
+    "moe_regroup_rows": _rows(2, Family.GATHER, like="moe_permute_rows"),
+    "moe_weigh_fwd": _elementwise(2, like="moe_repeat_topk", family=Family.GATHER, sizes=_ROUTED),
+    "moe_weigh_bwd": _elementwise(5, like="moe_repeat_topk", family=Family.GATHER, sizes=_ROUTED),
     "moe_repeat_topk": Operation(Family.GATHER, _ROUTED, _no_flops, _routed_rows_bytes),
     "moe_sum_topk": Operation(Family.ROWS, _ROUTED, _no_flops, _routed_rows_bytes),
     # Softmax over the experts' scores of a token, the k largest, and their weights scaled to one.
@@ -337,19 +357,15 @@ OPERATIONS: Mapping[str, Operation] = {
     # into one tensor, heads first, then that one into the GEMM's layout.
     **dict.fromkeys(("heads_cat", "heads_to_rows"), _HEADS),
     # Element by element; `elements` counts the result.
-    "add": _elementwise(3),
-    "mul_scalar": _elementwise(2),
-    "clone": _elementwise(2),
+    **dict.fromkeys(("add", "accumulate_fp32", "swiglu_fwd_unfused"), _elementwise(3)),
+    **dict.fromkeys(("mul_scalar", "clone", "copy_d2d", "gelu_fwd", "silu_fwd", "relu_fwd"), _elementwise(2)),
     # A tensor copied into a list of so many, out of one, or piece by piece to where each belongs, one call each.
     **dict.fromkeys(("list_in", "list_out", "list_spread"), _LIST),
     "fill": _elementwise(1, like="sum_all"),
-    "copy_d2d": _elementwise(2),
-    **dict.fromkeys(("gelu_fwd", "silu_fwd", "relu_fwd"), _elementwise(2)),
     **dict.fromkeys(("gelu_bwd", "silu_bwd", "relu_bwd"), _elementwise(3)),
     "dropout_fwd": _elementwise(2, fixed=1),  # and a mask of one byte an element
     "dropout_bwd": _elementwise(2, fixed=1, like="dropout_fwd"),
     "cast_to_fp32": _elementwise(1, fixed=4),
-    "accumulate_fp32": _elementwise(3),
     "sum_all": _elementwise(1),
     "cast_to_fp8": _elementwise(1, fixed=1, like="clone"),
     "cast_to_fp8_twice": _elementwise(1, fixed=2, like="clone"),  # in both layouts
@@ -357,7 +373,6 @@ OPERATIONS: Mapping[str, Operation] = {
     "add_fused_fwd": _elementwise(2, like="add"),
     "add_fused_bwd": _elementwise(1, like="add"),
     "swiglu_fwd": _elementwise(3, like="add"),
-    "swiglu_fwd_unfused": _elementwise(3),
     # Batch normalisation reads its input for the moments and once more; backward so input and gradient. Pooling:
     # `elements` counts the larger side, a quarter of which leave a window that strides by two. Neither is a stream.
     "batch_norm_fwd": _elementwise(3, family=Family.ROWS),
@@ -375,9 +390,16 @@ OPERATIONS: Mapping[str, Operation] = {
     # Recommendation models: pooled embedding tables and the feature interaction.
     "embedding_bag_fwd": Operation(Family.GATHER, (*_BAG, "rows"), _no_flops, _bag_bytes(1)),
     "embedding_bag_bwd_sparse": Operation(Family.GATHER, _BAG, _no_flops, _bag_bytes(1)),
-    # Every gradient row is read, and its table row read and written.
+    # As large as the tables, which are cleared; rows are sorted, added up by parts, and written.
+    "embedding_bag_bwd_dense": Operation(
+        Family.GATHER,
+        (*_BAG, "rows"),
+        _no_flops,
+        lambda s, i: s["tables"] * s["rows"] * s["dim"] * i + _bag_bytes(2)(s, i),
+        "embedding_bag_bwd_sparse",
+    ),
+    # Every gradient row is read, and its table row read and written; for Adagrad its sums of squares, too.
     "embedding_sgd_sparse": Operation(Family.GATHER, _BAG, _no_flops, _bag_bytes(3), "embedding_bag_bwd_sparse"),
-    # With the row's sums of squares, which are read and written too.
     "embedding_adagrad_sparse": Operation(Family.GATHER, _BAG, _no_flops, _bag_bytes(5), "embedding_bag_bwd_sparse"),
     # A cross layer's product with its first input; backward both gradients, one of them added up.
     "product_fwd": _elementwise(3, like="add"),
@@ -388,8 +410,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "interaction_gather_bwd": Operation(Family.GATHER, ("batch", "features"), _no_flops, _scatter_bytes),
     "interaction_sum_fwd": _interaction(1, 1, "moe_sum_topk"),
     "interaction_sum_bwd": _interaction(1, 1, "moe_repeat_topk"),
-    "interaction_cat_fwd": _interaction(2, 0, "permute_for_all_to_all"),
-    "interaction_cat_bwd": _interaction(2, 0, "permute_for_all_to_all"),
+    **dict.fromkeys(("interaction_cat_fwd", "interaction_cat_bwd"), _interaction(2, 0, "permute_for_all_to_all")),
 }
 """Name of every operation to its sizes, FLOPs and bytes."""
 
@@ -459,28 +480,6 @@ def custom(*, dtype: str, flops: int, bytes: int) -> Kernel:  # noqa: A002 - the
     return Kernel(CUSTOM, dtype, (), flops, bytes)
 
 
-def recorded(name: str, *, dtype: str, token_bytes: int, other_bytes: int) -> Kernel:
-    """Describe a recorded kernel that is no operation of ours, by the bytes of its tensors with and without tokens."""
-    sizes = tuple(zip(RECORDED_SIZES, (token_bytes, other_bytes), strict=True))
-    op = RECORDED + "_".join(name.split())  # a kernel is written in one line, where a space ends its name
-    return Kernel(op, dtype, sizes, 0, token_bytes + other_bytes, "token_bytes")
-
-
-def recorded_table_gradient(name: str, *, dtype: str, lookups: int, rows: int, width: int) -> Kernel:
-    """Describe recorded kernels of the gradient of a table.
-
-    Of n lookups spread evenly over R rows, ``R (1 - (1 - 1/R)^n)`` are touched in the mean; fewer if skewed. They run
-    for the min(n, R) that could be, as PyTorch's do (``max_segments``, EmbeddingBackwardKernel.cu), and write these.
-    """
-    touched = -rows * math.expm1(lookups * math.log1p(-1 / rows)) if rows > 1 else rows
-    token_bytes = min(round((touched + min(lookups, rows)) * width * ITEM_BYTES[dtype]), _MOST_BYTES)
-    call = recorded(name, dtype=dtype, token_bytes=token_bytes, other_bytes=0)
-    return replace(call, shape=(*call.shape, *zip(TABLE_SIZES, (lookups, rows, width), strict=True)))
-
-
-RECORDED_SIZES = ("token_bytes", "other_bytes")
-TABLE_SIZES = ("lookups", "rows", "width")
-_MOST_BYTES = 2**60
 RECORDED = "recorded:"
 """What the names of operations begin with that `recorded` makes."""
 CUSTOM = "custom"

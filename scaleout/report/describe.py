@@ -243,6 +243,7 @@ def device(name_or_file: str) -> dict[str, Any]:
         "launch_gap_s": found.launch_gap_s,
         **({"work_groups": found.work_groups.model_dump()} if found.work_groups else {}),
         **({"power": _power(found.power)} if found.power else {}),
+        **({"rent_dollars_per_hour": found.rent_per_s * 3600} if found.rent_per_s is not None else {}),
         "sources": dict(found.sources),
     }
     if not found.kernel_files:

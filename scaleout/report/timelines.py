@@ -29,9 +29,9 @@ def write_timelines(cases: pd.DataFrame, study: Study, directory: Path, which: W
     most, evenly over the study. A file that is there is of the same case, whose key is its name, and is left.
     `OSError` if the disk is full.
     """
-    numbers: set[int] = set()
-    if which != "none":
-        numbers = set(_best(cases, study) if which == "best" else _ran(cases)["case"].tolist())
+    if which == "none":
+        return cases
+    numbers = set(_best(cases, study) if which == "best" else _ran(cases)["case"].tolist())
     resolver = Resolver()
     files = [""] * len(cases)
     for number, inputs in cases_of(study, resolver):

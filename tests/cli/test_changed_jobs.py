@@ -147,3 +147,11 @@ def test_the_unchanged_network_stands_beside_the_changed_one(scaleout):
     _, out, _ = scaleout("collective", "all_gather", "--bytes", "1GB", "--topology", "dgx-h200-2",
                          "--bandwidth", "infiniband=2x")  # fmt: skip
     assert re.search(r"unchanged +[\d.]+ ms by hierarchical; [\d.]+% shorter with the changes", out)
+
+
+def test_a_broken_link_between_nodes_names_the_option_for_a_network_card(scaleout):
+    """It said to degrade the link, where a card that is down is what one wants."""
+    sizes = ("--set=tensor_parallel=8", "--set=data_parallel=2", "--schedule=baseline", "--topology=dgx-h200-2")
+    code, _, error = scaleout("run", "llama-3-8b", *sizes, "--break=1:5-switch")
+    assert code == 2
+    assert "give --nic-down RANK, whose card another of its node stands in for" in error

@@ -36,6 +36,8 @@ RESULT_KEYS = {
     "kernel_time_sources",
     "busy",
     "energy",
+    "step_dollars",
+    "dollars_per_million_tokens",
 }
 
 

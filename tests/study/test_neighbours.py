@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleout.program.graph import GraphBuilder, NodeKind, NodeRole
-from scaleout.program.operations import TimeSource, kernel, recorded
+from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import GroupFamily, Program
-from scaleout.program.recorded import HOST
+from scaleout.program.recorded import HOST, recorded
 from scaleout.study.neighbours import beside_collectives
 
 TIMED = {"time_source": TimeSource.RECORDED, "role": NodeRole.FORWARD}

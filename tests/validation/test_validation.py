@@ -320,6 +320,26 @@ def test_what_a_source_says_otherwise_is_restated_and_noted(tmp_path):
     assert compare_files([write(tmp_path, [given], gpu="")]).rows[0].predicted == restated.predicted
 
 
+def test_a_row_for_which_another_device_stood_runs_on_its_own_unless_one_is_given(tmp_path):
+    keys = {
+        "kind": "transformer", "hidden": 4096, "layers": 1, "heads": 32, "ffn": 16384, "sequence": 2048,
+        "batch_per_replica": 1, "data_parallel": 8,
+    }  # fmt: skip
+    row = {"workload": keys, "topology": "dgx-b200-1", "measured_us": 1e4}
+    source = "NVIDIA/dgxc-benchmarking at 60d6fd3 (release 25.05), GB200 tables"
+    rows = [
+        {**row, "device": "b200", "source": source}, {**row, "device": "b200", "source": "another"},
+        {**row, "device": "gb200", "source": "another"},
+    ]  # fmt: skip
+    path = write(tmp_path, rows, gpu="")
+    restated, stand_in, own = compare_files([path]).rows
+    assert restated.predicted == own.predicted < stand_in.predicted
+    assert "device gb200: " in restated.note
+    given, other, _ = compare_files([path], device="h200").rows
+    assert given.predicted == other.predicted
+    assert "device" not in given.note
+
+
 @pytest.mark.parametrize("each", RESTATED, ids=lambda each: each.source)
 def test_what_is_restated_are_keys_that_exist_with_a_reason(each):
     assert each.changes.keys() <= Transformer.model_fields.keys()

@@ -35,8 +35,8 @@ def cuts(draw):
         "sequence_parallel": draw(st.booleans()), "expert_parallel": draw(st.sampled_from((1, 2, 4, 8))),
         "data_parallel": draw(st.sampled_from((1, 2, 4, 8))), "experts": draw(st.sampled_from((8, 16))),
         "top_k": draw(st.integers(1, 4)), "mode": draw(st.sampled_from(("training", "prefill"))),
-        "dispatch_dtype": draw(st.sampled_from(("same", "fp8_e4m3"))), "grouped_experts": draw(st.booleans()),
-        "shared_experts": draw(st.integers(0, 1)),
+        "dispatch_dtype": draw(st.sampled_from(("same", "fp8_e4m3"))), "shared_experts": draw(st.integers(0, 1)),
+        "grouped_experts": draw(st.sampled_from((False, True, "batched"))), "plain_routing": draw(st.booleans()),
     }  # fmt: skip
     if draw(st.booleans()):
         keys["expert_tensor_parallel"] = etp
@@ -196,6 +196,7 @@ def test_deduplicated_tokens_go_once_to_each_group_and_rank(groups_per_token, ex
         ({"pad_to_capacity": False}, "pad_to_capacity is of a capacity_factor, and there is none"),
         ({"overlap_shared": True}, "overlap_shared hides time behind what shared experts make, and there are none"),
         ({"dispatch": "deduplicated", "imbalance": 0.5}, "leave imbalance out"),
+        ({"dispatch": "deduplicated", "plain_routing": True}, "plain_routing sorts rows"),
         ({"expert_tensor_parallel": 3}, "expert_tensor_parallel 3 x expert_parallel 1 does not divide the 8 ranks"),
         ({"expert_tensor_parallel": 1, "tensor_parallel": 2}, "set sequence_parallel to true"),
         ({"expert_tensor_parallel": 2, "dispatch": "deduplicated"}, "set expert_tensor_parallel to 1"),

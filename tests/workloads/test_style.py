@@ -142,3 +142,18 @@ def test_copies_of_shards_are_summed_once_after_backward():
         sizes.append([int(graph.bytes[node]) for node, name in enumerate(graph.names) if "all_reduce" in name])
     assert [len(found) for found in sizes] == [LAYERS + 2, 1]  # one a layer, of the embedding and of the head
     assert sum(sizes[0]) == sum(sizes[1])
+
+
+def test_plain_pytorch_copies_heads_and_rotates_and_loses_in_fp32():
+    llama = {"rotary": True, "kv_heads": 2, "activation": "swiglu"}
+    fused, plain = kernels(**llama), kernels(**llama, framework="pytorch")
+    assert (plain["rope_fp32_fwd"], plain["rope_fp32_bwd"]) == (LAYERS, LAYERS)
+    assert (plain["heads_repeat"], plain["heads_sum"]) == (2 * LAYERS, 2 * LAYERS)  # of keys and of values
+    assert plain["attention_fwd"] == fused["attention_gqa_fwd"] == LAYERS
+    assert plain["cast_to_fp32"] == 2  # logits, and their gradient back
+    assert flops(**llama) == flops(**llama, framework="pytorch")
+
+
+def test_repeated_heads_are_of_whole_sequences():
+    with pytest.raises(ValueError, match="context_parallel 2 cuts; leave one of them out"):
+        workload(kv_heads=2, repeat_heads=True, context_parallel=2)

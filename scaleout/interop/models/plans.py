@@ -333,7 +333,7 @@ def _megatron_experts(w: Transformer) -> Arguments:
     if w.expert_groups > 1:
         made += [("moe-router-num-groups", w.expert_groups), ("moe-router-group-topk", w.groups_of_token)]
     return made + _flags(
-        moe_grouped_gemm=w.grouped_experts,
+        moe_grouped_gemm=bool(w.grouped_experts),
         moe_router_enable_expert_bias=w.router_bias,
         moe_shared_expert_gate=w.shared_gate,
         moe_shared_expert_overlap=w.overlap_shared,

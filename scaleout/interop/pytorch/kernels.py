@@ -19,8 +19,8 @@ from scaleout.config.documents import whole
 from scaleout.interop.pytorch.communication import Communication, item_bytes
 from scaleout.interop.pytorch.kineto import NONE, Operator, Recording, Work, WorkKind, ancestors, shape_of
 from scaleout.program.graph import NodeRole
-from scaleout.program.operations import ITEM_BYTES, RECORDED, Kernel, kernel, recorded, recorded_table_gradient
-from scaleout.program.recorded import REDUCER
+from scaleout.program.operations import ITEM_BYTES, RECORDED, Kernel, kernel
+from scaleout.program.recorded import REDUCER, recorded, recorded_table_gradient
 from scaleout.schedule.rewrite import divided
 
 DTYPES = {"c10::bfloat16": "bf16", "bfloat16": "bf16", "c10::half": "fp16", "half": "fp16", "float": "fp32",

@@ -17,7 +17,8 @@ _HEAD = ("schema", "version", "command", "inputs", "models", "model")
 _FORMS = (
     ("_bytes_per_s", units.format_bytes_per_s), ("_per_s", units.format_rate), ("_per_rank", units.format_rate),
     ("_s", units.format_seconds), ("bytes", units.format_bytes), ("_dollars", units.format_dollars),
-    ("dollars", units.format_dollars), ("joules", units.format_joules),
+    ("dollars", units.format_dollars), ("dollars_per_million_tokens", units.format_dollars),
+    ("rent_dollars_per_hour", units.format_dollars), ("joules", units.format_joules),
     ("tokens", units.format_tokens), ("_share", units.format_share), ("utilisation", units.format_share),
     ("_shares", units.format_share), ("_error", units.format_share), ("watts", units.format_watts),
     ("speedup", units.format_times), ("gain", units.format_times),
@@ -89,14 +90,14 @@ def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     kept = {
         name: value
         for name, value in document.items()
-        if name not in (*_HEAD, "memory") and not _is_list(value) and not _is_row(value)
+        if name not in (*_HEAD, "memory", "mfu_peak") and not _is_list(value) and not _is_row(value)
     }
     facts = [(_words(name), text_of(name, value)) for name, value in flattened(kept) if "." not in name]
     facts = [(name, text) for name, text in facts if text]
     rows = [row for name in ("fastest", "results") for row in _timed(document.get(name))]
     if rows:
         best = min(rows, key=lambda row: float(row["makespan_s"]))
-        facts = [*_answer_of(best, rows[0].get("schedule", "the first")), *_room(document), *facts]
+        facts = [*_answer_of(best, rows[0].get("schedule", "the first")), *_peak(document), *_room(document), *facts]
     facts = [*_differences(document), *facts]
     return [*facts, *(("model", str(each)) for each in document.get("models", ()))]
 
@@ -128,8 +129,8 @@ def _answer_of(row: Mapping[str, Any], first: str) -> Iterator[tuple[str, str]]:
     speedup = row.get("speedup", 1)
     faster = f", {text_of('speedup', speedup)} as fast as under {first}" if speedup != 1 else ""
     yield "step", f"{text_of('makespan_s', step_s)} under {row.get('schedule', '')}{faster}"
-    for name in ("tokens_per_s_per_rank", "samples_per_s", "mfu"):
-        if name in row:
+    for name in ("tokens_per_s_per_rank", "samples_per_s", "mfu", "step_dollars", "dollars_per_million_tokens"):
+        if row.get(name) is not None:
             yield _words(name), text_of(name, row[name])
     exposed = row.get("exposed_communication_s")
     if isinstance(exposed, float):
@@ -140,6 +141,13 @@ def _answer_of(row: Mapping[str, Any], first: str) -> Iterator[tuple[str, str]]:
 
 _USUAL = (None, False, 1, 0, "none")
 """Values of keys of a plan that need not be said."""
+
+
+def _peak(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield which rate MFU is a share of, where there is one."""
+    peak = document.get("mfu_peak")
+    if isinstance(peak, Mapping) and _is_number(peak.get("flops_per_s")):
+        yield "peak of MFU", f"{units.format_flops_per_s(peak['flops_per_s'])} in {peak.get('dtype', '')}"
 
 
 def _room(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -242,6 +250,10 @@ def _words(name: str) -> str:
     words = plain.replace("_per_s", "/s").replace("_", " ")
     known = {
         "mfu": "MFU",
+        "step price": "rent of a step",
+        "dollars per million tokens": "rent of a million tokens",
+        "training price": "rent of the training",
+        "rent dollars per hour": "rent of an hour",
         "hfu": "HFU",
         "busy": "busy times",
         "samples": "samples of a step",

@@ -14,7 +14,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from scaleout.config.units import counted, format_seconds
+from scaleout.config.units import counted, format_dollars, format_seconds, format_share
 from scaleout.report.colours import IDLE, PUBLISHED, SERIES, time_scale
 from scaleout.report.pages.names import shortened
 from scaleout.study.sweep import expressions
@@ -101,8 +101,8 @@ class Cases:
             return value
         if column in self._units:
             return format_seconds(value / self._scales[column])
-        if column_of(column).unit == "share":
-            return f"{value:.1%}"
+        if write := {"share": format_share, "$": format_dollars}.get(column_of(column).unit):
+            return write(value)
         return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
     def order(self, column: str) -> list[Any]:
@@ -120,8 +120,10 @@ class Cases:
         """Return the best case by a column of all that agree in the shown inputs, and in which inputs they differ."""
         known = self.frame.dropna(subset=[by])
         found = known.sort_values(by, ascending=column_of(by).better != "high", kind="stable")
-        open_axes = [name for name, alike in self.axes.items() if not {*alike} & {*shown} and self.has(name)]
-        return found.drop_duplicates(list(shown)).sort_values("case"), open_axes
+        best = found.drop_duplicates(list(shown)).sort_values("case")
+        if len(best) == len(found):  # all are shown, as where a result is shown that no two of them share
+            return best, []
+        return best, [name for name, alike in self.axes.items() if not {*alike} & {*shown} and self.has(name)]
 
     def rows(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return cases as the data of a chart: whole fields, whose missing values are none."""

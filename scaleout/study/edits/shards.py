@@ -18,8 +18,9 @@ import numpy as np
 from scaleout.errors import ConfigError
 from scaleout.program.calls import as_much_of, entire
 from scaleout.program.graph import COLLECTIVES, NONE, Bools, ExecutionGraph, NodeKind, NodeRole
-from scaleout.program.operations import ITEM_BYTES, RECORDED, RECORDED_SIZES, Kernel, kernel
+from scaleout.program.operations import ITEM_BYTES, RECORDED, Kernel, kernel
 from scaleout.program.program import Program
+from scaleout.program.recorded import RECORDED_SIZES
 from scaleout.study.edits.groups import REDUCES, Axis
 
 _GATHER = COLLECTIVES.index("all_gather")

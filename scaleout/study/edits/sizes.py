@@ -12,9 +12,9 @@ from scaleout.config.units import counted
 from scaleout.errors import ConfigError
 from scaleout.program.calls import as_much_of, entire
 from scaleout.program.graph import NONE, ExecutionGraph, Floats, NodeKind, NodeRole
-from scaleout.program.operations import RECORDED, Kernel, TimeSource, kernel, recorded, recorded_table_gradient
+from scaleout.program.operations import RECORDED, Kernel, TimeSource, kernel
 from scaleout.program.program import Program
-from scaleout.program.recorded import UNTOLD
+from scaleout.program.recorded import UNTOLD, recorded, recorded_table_gradient
 from scaleout.study.edits.groups import activation_sums
 from scaleout.study.edits.recorded import Change, Recorded, parse_change, shortest
 

@@ -139,7 +139,7 @@ def request_of(
     if base.mode != "training":
         raise ConfigError(
             f"workload {name!r} is in mode {base.mode!r}; {wants}; compare plans of {base.mode} with a study, such as "
-            f"`scaleout study serving` (`scaleout show serving` prints its file, to copy and edit)"
+            f"`scaleout study serving` (its file is workloads/studies/serving.yaml, to copy and edit)"
         )
     chosen = {key: value for key, value in wanted.items() if value is not None}
     num_ranks = chosen.pop("num_ranks", topology.num_ranks)

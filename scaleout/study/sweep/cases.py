@@ -11,9 +11,9 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import scaleout
 from scaleout.cluster.device.spec import Device, load_device
@@ -44,6 +44,32 @@ _FLAGS: Mapping[str, Mapping[Value, str]] = {
     "contention": {True: "--contention", False: "--no-contention"},
 }
 """Inputs that are true or false, and their options."""
+
+
+class Parts(NamedTuple):
+    """Some of a case's inputs, by what they are of, as pairs of column and value."""
+
+    workload: tuple[tuple[str, Value], ...]
+    network: tuple[tuple[str, Value], ...]
+    options: tuple[tuple[str, Value], ...]
+
+
+_KEYS = (("workload", "set"), ("topology", *_CHANGES, *_KEYED_CHANGES), (*_OPTIONS, *_FLAGS, "algorithm"))
+"""Of a study's file, those of each of the `Parts`."""
+
+
+@cache
+def _columns(part: tuple[str, ...], columns: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(column for column in columns if column.partition(".")[0] in part)
+
+
+def parts_of(inputs: Inputs) -> Parts:
+    """Return the parts of some inputs; those of cases that share a workload or a network are equal."""
+    columns = tuple(inputs)
+    return Parts(*(tuple((each, inputs[each]) for each in _columns(part, columns)) for part in _KEYS))
+
+
+_Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,20 +114,21 @@ class Resolver:
     """Reads what inputs name, each thing once, as long as it lives."""
 
     def __init__(self) -> None:
-        self._read: dict[tuple[Any, ...], Piece | ConfigError] = {}
+        self._read: dict[tuple[Any, ...], Any] = {}
 
     def resolve(self, number: int, inputs: Inputs) -> Case:
         """Return the case of some inputs; what is wrong with them is its `error`."""
         given = {**DEFAULTS, **inputs}
+        parts = parts_of(given)
         error, found = "", dict[str, Any]()
         try:
-            found["workload"] = self.workload(given)
+            found["workload"] = self._once(_workload, parts.workload)
             workload: ModelFamily = found["workload"].value
             given = {**given, "topology": given.get("topology") or workload.topology,
                      "device": given.get("device") or workload.device}  # fmt: skip
-            found["topology"] = self._topology(given)
+            found["topology"] = self._once(_topology, given["topology"], parts.network)
             found["device"] = self._once(_device, given["device"])
-            found["options"] = options_for(workload, found["device"].value, **stated_of(given))
+            found["options"] = self._once(_options, found["workload"], found["device"], parts.options)
         except ConfigError as refusal:
             error = str(refusal)
         given = {"topology": "", "device": "", **given}
@@ -118,13 +145,9 @@ class Resolver:
 
     def workload(self, inputs: Inputs) -> Piece:
         """Return the workload of some inputs; `ConfigError` if it cannot be read."""
-        return self._once(_workload, inputs["workload"], tuple(_keyed(inputs, "set").items()))
+        return self._once(_workload, parts_of(inputs).workload)
 
-    def _topology(self, inputs: Inputs) -> Piece:
-        changes = changes_of(inputs)
-        return self._once(_topology, inputs["topology"], changes)
-
-    def _once(self, read: Callable[..., Piece], *arguments: Any) -> Piece:
+    def _once(self, read: Callable[..., _Read], *arguments: Any) -> _Read:
         """Return what a function reads, or raise what it raised, from memory if it did so before."""
         key = (read, *arguments)
         if key not in self._read:
@@ -135,23 +158,29 @@ class Resolver:
         found = self._read[key]
         if isinstance(found, ConfigError):
             raise found
-        return found
+        return found  # type: ignore[no-any-return]
 
 
-def _workload(name: Value, changes: tuple[tuple[str, Value], ...]) -> Piece:
-    workload = load_workload(str(name), {key: _plain(value) for key, value in changes})
+def _workload(part: tuple[tuple[str, Value], ...]) -> Piece:
+    given = dict(part)
+    changes = {key: _plain(value) for key, value in _keyed(given, "set").items()}
+    workload = load_workload(str(given["workload"]), changes)
     kept = workload.model_dump_json(exclude={"description", "source", "schedules", "topology", "device"})
     return Piece(_hash(type(workload).__name__, kept), workload)
 
 
-def _topology(name: Value, changes: NetworkChanges) -> Piece:
-    topology = change_network(load_topology(str(name)), changes)
+def _topology(name: Value, part: tuple[tuple[str, Value], ...]) -> Piece:
+    topology = change_network(load_topology(str(name)), _changes(part))
     return Piece(_hash(replace(topology, name="", source="", altered=())), topology)
 
 
 def _device(name: Value) -> Piece:
     device = load_device(str(name))
     return Piece(_hash(*described(device)), device)
+
+
+def _options(workload: Piece, device: Piece, part: tuple[tuple[str, Value], ...]) -> SimulationOptions:
+    return options_for(workload.value, device.value, **stated_of(dict(part)))
 
 
 def described(device: Device) -> list[Any]:
@@ -178,6 +207,12 @@ def version() -> str:
 
 def changes_of(inputs: Inputs) -> NetworkChanges:
     """Return the changes of the network that some inputs say."""
+    return _changes(parts_of(inputs).network)
+
+
+@lru_cache(maxsize=1024)
+def _changes(part: tuple[tuple[str, Value], ...]) -> NetworkChanges:
+    inputs = dict(part)
     given: dict[str, Any] = {name: inputs[key] for key, name in _CHANGES.items() if inputs.get(key) is not None}
     given |= {key: found for key in _KEYED_CHANGES if (found := _keyed(inputs, key))}
     return NetworkChanges.of(**given)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from scaleout.config.units import counted
 from scaleout.config.writing import check_writable, write_text
 from scaleout.errors import ConfigError, shown
 from scaleout.study.sweep import execution
-from scaleout.study.sweep.cases import Case, Resolver
+from scaleout.study.sweep.cases import Case, Resolver, parts_of
 from scaleout.study.sweep.columns import BEFORE
 from scaleout.study.sweep.execution import Pool
 from scaleout.study.sweep.expressions import Expression
@@ -35,6 +36,8 @@ _OWNER = ".study"
 """Of an output folder, the name of its study."""
 CHUNK_S = 5.0
 """What a chunk is to take: long beside what handing it over takes, short beside what is lost with a worker."""
+_SHORTEST_S = 0.25
+"""What one of the last chunks is to take, which become shorter so that workers end at about the same time."""
 _TRIAL_S = 2.0
 """What runs in this process first: a study that is done by then needs no others, which take a second to start."""
 _FIRST = 4
@@ -42,10 +45,11 @@ _FIRST = 4
 _TOGETHER = 16
 """Cases in a row that parts of a study share among them, as those near each other run one program."""
 _AHEAD = 20_000
-"""Cases among which those of a chunk are chosen, once it is known how long they take."""
+"""Cases that are put in the order in which they run."""
 _MOST_HERE, _MOST_THERE = 256, 100_000
 """Workers on this machine, and on a cluster."""
 _MEMORY_COLUMNS = frozenset(BEFORE) - {"ranks"}
+_number = attrgetter("number")
 
 
 @dataclass(frozen=True)
@@ -170,11 +174,9 @@ def execute(study: Study, directory: Path | None = None, execution: Execution | 
         run.finish()
         if not how.whole:
             return None
-        if not run.keys:
+        if not run.cases:
             raise ConfigError(f"study {study.name!r}: its constraints leave no case of {study.size:,}; change `where`")
-        resolver = run.resolver
-        cases = (resolver.resolve(number, inputs) for number, inputs in cases_of(study, resolver))
-        return table_of_cases(study, cases, run.rows())
+        return table_of_cases(study, sorted(run.cases, key=_number), run.rows())
 
 
 def _check_size(study: Study, how: Execution) -> None:
@@ -217,32 +219,33 @@ def _own(directory: Path, study: Study) -> None:
 
 
 class _Run:
-    """A study as it runs."""
+    """A study as it runs; `cases` are those that were looked at, done or not."""
 
     def __init__(self, study: Study, directory: Path | None, how: Execution) -> None:
         self.study, self.directory, self.how = study, directory, how
-        self.resolver = Resolver()
-        self.keys: set[str] = set()
+        self.cases: list[Case] = []
         self._kept: dict[str, Row] = {}  # without a directory
-        self._done = known_keys(directory) if directory else set()
+        self._known = known_keys(directory) if directory else set()
         self._constraints = tuple(each.text for each in study.where if each.names & _MEMORY_COLUMNS)
-        self._pending, self._ahead = self._left(), list[Case]()
-        self._counts = {"found": 0, "done": 0, "failed": 0}
+        self._pending = self._left()
+        self._near = 0  # cases until others are put in order
+        self._counts = {"done": 0, "failed": 0}
         self._pace_s = 0.0
 
     def _left(self) -> Iterator[Case]:
         """Yield the cases of this part of the study that have no result yet, each key once."""
-        part, parts = self.how.shard
-        for number, inputs in cases_of(self.study, self.resolver):
-            if number // _TOGETHER % parts != part - 1:
-                continue
-            case = self.resolver.resolve(number, inputs)
-            new = case.key not in self._done and case.key not in self.keys
-            self.keys.add(case.key)
-            self._counts["found"] += 1
-            self._counts["done"] += not new
-            if new:
-                yield case
+        resolver, (part, parts) = Resolver(), self.how.shard
+        mine = (pair for pair in cases_of(self.study, resolver) if pair[0] // _TOGETHER % parts == part - 1)
+        while ordered := together(list(islice(mine, _AHEAD))):
+            for place, (number, inputs) in enumerate(ordered):
+                self._near = len(ordered) - place
+                case = resolver.resolve(number, inputs)
+                self.cases.append(case)
+                if case.key in self._known:
+                    self._counts["done"] += 1
+                else:
+                    self._known.add(case.key)
+                    yield case
 
     def rows(self) -> list[Row]:
         """Return all rows that are there."""
@@ -257,9 +260,10 @@ class _Run:
         workers = self.how.workers or execution.cores()
         if self.how.workers is None and workers > 1:
             self._on(execution.Here(), workers=1, until_s=_TRIAL_S)
-        self._look_ahead(1)
-        if not self._ahead:
+        first = next(self._pending, None)
+        if first is None:
             return
+        self._pending = chain([first], self._pending)
         with execution.processes(workers) as pool:
             self._on(pool, workers=workers)
 
@@ -268,7 +272,8 @@ class _Run:
         taken, spent_s = 0, 0.0
         while True:
             while pool.free > 0 and spent_s < until_s:
-                cases = self._next(self._length(workers, trial=until_s))
+                length = self._length(workers, trial=until_s)
+                cases = tuple(sorted(islice(self._pending, length), key=_number))
                 if not cases:
                     break
                 pool.submit(Chunk(cases, self._constraints))
@@ -283,23 +288,12 @@ class _Run:
                 self._pace_s = pace_s if not self._pace_s else (self._pace_s + pace_s) / 2
             self._keep([row for each in done for row in each.rows])
 
-    def _look_ahead(self, count: int) -> None:
-        self._ahead += islice(self._pending, max(0, count - len(self._ahead)))
-
-    def _next(self, length: int) -> tuple[Case, ...]:
-        """Take at most so many of the cases that are left, which share what others do not."""
-        self._look_ahead(_AHEAD if self._pace_s else length)
-        chosen = together(self._ahead, length)
-        taken = {case.number for case in chosen}
-        self._ahead = [case for case in self._ahead if case.number not in taken]
-        return chosen
-
     def _length(self, workers: int, *, trial: float) -> int:
         """Cases of the next chunk: about `CHUNK_S`, and less where few are left for the workers."""
         if not self._pace_s:
             return _FIRST
-        left = max(1, self.study.size - len(self.keys) + len(self._ahead)) if self.study.file.sample is None else 10**9
-        return max(1, min(int(min(CHUNK_S, trial / 2) / self._pace_s), left // (2 * workers)))
+        shortest, longest = (int(each / self._pace_s) for each in (_SHORTEST_S, min(CHUNK_S, trial / 2)))
+        return max(1, min(longest, max(shortest, self._near // (2 * workers))))
 
     def _keep(self, rows: list[Row]) -> None:
         if self.directory is None:
@@ -308,19 +302,16 @@ class _Run:
             write_shard(self.directory, rows)
         self._counts["done"] += len(rows)
         self._counts["failed"] += sum(row["status"] == "failed" for row in rows)
-        self.how.tell(self._counts["done"], max(self._counts["found"], self.study.size), self._counts["failed"])
+        self.how.tell(self._counts["done"], max(len(self.cases), self.study.size), self._counts["failed"])
 
 
-def together(cases: Sequence[Case], length: int) -> tuple[Case, ...]:
-    """Return at most so many of some cases, in their order: those of as few networks as can be, or of as few workloads.
+def together(cases: Sequence[tuple[int, Inputs]]) -> list[tuple[int, Inputs]]:
+    """Return cases with those of one network after each other, or those of one workload, whichever are more.
 
-    Whichever are more are shared out among workers, so that each makes few of them, and all of the others.
+    These are then shared out among workers, so that each makes few of them, and all of the others.
     """
-    of_network: dict[object, list[Case]] = {}
-    of_workload: dict[object, list[Case]] = {}
-    for case in cases:
-        of_network.setdefault(case.topology, []).append(case)
-        of_workload.setdefault(case.workload, []).append(case)
-    groups = of_network if len(of_network) > len(of_workload) else of_workload
-    chosen = islice(chain.from_iterable(groups.values()), length)
-    return tuple(sorted(chosen, key=lambda case: case.number))
+    parts = [parts_of(inputs) for _, inputs in cases]
+    networks, workloads = ({each.network: None for each in parts}, {each.workload: None for each in parts})
+    of = [each.network if len(networks) > len(workloads) else each.workload for each in parts]
+    place = {each: number for number, each in enumerate(dict.fromkeys(of))}
+    return [pair for _, pair in sorted(zip(map(place.__getitem__, of), cases, strict=True), key=itemgetter(0))]

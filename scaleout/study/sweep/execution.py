@@ -4,20 +4,18 @@ A `Pool` takes chunks and hands back rows in whatever order they are done. It ke
 run again by whoever asks next. Dask is imported where a cluster is asked for, and nowhere else.
 """
 
-import gc
 import logging
 import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import ExitStack, contextmanager, suppress
-from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from scaleout.errors import ConfigError, ScaleoutError
 from scaleout.study.search.execution import pools_of
 from scaleout.study.sweep.slurm import NO_DASHBOARD, Jobs
-from scaleout.study.sweep.worker import Chunk, Row, run_chunk
+from scaleout.study.sweep.worker import Chunk, Done, on_worker, run_chunk
 
 _QUEUED = 2
 """Chunks of each worker of a cluster: the one that runs, and one that waits for it."""
@@ -27,18 +25,13 @@ _PATIENCE_S = 60.0
 """Until the first worker of a cluster has come, or its scheduler answers; jobs of Slurm may wait for days."""
 _SILENT = ("distributed", "distributed.client", "tornado.application")
 """Loggers of Dask: what is lost is told in one message."""
+_WATCHES = (
+    "distributed.admin.tick.interval", "distributed.admin.system-monitor.interval",
+    "distributed.worker.memory.monitor-interval",
+)  # fmt: skip
+"""How often Dask looks at itself in each process: several times a second, which takes two cores 3% of their time."""
 _LOOK_S = 10.0
 """Between looks at jobs of Slurm."""
-
-COLLECTIONS = (50_000, 100, 4)
-"""Thresholds of the collector; graphs, and what imports make, are tuples without cycles, and stay."""
-
-
-class Done(NamedTuple):
-    """A chunk that was run: its rows, and how long a worker took."""
-
-    rows: list[Row]
-    seconds: float
 
 
 class Pool(Protocol):
@@ -55,24 +48,6 @@ class Pool(Protocol):
         """Wait until a chunk is done, and return all that are; `ScaleoutError` if what ran them is lost."""
 
 
-def timed(chunk: Chunk) -> Done:
-    """Run a chunk, and say how long that took."""
-    begin = time.perf_counter()
-    rows = run_chunk(chunk)
-    return Done(rows, time.perf_counter() - begin)
-
-
-_ONE_AT_A_TIME = Lock()
-"""Held while a process of Dask runs a chunk: one with several threads would share what is no thread's own."""
-
-
-def on_worker(chunk: Chunk) -> Done:
-    """Run a chunk in a process of Dask, whose collector is to look for cycles as seldom as that of the command line."""
-    gc.set_threshold(*COLLECTIONS)
-    with _ONE_AT_A_TIME:
-        return timed(chunk)
-
-
 class Here:
     """Runs chunks in this process, as they are taken."""
 
@@ -86,7 +61,7 @@ class Here:
 
     def submit(self, chunk: Chunk) -> None:
         """Run a chunk."""
-        self._done.append(timed(chunk))
+        self._done.append(run_chunk(chunk))
 
     def finished(self) -> list[Done]:
         """Return what is done."""
@@ -109,7 +84,7 @@ class Processes:
     def submit(self, chunk: Chunk) -> None:
         """Hand a chunk to a process that is free."""
         executor = self._free.pop()
-        self._running[executor.submit(timed, chunk)] = executor
+        self._running[executor.submit(run_chunk, chunk)] = executor
 
     def finished(self) -> list[Done]:
         """Wait for the next chunks that are done."""
@@ -221,6 +196,7 @@ def cluster(where: str, workers: int | None) -> Iterator[Pool]:
         "distributed.deploy.lost-worker-timeout": "1000d",  # `Jobs.tend` replaces jobs, once Slurm has no more of them
         "distributed.worker.daemon": True,
         "distributed.worker.profile.enabled": False,  # which samples the stacks of all threads
+        **dict.fromkeys(_WATCHES, "1s"),
         # of the processes of workers, which begin to log before they are told anything else
         "distributed.nanny.pre-spawn-environ.DASK_DISTRIBUTED__LOGGING__DISTRIBUTED": "critical",
     }

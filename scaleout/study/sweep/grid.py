@@ -8,6 +8,7 @@ Knows neither what the values mean nor how a case is run.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -193,9 +194,18 @@ class Grid:
         for axis in reversed(self.axes):
             number, row = divmod(number, len(axis.rows))
             rows.append(axis.rows[row])
-        columns = (column for axis in self.axes for column in axis.columns)
-        found = dict(zip(columns, (value for row in reversed(rows) for value in row), strict=True))
-        return dict(sorted(found.items(), key=lambda item: place(item[0])))
+        return {column: rows[axis][place] for column, axis, place in self._places}
+
+    @cached_property
+    def _places(self) -> list[tuple[str, int, int]]:
+        """Columns in their order, each with its axis, from the last, and its place in the rows of that."""
+        last = len(self.axes) - 1
+        found = [
+            (column, last - number, each)
+            for number, axis in enumerate(self.axes)
+            for each, column in enumerate(axis.columns)
+        ]
+        return sorted(found, key=lambda item: place(item[0]))
 
 
 def grids_of(base: Block, cases: Sequence[Block]) -> list[Grid]:

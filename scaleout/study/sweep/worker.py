@@ -4,10 +4,13 @@ Workloads, topologies and devices that are equal are one object here, so that al
 of collectives and kernel times, is found again; annotated programs are kept by `job.Programs`.
 """
 
+import gc
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
+from threading import Lock
 from typing import Any, NamedTuple
 
 from scaleout.analysis.cost import bill, energy, rent_of
@@ -31,11 +34,22 @@ Row = dict[str, Any]
 """Key, status and message of a case, and its results by their column."""
 
 
+COLLECTIONS = (50_000, 100, 4)
+"""Thresholds of the collector; graphs, and what imports make, are tuples without cycles, and stay."""
+
+
 class Chunk(NamedTuple):
     """Cases that a worker takes together, and constraints on what is known of them before they run, as texts."""
 
     cases: tuple[Case, ...]
     constraints: tuple[str, ...] = ()
+
+
+class Done(NamedTuple):
+    """A chunk that was run: its rows, and how long a worker took."""
+
+    rows: list[Row]
+    seconds: float
 
 
 @lru_cache(maxsize=256)
@@ -71,10 +85,23 @@ def _shared() -> _Shared:
     return _Shared()
 
 
-def run_chunk(chunk: Chunk) -> list[Row]:
-    """Return the rows of the cases of a chunk; one that fails is a row as well."""
+def run_chunk(chunk: Chunk) -> Done:
+    """Run the cases of a chunk; one that fails is a row as well."""
+    begin = time.perf_counter()
     constraints = [parse(text, where="where") for text in chunk.constraints]
-    return [run_case(case, constraints) for case in chunk.cases]
+    rows = [run_case(case, constraints) for case in chunk.cases]
+    return Done(rows, time.perf_counter() - begin)
+
+
+_ONE_AT_A_TIME = Lock()
+"""Held while a process of Dask runs a chunk: one with several threads would share what is no thread's own."""
+
+
+def on_worker(chunk: Chunk) -> Done:
+    """Run a chunk in a process of Dask, whose collector is to look for cycles as seldom as that of the command line."""
+    gc.set_threshold(*COLLECTIONS)
+    with _ONE_AT_A_TIME:
+        return run_chunk(chunk)
 
 
 def run_case(case: Case, constraints: Sequence[Expression] = ()) -> Row:

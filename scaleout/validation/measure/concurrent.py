@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from scaleout.validation.measure.calls import DTYPES, MAKERS, Call
+from scaleout.validation.measure.calling import Call
+from scaleout.validation.measure.calls import DTYPES, MAKERS
 from scaleout.validation.measure.communicator import CALLS
 from scaleout.validation.measure.session import Session, Work, captured, elapsed_us, slowest_of, times_us
 

@@ -24,7 +24,15 @@ NOT_MEASURED = frozenset(
 )
 """Operations of other software (Triton, DeepGEMM, FlashMLA, DeepSpeed, FBGEMM), which are not measured here."""
 
-UNCAPTURED = frozenset({"embedding_bwd", "embedding_bag_bwd_sparse", "interaction_gather_bwd"})
+UNCAPTURED = frozenset(
+    {
+        "embedding_bwd",
+        "embedding_bag_bwd_sparse",
+        "interaction_gather_bwd",
+        "moe_permute_rows_bwd",
+        "embedding_bag_bwd_dense",
+    }
+)
 """Operations whose call synchronises with the device, which a CUDA graph cannot capture."""
 
 Axes = Mapping[str, Sequence[int]]
@@ -90,6 +98,11 @@ GRIDS: Mapping[str, Axes] = {
     "moe_sum_topk": _ROUTED,
     "moe_top_k": {"tokens": _TOKENS, "experts": (8, 64, 256), "topk": (2, 8)},
     "moe_top_k_bwd": {"tokens": _TOKENS, "experts": (8, 64, 256), "topk": (2, 8)},
+    "moe_sort": {"tokens": (256, 2048, 16384, 131072)},
+    "moe_weigh_fwd": _ROUTED,
+    "moe_weigh_bwd": _ROUTED,
+    "heads_repeat": {"tokens": (1024, 4096, 16384), "heads": (2, 8), "head_dim": (64, 128), "times": (4, 8)},
+    "heads_sum": {"tokens": (1024, 4096, 16384), "heads": (2, 8), "head_dim": (64, 128), "times": (4, 8)},
     "heads_cat": {"batch": (1, 4), "heads": (24, 96), "seq": (1024, 4096), "head_dim": (64, 128)},
     "heads_to_rows": {"batch": (1, 4), "heads": (24, 96), "seq": (1024, 4096), "head_dim": (64, 128)},
     "adamw_fused": {"parameters": (10**3, 10**5, 10**6, 10**7, 10**8, 10**9)},
@@ -97,6 +110,7 @@ GRIDS: Mapping[str, Axes] = {
     "sgd": {"parameters": (10**3, 10**5, 10**6, 10**7, 10**8, 10**9)},
     "embedding_bag_fwd": {**_BAGS, "rows": (100_000,)},
     "embedding_bag_bwd_sparse": _BAGS,
+    "embedding_bag_bwd_dense": {**_BAGS, "rows": (200_000,)},
     "embedding_sgd_sparse": _BAGS,
     "permute_for_all_to_all": {"batch": (128, 512, 2048), "tables": (16, 64, 256), "dim": (64, 128, 256)},
     "interaction_gather_fwd": {"batch": (512, 2048, 8192), "features": (9, 33, 65, 129)},

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from scaleout.program.operations import Kernel, kernel
-from scaleout.validation.measure.calls import DTYPES, MAKERS, Call
+from scaleout.validation.measure.calling import Call
+from scaleout.validation.measure.calls import DTYPES, MAKERS
 from scaleout.validation.measure.session import Session, captured, summed_up, times_us
 
 _CACHE_BYTES = 200e6

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.what_if import NetworkChanges, change_network
 from scaleout.validation.measured.rows import Row
@@ -26,6 +27,8 @@ class Restated:
     keys: Mapping[str, str] = field(default_factory=dict)  # of the row
     network: NetworkChanges = field(default_factory=NetworkChanges)
     where: Mapping[str, Any] = field(default_factory=dict)  # keys that the row's workload has
+    device: str = ""  # of rows that stand for it with one that was there when they were written
+    stand_in: str = ""  # that one
 
     def of(self, row: Row) -> bool:
         """Whether it is of a row."""
@@ -89,6 +92,12 @@ RESTATED = (
         "second came on 17 July. Its version in Triton stands for the first",
         changes={"attention": "triton"},
     ),
+    Restated(
+        "NVIDIA/dgxc-benchmarking at 60d6fd3 (release 25.05), GB200 tables",
+        "B200 stood for GB200, whose GEMMs were measured since (traces/gb200)",
+        device="gb200",
+        stand_in="b200",
+    ),
     Restated("arXiv:2104.04473, Table 1", *_SC21),
     Restated("arXiv:2104.04473, Table 2, PTD-P", *_SC21),
     Restated(
@@ -101,6 +110,10 @@ RESTATED = (
 """In the order in which they are applied; a later one wins."""
 
 
+def _name(device: str) -> str:
+    return load_device(device).name
+
+
 def restate(row: Row, machine: Machine) -> tuple[Row, Machine, str]:
     """Return a row and its machine as its source says they are, and what was restated, if anything."""
     notes = []
@@ -109,6 +122,11 @@ def restate(row: Row, machine: Machine) -> tuple[Row, Machine, str]:
             changes = {**row.values.get("changes", {}), **each.changes}
             row = replace(row, values={**row.values, **each.keys, "changes": changes})
             machine = replace(machine, topology=change_network(machine.topology, each.network))
-            words = [f"{key} {value}" for key, value in (*each.changes.items(), *each.keys.items())]
+            stands = {"device": each.device} if each.device and machine.device.name == _name(each.stand_in) else {}
+            if stands:
+                machine = replace(machine, device=load_device(each.device))
+            words = [f"{key} {value}" for keys in (each.changes, each.keys, stands) for key, value in keys.items()]
+            if not words and not each.network.words:
+                continue
             notes.append(f"{', '.join((*words, *each.network.words))}: {each.why}")
     return row, machine, "; ".join(notes)

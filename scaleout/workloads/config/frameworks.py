@@ -117,6 +117,24 @@ _PYTORCH = (
     Setting("optimizer_kernels", "unfused", "torch.optim.AdamW, documentation: foreach is the default on GPUs"),
 )
 
+_PLAIN_PYTORCH = (
+    Setting("separate_projections", True, "torch.nn.Linear: a GEMM a module; llama/model.py: wq, wk, wv, w1, w3"),
+    Setting("rotary_fp32", True, "github.com/meta-llama/llama, llama/model.py, apply_rotary_emb; torchtitan likewise"),
+    Setting(
+        "repeat_heads", True, "the same file, repeat_kv; torchtitan likewise",
+        lambda keys: keys.get("context_parallel", 1) == 1 and not keys.get("latent"),
+    ),
+    Setting("loss", "fp32", "torchtitan, components/loss.py: logits in fp32"),
+    Setting(
+        "plain_routing", True, "PyTorch's operators: argsort, indexing, index_copy, products, sums",
+        lambda keys: keys.get("dispatch", "all_to_all") == "all_to_all",
+    ),
+    Setting("grouped_experts", "batched", "torch.bmm, for experts of as many rows each"),
+    Setting("master_weights", False, "torch.optim.AdamW, documentation: steps the parameters that it is given"),
+    Setting("moment_dtype", "bf16", "the same: moments are of the parameters' type", _is("dtype", "bf16")),
+    Setting("optimizer_kernels", "unfused", "torch.optim.AdamW, documentation: foreach is the default on GPUs"),
+)  # fmt: skip
+
 _FSDP1 = (
     Setting("zero", 3, "torch.distributed.fsdp, documentation: ShardingStrategy.FULL_SHARD is the default"),
     *_PYTORCH,
@@ -232,6 +250,11 @@ FRAMEWORKS: dict[str, Framework] = {
         "Megatron-LM: sequence parallel, GEMMs that accumulate in fp32, one gradient bucket",
         "github.com/NVIDIA/Megatron-LM, Megatron Core 0.14",
         _MEGATRON,
+    ),
+    "pytorch": Framework(
+        "PyTorch's operators as layers are written, eagerly: rotation and loss in fp32, repeated heads, plain routing",
+        "PyTorch 2, documentation; github.com/meta-llama/llama; github.com/pytorch/torchtitan",
+        _PLAIN_PYTORCH,
     ),
     "fsdp1": Framework(
         "PyTorch's FullyShardedDataParallel: flat parameters, a unit a layer", "PyTorch 2, arXiv:2304.11277", _FSDP1

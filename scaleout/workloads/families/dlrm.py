@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 
 from scaleout.config.units import MOST_WRITTEN, Count, LayerCount, Positive, Size
 from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, NodeRole
-from scaleout.program.operations import kernel
+from scaleout.program.operations import OPERATIONS, kernel
 from scaleout.program.program import Program
 from scaleout.workloads.config.family import Dtype, WholeModel
 from scaleout.workloads.families.sharding import Bags, EmbeddingTable, Kind, Plan, Step, plan_of
@@ -111,6 +111,11 @@ class Dlrm(WholeModel):
     optimizer: Literal["sgd", "adagrad", "none"] = Field(
         default="sgd", description="what steps the parameters; none leaves it out"
     )
+    table_gradients: Literal["sparse", "dense"] = Field(
+        default="sparse",
+        description="sparse: one kernel updates rows; dense: gradients are as large as tables, and the optimizer steps "
+        "all rows, as by torch.nn.EmbeddingBag without sparse=True",
+    )
 
     @model_validator(mode="after")
     def _says_each_once(self) -> "Dlrm":
@@ -167,7 +172,7 @@ class Dlrm(WholeModel):
             batch=self.global_batch,
             dim=self.embedding_dim,
             dtype=self.dtype,
-            update=_UPDATES[self.optimizer] if self.mode == "training" else "",
+            update=self.update if self.mode == "training" else "",
             states=int(self.optimizer == "adagrad"),
             sharding=self.sharding,
             column_width=self.column_width,
@@ -175,6 +180,11 @@ class Dlrm(WholeModel):
             capacity_bytes=math.inf if self.table_memory is None else self.table_memory,
         )
         return plan_of(self.all_tables, step)
+
+    @property
+    def update(self) -> str:
+        """The kernel that takes the gradients of pooled vectors."""
+        return "embedding_bag_bwd_dense" if self.table_gradients == "dense" else _UPDATES[self.optimizer]
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -293,6 +303,8 @@ class _Rank:
             if workload.optimizer != "none":
                 graph.enter("optimizer", NodeRole.OPTIMIZER)
                 count = sum(tape.parameters["dense"] for tape in (bottom, top))
+                if workload.table_gradients == "dense":
+                    count += sum(bags.parameters for bags in (*self.own, *self._rows))
                 graph.compute(kernel(workload.optimizer, dtype="fp32", parameters=count), after=gradients.final)
         return graph.build()
 
@@ -317,7 +329,7 @@ class _Rank:
     def _update(self, graph: GraphBuilder, gradient: int) -> None:
         """Bring gradients of pooled vectors to where tables are, and update these, or make their gradients."""
         workload = self.workload
-        op = _UPDATES[workload.optimizer]
+        op = workload.update
         arrived = self._shuffle(graph, *self._permuted(graph, (gradient,)), name="gradients_all_to_all")
         for bags in self.own:
             _bag(graph, workload, op, bags, workload.global_batch, after=arrived)
@@ -369,9 +381,10 @@ class _Rank:
 def _bag(graph: GraphBuilder, workload: Dlrm, op: str, bags: Bags, batch: int, *, after: tuple[int, ...] = ()) -> int:
     """Pool tables for so many samples; backward, update their rows in one kernel, or make their sparse gradient."""
     sizes = {"batch": batch, "tables": bags.tables, "dim": bags.dim, "pooling": bags.pooling}
-    if op == "embedding_bag_fwd":
+    if "rows" in OPERATIONS[op].parameters:
         sizes["rows"] = -(-bags.rows // bags.tables)
-    return graph.compute(kernel(op, dtype=workload.dtype, **sizes), after=after)
+    role = NodeRole.WEIGHT_GRADIENT if op == "embedding_bag_bwd_dense" else 0
+    return graph.compute(kernel(op, dtype=workload.dtype, **sizes), after=after, role=role)
 
 
 def _cross(tape: AutogradTape, x: int, workload: Dlrm, bucket: Bucket) -> int:

@@ -81,7 +81,17 @@ class Moe(Transformer):
     overlap_shared: bool = Field(
         default=False, description="shared experts run beside the dispatch, and backward beside the combine's"
     )
-    grouped_experts: bool = Field(default=False, description="GEMMs of a rank's experts are one kernel")
+    grouped_experts: bool | Literal["batched"] = Field(
+        default=False,
+        description="GEMMs of a rank's experts are one kernel, which adds weights' gradients to what is there; "
+        "batched: torch.bmm, whose results are new",
+    )
+    plain_routing: bool = Field(
+        default=False,
+        description="routing by plain tensor operations: ids of experts are sorted, rows written by index into zeros, "
+        "scaled and added up one after the other, and copied between the orders of ranks and experts; else each order "
+        "is one gather",
+    )
     weighted_activation: bool = Field(
         default=False,
         description="the router's weights scale experts' activations; else their outputs, which are kept for it",
@@ -107,6 +117,8 @@ class Moe(Transformer):
                 f"imbalance {self.imbalance:g} is more than {self.experts - 1}, where one of {self.experts} experts "
                 f"gets all rows; give less"
             )
+        if self.plain_routing and self.dispatch == "deduplicated":
+            raise ValueError("plain_routing sorts rows, and dispatch deduplicated sends tokens; leave one of them out")
         self._check_groups()
         return self
 

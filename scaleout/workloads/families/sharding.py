@@ -21,7 +21,7 @@ from pydantic import Field
 
 from scaleout.config.units import Count, format_bytes
 from scaleout.config.validated import Config
-from scaleout.program.operations import ITEM_BYTES, kernel
+from scaleout.program.operations import ITEM_BYTES, OPERATIONS, kernel
 
 Kind = Literal["auto", "table_wise", "row_wise", "column_wise"]
 
@@ -174,7 +174,7 @@ def _part(table: EmbeddingTable, kind: str, step: Step) -> _Part:
     operations = ("embedding_bag_fwd", step.update) if step.update else ("embedding_bag_fwd",)
     sizes = {"batch": bags, "tables": 1, "dim": dim, "pooling": table.pooling}
     touched = sum(
-        kernel(op, dtype=step.dtype, **sizes, **({"rows": rows} if op == "embedding_bag_fwd" else {})).bytes
+        kernel(op, dtype=step.dtype, **sizes, **({"rows": rows} if "rows" in OPERATIONS[op].parameters else {})).bytes
         for op in operations
     )
     touched += (step.batch - bags) * dim * item_bytes  # bags of which no row is here

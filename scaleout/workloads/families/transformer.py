@@ -90,6 +90,14 @@ class Transformer(LayeredModel):
     rotary: bool | Literal["fused"] = Field(
         default=False, description="queries and keys are rotated by their positions; fused: by one kernel if eager, too"
     )
+    rotary_fp32: bool = Field(
+        default=False, description="rotary: in fp32, between casts, a kernel for each product and sum, unless compiled"
+    )
+    repeat_heads: bool = Field(
+        default=False,
+        description="keys and values are copied for all query heads before attention, which then has no groups; not in "
+        "decode",
+    )
     attention: Literal["flash", "flash2", "triton", "unfused"] = Field(
         default="flash",
         description="flash: one kernel, no scores kept, the fastest of the device (cuDNN or FlashAttention 3 on "
@@ -131,11 +139,11 @@ class Transformer(LayeredModel):
         "a layer, and the head once more (multi-token prediction); MFU leaves them out",
     )
     tied_embedding: bool = Field(default=False, description="embedding and output projection share their parameters")
-    loss: Literal["unfused", "fused", "in_place", "vocabulary_parallel"] = Field(
+    loss: Literal["unfused", "fp32", "fused", "in_place", "vocabulary_parallel"] = Field(
         default="unfused",
-        description="cross entropy as the framework's several kernels, as one that reads once, as one that leaves the "
-        "gradient in the logits' place, or as Megatron-LM's: logits to fp32, then maximum, difference, exponential, "
-        "sum and quotient one by one",
+        description="cross entropy as the framework's several kernels, as these of logits cast to fp32, as one that "
+        "reads once, as one that leaves the gradient in the logits' place, or as Megatron-LM's: logits to fp32, then "
+        "maximum, difference, exponential, sum and quotient one by one",
     )
     logged_losses: CountOrZero = Field(
         default=0, le=1000, description="times that the loss is computed once more, in fp32, for a log"
@@ -195,6 +203,11 @@ class Transformer(LayeredModel):
         plain = [key for key in _PLAIN_HEADS if getattr(self, key) not in (None, False)]
         if self.latent is not None and plain:
             raise ValueError(f"{plain[0]} is of plain heads, and latent attention has none; leave one of them out")
+        if self.repeat_heads and self.context_parallel > 1:
+            raise ValueError(
+                f"repeat_heads copies heads of whole sequences, which context_parallel {self.context_parallel} cuts; "
+                "leave one of them out"
+            )
         if self.post_norms and self.halves != "one_after_the_other":
             raise ValueError(
                 f"post_norms normalises each half of a layer, which halves {self.halves} adds up; leave one of them out"

@@ -9,7 +9,7 @@ DeepSpeed-Ulysses, arXiv:2309.14509; DeepSeek-V2, arXiv:2405.04434 (latent); Kor
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,7 @@ class Heads:
     rank: "Rank[Transformer]"
     context: int = NONE
     window: int = 0  # keys that a token attends to at most; 0 if all
+    repeated: bool = False  # whether keys and values have been copied for all query heads
 
     @property
     def workload(self) -> "Transformer":
@@ -64,7 +65,7 @@ class Heads:
     @property
     def kv_heads(self) -> int:
         """Heads of keys and values of the rank."""
-        return self.workload.key_value_heads // self.workload.tensor_parallel
+        return self.heads if self.repeated else self.workload.key_value_heads // self.workload.tensor_parallel
 
     @property
     def all_elements(self) -> int:
@@ -112,7 +113,8 @@ def _project(tape: AutogradTape, x: int, heads: Heads, label: str) -> int:
     if workload.rotary:
         fused = workload.rotary == "fused"
         hidden, makes = width + kv_width, heads.all_elements
-        x = _rotate(tape, x, tokens=workload.local_tokens, hidden=hidden, makes=makes, fused=fused)
+        fp32 = workload.rotary_fp32
+        x = _rotate(tape, x, tokens=workload.local_tokens, hidden=hidden, makes=makes, fused=fused, fp32=fp32)
     return x
 
 
@@ -127,9 +129,12 @@ def _pack(tape: AutogradTape, x: int, elements: int, key_value_elements: int) ->
     return x
 
 
-def _rotate(tape: AutogradTape, x: int, *, tokens: int, hidden: int, makes: int = 0, fused: bool = False) -> int:
+def _rotate(
+    tape: AutogradTape, x: int, *, tokens: int, hidden: int, makes: int = 0, fused: bool = False, fp32: bool = False
+) -> int:
     """Rotate queries and keys by their positions; backward rotates back."""
-    kernels = ("rope_fwd", "rope_fwd") if fused or tape.style.compiled else ("rope_fwd_unfused", "rope_bwd")
+    unfused = ("rope_fp32_fwd", "rope_fp32_bwd") if fp32 else ("rope_fwd_unfused", "rope_bwd")
+    kernels = ("rope_fwd", "rope_fwd") if fused or tape.style.compiled else unfused
     return pointwise(tape, x, kernels, makes=makes, tokens=tokens, hidden=hidden)
 
 
@@ -208,10 +213,24 @@ def _scores(tape: AutogradTape, x: int, heads: Heads) -> int:
     if workload.context_parallel > 1:
         ways = {"ring": _ring, "all_gather": _gathered, "all_gather_steps": _in_steps, "ulysses": _ulysses}
         return ways[workload.context_exchange](tape, x, heads)
+    if workload.repeat_heads and heads.kv_heads < heads.heads:
+        x, heads = _repeat(tape, x, heads)
     if workload.attention != "unfused":
         return _flash(tape, x, heads)
     core = partial(_unfused, heads=heads)
     return checkpoint(tape, x, core, kept_elements=0) if workload.recompute == "selective" else core(tape, x)
+
+
+def _repeat(tape: AutogradTape, x: int, heads: Heads) -> tuple[int, Heads]:
+    """Copy keys and values for all query heads; backward, gradients of the copies are added up. The copies are kept."""
+    workload, times = heads.workload, heads.heads // heads.kv_heads
+    sizes = {"heads": heads.kv_heads, "head_dim": workload.head_dim, "times": times}
+    made = workload.local_tokens * heads.kv_heads * workload.head_dim
+    for name in ("keys_repeat", "values_repeat"):
+        kernels = ("heads_repeat", "heads_sum")
+        x = pointwise(tape, x, kernels, name=name, makes=made, tokens=workload.local_tokens, **sizes)
+    tape.save_for_backward(2 * (times - 1) * made)
+    return x, replace(heads, repeated=True)
 
 
 def _hold_sinks(tape: AutogradTape, heads: Heads) -> None:

@@ -55,7 +55,7 @@ def mixture(tape: AutogradTape, x: int, rank: "Rank[Moe]", label: str) -> int:
     x = _in_fp8(tape, x, rank, forward=True)
     if not tokens_go:
         x = of_tokens(x, ("moe_repeat_topk", "moe_sum_topk"), makes=tokens * hidden)
-        x = _permute(tape, x, rank, name=f"{label}_permute", rows=rows)
+        x = _permute(tape, x, rank, f"{label}_permute", rows=rows)
     x = _shuffle(tape, x, rank, f"{label}_dispatch", returns=False)
     if beside:
         x = beside.run(x)
@@ -64,8 +64,12 @@ def mixture(tape: AutogradTape, x: int, rank: "Rank[Moe]", label: str) -> int:
         x = beside.leave(x)
     x = _shuffle(tape, x, rank, f"{label}_combine", returns=True)
     if not tokens_go:
-        x = _permute(tape, x, rank, name=f"{label}_unpermute", rows=rows)
-        x = of_tokens(x, ("moe_sum_topk", "moe_repeat_topk"), makes=rows * hidden)
+        x = _permute(tape, x, rank, f"{label}_unpermute", rows=rows)
+        if workload.plain_routing:  # the gradient of the sum is the same for all rows of a token: no copies
+            x = of_tokens(x, ("moe_weigh_fwd", "moe_weigh_bwd"), makes=rows * hidden)
+            x = tape.kernel("moe_sum_topk", x, tokens=tokens, hidden=hidden, topk=workload.top_k)
+        else:
+            x = of_tokens(x, ("moe_sum_topk", "moe_repeat_topk"), makes=rows * hidden)
     x = _in_fp8(tape, x, rank, forward=False)
     if not workload.weighted_activation:
         tape.save_for_backward(rows * hidden)
@@ -79,12 +83,15 @@ def _received(tape: AutogradTape, x: int, rank: "Rank[Moe]", *, label: str) -> i
     x = over_shards(x, kinds=GATHER_IN, rows=arrived, name=f"{label}_dispatched")
     spread = workload.expert_parallel > 1 and workload.local_experts > 1
     regroups = spread or workload.dispatch == "deduplicated"  # rows come by the rank that sent them, or as tokens
-    permute = partial(_permute, tape, rank=rank, rows=arrived * workload.gathered_shards)
+
+    def permute(node: int, name: str) -> int:
+        return _permute(tape, node, rank, name, rows=arrived * workload.gathered_shards)
+
     if regroups:
-        x = permute(x, name=f"{label}_by_expert")
+        x = permute(x, f"{label}_by_expert")
     x = (_grouped if workload.grouped_experts else _experts)(tape, x, rank, label=label)
     if regroups:
-        x = permute(x, name=f"{label}_by_rank")
+        x = permute(x, f"{label}_by_rank")
     return over_shards(x, kinds=SCATTER_OUT, rows=arrived, name=f"{label}_dispatched")
 
 
@@ -144,9 +151,20 @@ def _in_fp8(tape: AutogradTape, x: int, rank: "Rank[Moe]", *, forward: bool) -> 
     return x
 
 
-def _permute(tape: AutogradTape, x: int, rank: "Rank[Moe]", *, name: str, rows: int) -> int:
+_GATHERS = ("moe_permute_rows", "moe_permute_rows")
+_PLAIN = {
+    "permute": ("moe_permute_rows", "moe_permute_rows_bwd"),
+    "unpermute": ("moe_scatter_rows", "moe_permute_rows"),
+    "expert": ("moe_regroup_rows", "moe_regroup_rows"),
+    "rank": ("moe_regroup_rows", "moe_regroup_rows"),
+}
+"""What an order is for (the end of its name) to the kernels of `plain_routing`, forward and backward."""
+
+
+def _permute(tape: AutogradTape, x: int, rank: "Rank[Moe]", name: str, *, rows: int) -> int:
     """Copy rows into another order."""
-    kernels, hidden = ("moe_permute_rows", "moe_permute_rows"), rank.workload.hidden
+    hidden = rank.workload.hidden
+    kernels = _PLAIN[name.rpartition("_")[2]] if rank.workload.plain_routing else _GATHERS
     return pointwise(
         tape, x, kernels, name=name, makes=rows * hidden, role=NodeRole.EXCHANGE, tokens=max(rows, 1), hidden=hidden
     )
@@ -200,8 +218,8 @@ def _shared(tape: AutogradTape, x: int, rank: "Rank[Moe]", *, label: str) -> int
     workload, tokens = rank.workload, rank.workload.dispatched_tokens
     width = workload.shared_experts * workload.expert_width // workload.tensor_parallel
     first = Linear(
-        name=f"{label}_1", tokens=workload.local_tokens, inputs=workload.hidden, outputs=workload.gates * width,
-        bucket=rank.dense, kept_tokens=0,
+        name=f"{label}_1", tokens=workload.local_tokens, inputs=workload.hidden,
+        outputs=(width,) * workload.gates, bucket=rank.dense, kept_tokens=0,
     )  # fmt: skip
     over_tensor = partial(_over_axis, tape, rank=rank, axis="tensor", shards=workload.token_shards)
     x = over_tensor(x, kinds=GATHER_IN, rows=tokens, name=label)
@@ -235,7 +253,8 @@ def _route(tape: AutogradTape, x: int, rank: "Rank[Moe]", *, label: str) -> int:
     x = router.write(tape, x)
     tape.save_for_backward(tokens * workload.experts)
     kernels = ("moe_top_k", "moe_top_k_bwd")
-    return pointwise(tape, x, kernels, tokens=tokens, experts=workload.experts, topk=workload.top_k)
+    x = pointwise(tape, x, kernels, tokens=tokens, experts=workload.experts, topk=workload.top_k)
+    return tape.kernel("moe_sort", x, tokens=tokens * workload.top_k) if workload.plain_routing else x
 
 
 def _first(rank: "Rank[Moe]", name: str, rows: int, groups: int = 0) -> Linear:
@@ -244,7 +263,8 @@ def _first(rank: "Rank[Moe]", name: str, rows: int, groups: int = 0) -> Linear:
     width = workload.expert_width // workload.expert_shards
     return Linear(
         name=name, tokens=max(rows * workload.gathered_shards, 1), inputs=workload.hidden,
-        outputs=workload.gates * width, bucket=rank.experts, groups=groups, bias=workload.expert_biases,
+        outputs=(width,) * workload.gates, bucket=rank.experts, groups=groups, bias=workload.expert_biases,
+        accumulates=workload.grouped_experts != "batched",
         arrives_in_fp8="input" if workload.dispatch_dtype != "same" and workload.expert_parallel > 1 else "",
     )  # fmt: skip
 
@@ -269,8 +289,8 @@ def _grouped(tape: AutogradTape, x: int, rank: "Rank[Moe]", *, label: str) -> in
 
 def _two_gemms(tape: AutogradTape, x: int, workload: "Moe", first: Linear) -> int:
     """Write a GEMM whose name ends in 1, the activation, and the GEMM back to the hidden width."""
-    assert isinstance(first.outputs, int)
-    width = first.outputs // workload.gates
+    assert not isinstance(first.outputs, int)
+    width = first.outputs[0]
     name = f"{first.name.removesuffix('1')}2"
     arrives = "gradient" if first.arrives_in_fp8 else ""
     kept = 0 if "activation" in workload.recompute_modules else None

@@ -8,6 +8,7 @@ Source: Korthikanti et al., arXiv:2205.05198 (what is kept); torchao.float8 (cas
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from scaleout.program.graph import NONE, NodeRole
@@ -31,6 +32,7 @@ class Linear:
     outputs: int | Sequence[int]  # columns of the output, of each matrix
     bucket: Bucket  # where the gradients of the weights wait
     groups: int = 0  # groups of so many tokens each, with weights of their own and GEMMs that are one kernel; 0 if none
+    accumulates: bool = True  # of groups, whether GEMMs add weights' gradients to what is there
     partial: bool = False  # each tensor-parallel rank multiplies its own tokens only: gradients are partial sums
     bias: bool = False  # the GEMMs add one, whose gradient is a sum over tokens
     plain: bool = False  # GEMMs are in the tape's data type, whatever its style
@@ -49,7 +51,7 @@ class Linear:
         total = sum(several)
         if self.groups:
             assert x is not None
-            return self._write_groups(tape, x, total)
+            return self._write_groups(tape, x, several if tape.style.separate else (total,))
         recomputed = tuple(width for number, width in enumerate(several) if number % 2 == self.saved)
         widths = several if tape.style.separate else (total,)
         tape.push(
@@ -72,37 +74,49 @@ class Linear:
             return NONE if x is None else x
         return self._forward(tape, x, computed if tape.style.separate else (sum(computed),))
 
-    def _write_groups(self, tape: AutogradTape, x: int, outputs: int) -> int:
-        """``y_g = x_g W_g``: three kernels in all, and the casts of their operands."""
+    def _write_groups(self, tape: AutogradTape, x: int, widths: Sequence[int]) -> int:
+        """``y_g = x_g W_g``: three kernels for each width, and the casts of their operands."""
         groups, tokens, inputs = self.groups, self.tokens, self.inputs
-        num_parameters = groups * (inputs + self.bias) * outputs
+        total = sum(widths)
 
         def gemm(op: str, node: int, suffix: str, role: int, **sizes: int) -> int:
             fp8, dtype = ("", tape.dtype) if self.plain or tape.style.linear_dtype == "same" else ("_fp8", FP8)
             made = kernel(op.replace("gemm", f"gemm{fp8}"), dtype=dtype, groups=groups, **sizes)
             return tape.add(made, *{node} - {NONE}, name=f"{self.name}{suffix}", role=role)
 
-        def weight_gradient(node: int) -> int:
-            sizes = {"M": outputs, "N": inputs, "K": tokens}
-            made = gemm("grouped_gemm_accumulate", node, "_weight_gradient", NodeRole.WEIGHT_GRADIENT, **sizes)
-            return self._bias_gradient(tape, made, groups * tokens * outputs)
+        def weight_gradient(node: int, width: int) -> int:
+            sizes = {"M": width, "N": inputs, "K": tokens}
+            op = "grouped_gemm_accumulate" if self.accumulates else "grouped_gemm"
+            made = gemm(op, node, "_weight_gradient", NodeRole.WEIGHT_GRADIENT, **sizes)
+            return self._bias_gradient(tape, made, groups * tokens * width)
 
-        def backward(dy: int) -> int:
-            dy = self._cast_operand(tape, dy, groups * tokens * outputs, "gradient")
-            sizes = {"M": tokens, "N": inputs, "K": outputs}
+        def gradients(dy: int, width: int) -> int:
+            dy = self._cast_operand(tape, dy, groups * tokens * width, "gradient")
+            sizes = {"M": tokens, "N": inputs, "K": width}
             dx = gemm("grouped_gemm", dy, "_input_gradient", NodeRole.ACTIVATION_GRADIENT, **sizes)
-            tape.accumulate_gradient(weight_gradient, dy, num_parameters, self.bucket)
+            num_parameters = groups * (inputs + self.bias) * width
+            tape.accumulate_gradient(partial(weight_gradient, width=width), dy, num_parameters, self.bucket)
             return dx
 
+        def backward(dy: int) -> int:
+            total = gradients(dy, widths[0])
+            for width in widths[1:]:
+                total = self._add(tape, total, gradients(dy, width))
+            return total
+
         tape.push(backward, makes=groups * tokens * inputs)
-        tape.weights.add((outputs, inputs))
-        tape.hold(num_parameters, self.bucket, in_fp8=self._in_fp8(tape) * groups * inputs * outputs)
+        tape.weights.add((total, inputs))
+        num_parameters = groups * (inputs + self.bias) * total
+        tape.hold(num_parameters, self.bucket, in_fp8=self._in_fp8(tape) * groups * inputs * total)
         kept = tokens if self.kept_tokens is None else self.kept_tokens
         tape.save_for_backward(groups * kept * inputs, tape.style.kept_item_bytes)
         x = self._cast_operand(tape, x, groups * tokens * inputs, "input")
-        weight = self._cast(tape, NONE, groups * inputs * outputs, "weight") if tape.style.casts_weights else NONE
-        tape.cursor.waits += (weight,) if weight != NONE else ()
-        return gemm("grouped_gemm", x, "", NodeRole.WEIGHTS, M=tokens, N=outputs, K=inputs)
+        made = NONE
+        for width in widths:
+            weight = self._cast(tape, NONE, groups * inputs * width, "weight") if tape.style.casts_weights else NONE
+            tape.cursor.waits += (weight,) if weight != NONE else ()
+            made = gemm("grouped_gemm", x, "", NodeRole.WEIGHTS, M=tokens, N=width, K=inputs)
+        return made
 
     def _cast_operand(self, tape: AutogradTape, node: int, elements: int, what: str) -> int:
         """Cast an operand for both of its GEMMs; for the weights' alone if it has arrived as the other reads it."""
@@ -184,7 +198,8 @@ class Linear:
 
     def _add(self, tape: AutogradTape, one: int, other: int) -> int:
         op = "add_fused_fwd" if tape.style.compiled else "add"
-        return tape.kernel(op, one, other, name=f"{self.name}_input_gradients", elements=self.tokens * self.inputs)
+        elements = max(self.groups, 1) * self.tokens * self.inputs
+        return tape.kernel(op, one, other, name=f"{self.name}_input_gradients", elements=elements)
 
     def _cast(self, tape: AutogradTape, node: int, elements: int, what: str) -> int:
         for op in () if self.plain else CASTS[tape.style.linear_dtype]:

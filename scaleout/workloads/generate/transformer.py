@@ -298,9 +298,14 @@ def _loss(tape: AutogradTape, x: int, rank: "Rank[Transformer]", *, tokens: int,
         tape.push(lambda dy: _in_fp32(tape, dy, ("mul_scalar", "cast_to_fp32"), elements=elements), makes=makes)
         x = _in_fp32(tape, x, _VOCABULARY_PARALLEL, elements=elements)
     else:
-        op = "cross_entropy" if loss == "unfused" else "cross_entropy_fused"
-        tape.push(lambda dy: tape.kernel(f"{op}_bwd", dy, tokens=tokens, vocab=vocabulary), makes=makes)
-        x = tape.kernel(f"{op}_fwd", x, tokens=tokens, vocab=vocabulary)
+        op = "cross_entropy" if loss in ("unfused", "fp32") else "cross_entropy_fused"
+        of = partial(kernel, dtype="fp32" if loss == "fp32" else tape.dtype, tokens=tokens, vocab=vocabulary)
+        casts = ("cast_to_fp32",) if loss == "fp32" else ()
+        tape.push(
+            lambda dy: _in_fp32(tape, tape.add(of(f"{op}_bwd"), dy, name=f"{op}_bwd"), casts, elements=elements),
+            makes=makes,
+        )
+        x = tape.add(of(f"{op}_fwd"), _in_fp32(tape, x, casts, elements=elements), name=f"{op}_fwd")
     if loss != "in_place":
         tape.save_for_backward(elements, ITEM_BYTES["fp32"])
     for _ in range(rank.workload.logged_losses):

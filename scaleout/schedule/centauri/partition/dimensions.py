@@ -55,7 +55,10 @@ DIMENSIONS: Mapping[str, tuple[Dimension, ...]] = {
         ("embedding_bag_fwd", "embedding_bag_bwd_sparse", "embedding_sgd_sparse", "permute_for_all_to_all"),
         (Dimension(_OD, "tables"),),
     ),
-    **dict.fromkeys(("moe_permute_rows", "moe_repeat_topk", "moe_sum_topk"), (Dimension(_OD, "tokens"),)),
+    "embedding_bag_bwd_dense": (Dimension(_CD, "batch"),),
+    **dict.fromkeys(
+        ("moe_permute_rows", "moe_regroup_rows", "moe_repeat_topk", "moe_sum_topk"), (Dimension(_OD, "tokens"),)
+    ),
 }  # fmt: skip
 """Operation to its dimensions; those in one size are cut in whole rows, which lie together."""
 

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,8 @@ def _addition_s(device: Device, call: Kernel) -> float:
     """Return how long it takes to add a weight's gradient to what is there, where its GEMM does not."""
     if call.op == ACCUMULATING:
         return 0.0
-    elements = call.sizes.get("groups", 1) * call.sizes["M"] * call.sizes["N"]
+    sizes = ("tables", "rows", "dim") if "rows" in call.sizes else ("groups", "M", "N")
+    elements = prod(call.sizes.get(size, 1) for size in sizes)
     return float(kernel_times(device, [kernel("add", dtype=call.dtype, elements=elements)])[0][0])
 
 

@@ -22,11 +22,14 @@ _OVER_TENSOR_AXIS = tuple(COLLECTIVES.index(kind) for kind in ("all_gather", "re
 ACCUMULATING = "grouped_gemm_accumulate"
 """A GEMM that adds to what is there, so that its parts along K need no other addition."""
 
+_SUMMED = (ACCUMULATING, "embedding_bag_bwd_dense")
+"""Gradients of weights, whose parts are added up."""
+
 ALONG = {
-    op: sizes_of(op, DimensionType.CD if op == ACCUMULATING else DimensionType.OD)[0]
+    op: sizes_of(op, DimensionType.CD if op in _SUMMED else DimensionType.OD)[0]
     for op in (
         "embedding_bag_fwd", "embedding_bag_bwd_sparse", "embedding_sgd_sparse", "permute_for_all_to_all",
-        "moe_permute_rows", "moe_repeat_topk", "moe_sum_topk", "grouped_gemm", ACCUMULATING, *GEMMS,
+        "moe_permute_rows", "moe_regroup_rows", "moe_repeat_topk", "moe_sum_topk", "grouped_gemm", *_SUMMED, *GEMMS,
         "gelu_fwd", "gelu_bwd", "silu_fwd", "silu_bwd", "swiglu_fwd", "swiglu_fwd_unfused", "swiglu_bwd",
         "swiglu_bwd_fused", "cast_to_fp8", "cast_to_fp8_twice",
     )
