@@ -88,7 +88,7 @@ class Sharing:
     """Kernels and transfers that share devices."""
 
     kernels: Sequence[tuple[Kernel | None, float]]  # (K,), with their isolated times
-    kernel_instance: Ints  # (A,)
+    kernel_instance: Ints  # (A,), in the compiled core the last of all instances, one after another
     kernel_device: Ints  # (A,)
     kernel_kind: Ints  # (A,)
     kernel_issue_s: Floats  # (A,), when the host issues each; 0 if no host issues calls

@@ -52,16 +52,15 @@ def tasks_of(
     user_offsets, users = _with_receives(laid, messages)
     if links is None and np.array_equal(duration_s, occupancy_s, equal_nan=True):
         occupancy_s = duration_s  # in memory once; links may free streams before they end what they carry
-    row_of = np.concatenate([
-        of_instance, added.row + len(costs), np.full(len(sharing.kernel_instance), len(costs), np.int64)
-    ])  # fmt: skip
+    row_of = np.concatenate([of_instance, added.row + len(costs)])  # kernels hold no ports
     row_sizes, ports = _rows([*(cost.ports for cost in costs), *added.ports], row_of)
+    num_kernels = len(sharing.kernel_instance)
     tasks = Tasks(
         duration_s, occupancy_s, _streams(folded), folded.column("priority"), user_offsets, users, laid.counts,
         instance_of,
         np.concatenate([np.array([cost.size for cost in costs], np.int64)[of_instance], added.sizes,
-                        np.ones(len(sharing.kernel_instance), np.int64)]).astype(np.int64),
-        offsets_of(row_sizes), ports.astype(np.int64),
+                        np.ones(num_kernels, np.int64)]).astype(np.int64),
+        np.pad(offsets_of(row_sizes), (0, num_kernels), "edge"), ports.astype(np.int64),
         _rows([*(cost.port_s for cost in costs), *added.port_s], row_of)[1],
         folded.column("issue_s"),
     )  # fmt: skip

@@ -73,6 +73,7 @@ def cases(draw):
 
     Instances are of any tasks; some hold ports. With contention, some of one task are kernels and others transfers, a
     few of which are posted where they have no task. With links, these time some of the transfers, and other instances.
+    Kernels are the last instances.
     """
     size, devices = draw(st.integers(1, 16)), draw(st.integers(1, 5))
     duration_s = draw(st.lists(SECONDS, min_size=size, max_size=size))
@@ -92,15 +93,13 @@ def cases(draw):
             members.setdefault(stream[task] % devices, task)
         left = [task for task in left if task not in members.values()]
         number, lasts_s = len(sizes), duration_s[next(iter(members.values()))]
-        held = draw(st.sets(st.integers(0, 3), max_size=2))
         kind = draw(st.sampled_from(["kernel", "transfer", "neither"])) if shares and lasts_s else "neither"
         if links is not None and kind != "kernel" and draw(st.booleans()):
             on_links[number] = draw(st.sampled_from(SENT)), draw(st.sampled_from([1e9, 3e9, 2e10])), draw(st.booleans())
         if kind == "kernel" and len(members) == 1:
-            rest = draw(st.sampled_from(KERNELS)), lasts_s, *(issue_s[task] for task in members.values())
-            kernels.append((number, *members, *rest))
-            held = ()
-        elif kind == "transfer":
+            kernels += [(task, device, draw(st.sampled_from(KERNELS)), lasts_s) for device, task in members.items()]
+            continue
+        if kind == "transfer":
             posted = draw(st.sets(st.integers(0, devices - 1), max_size=1)) - members.keys()
             paced += [number] if number in on_links else []
             lasts = math.inf if number in on_links else lasts_s
@@ -109,14 +108,17 @@ def cases(draw):
                 races=draw(st.booleans()), communicator=draw(st.sampled_from([NONE, NONE, 3, 4])),
                 waiting={task: device for device, task in members.items()},
             ))  # fmt: skip
-        timed = kind == "transfer" or number in on_links or (kind == "kernel" and len(members) == 1)
-        held = () if number in on_links else held
+        held = () if number in on_links else draw(st.sets(st.integers(0, 3), max_size=2))
         for task in members.values():
             instance[task] = number
-            duration_s[task] = occupancy_s[task] = math.nan if timed else lasts_s
+            duration_s[task] = occupancy_s[task] = math.nan if kind == "transfer" or number in on_links else lasts_s
         sizes.append(len(members))
         ports.append(sorted(held))
         port_s.append([draw(st.sampled_from([math.inf, 0.25, 0.5])) * max(lasts_s, 1e-3) for _ in held])
+    for task, *_ in kernels:
+        instance[task], duration_s[task], occupancy_s[task] = len(sizes), math.nan, math.nan
+        sizes, ports, port_s = [*sizes, 1], [*ports, []], [*port_s, []]
+    kernels = [(instance[task], *rest, issue_s[task]) for task, *rest in kernels]
     tasks = tasks_of(
         duration_s, stream, users, occupancy_s=occupancy_s, issue_s=issue_s, instance=instance, instance_size=sizes,
         instance_ports=ports, port_s=port_s, priority=draw(st.lists(st.integers(0, 2), min_size=size, max_size=size)),

@@ -56,8 +56,10 @@ class _Cache(_FunctionCache):  # type: ignore[misc]
         self._cache_file: Any = _Files(self._cache_path, self._impl.filename_base, stamp)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        # What is called lies in the code: numba's own, which it would set up first, is for compiling.
         try:
-            return super().load_overload(sig, target_context)
+            with self._guard_against_spurious_io_errors():
+                return self._load_overload(sig, target_context)
         except Exception:  # cut short or damaged, which shows as anything
             with contextlib.suppress(OSError):
                 self.flush()

@@ -16,8 +16,6 @@ from scaleout.program.graph import NONE, Floats, Ints
 from scaleout.simulation.contention import SAME
 from scaleout.simulation.core.heaps import place, pop, push, remove
 
-KERNEL, TRANSFER = 1, 2
-
 CHANGED, ENDS, SPARED, MISSED, OVERFLOW, TOLD = range(6)
 
 ONE = np.uint64(1)
@@ -36,8 +34,8 @@ INSTANCE = np.dtype(
 transfers that have held SMs since it started, `spares` of those that hold only SMs that it does not need. `position` is
 that in the heap of ends."""
 
-KERNEL_CALL = np.dtype([("call_s", "f8"), ("device", "i4"), ("key", "i4"), ("row", "i4")])
-"""Of a kernel: when the host issues it, where it runs, its kind, and its row while it does, else `NONE`."""
+KERNEL_CALL = np.dtype([("call_s", "f8")] + [(name, "i4") for name in ("device", "key", "row", "task")])
+"""Of a kernel: when the host issues it, where it runs, its kind, its row while it does, else `NONE`, and its task."""
 
 PAIR = np.dtype([("device", "i4"), ("instance", "i4"), ("slot", "i1"), ("posted", "i1")])
 """Of a transfer and a device; its slot is `NONE` as long as the transfer has not arrived there."""
@@ -63,9 +61,8 @@ class Devices(NamedTuple):
 
     instances: Table
     calls: Table
-    """(M,) instances; `kind` and `number` say what each is: which of `kernels`, the row of a transfer, or nothing
-    that shares devices."""
-    kernels: Table
+    """(M,) instances that are no kernels; `transfer` is the row of those that share devices."""
+    kernels: Table  # (A,), the instances from M on
     pairs: Table
     devices: Table
     slots: Table
@@ -167,42 +164,42 @@ def add_arrival(d: Devices, pair: int, ahead: bool, event_s: float) -> None:
 @inlined
 def arrive(d: Devices, instance: int, task: int, now_s: float) -> None:
     """Let a member arrive at a transfer: it waits for the kernels that run there, then its channels hold SMs."""
-    pair = d.pair_of_task[task] if d.calls[instance]["kind"] == TRANSFER else NONE
+    transfer = d.calls[instance]["transfer"]
+    pair = d.pair_of_task[task] if transfer != NONE else NONE
     if pair == NONE:
         return
     device = d.pairs[pair]["device"]
     if d.pairs[pair]["slot"] == NONE:
-        races = d.instances[d.calls[instance]["number"]]["races"] and d.devices[device]["freed_s"] != now_s
+        races = d.instances[transfer]["races"] and d.devices[device]["freed_s"] != now_s
         add_arrival(d, pair, True, now_s if races else math.nan)
     change(d, device, now_s)
 
 
 @inlined
 def begin(d: Devices, instance: int, now_s: float) -> None:
-    """Start a kernel or a transfer."""
-    if d.calls[instance]["kind"] == KERNEL:
-        begin_kernel(d, instance, now_s)
-    elif d.calls[instance]["kind"] == TRANSFER:
-        transfer = d.calls[instance]["number"]
-        d.instances[transfer]["since_s"] = d.instances[transfer]["started_s"] = now_s
-        for pair in range(d.instances[transfer]["first_pair"], d.instances[transfer]["last_pair"]):
-            if d.pairs[pair]["slot"] == NONE:
-                add_arrival(d, pair, not d.pairs[pair]["posted"], math.nan)
-            change(d, d.pairs[pair]["device"], now_s)
-        d.instances[transfer]["rated"] = 1
+    """Start what is no kernel."""
+    transfer = d.calls[instance]["transfer"]
+    if transfer == NONE:
+        return
+    d.instances[transfer]["since_s"] = d.instances[transfer]["started_s"] = now_s
+    for pair in range(d.instances[transfer]["first_pair"], d.instances[transfer]["last_pair"]):
+        if d.pairs[pair]["slot"] == NONE:
+            add_arrival(d, pair, not d.pairs[pair]["posted"], math.nan)
+        change(d, d.pairs[pair]["device"], now_s)
+    d.instances[transfer]["rated"] = 1
 
 
 @inlined
-def take_slot(d: Devices, instance: int, now_s: float) -> int:
+def take_slot(d: Devices, number: int, now_s: float) -> int:
     """Let a kernel run in a slot of its device, and return its row."""
-    call = d.kernels[d.calls[instance]["number"]]
+    call = d.kernels[number]
     device, key = call["device"], call["key"]
     slot = free_slot(d, d.devices[device]["kernels"])
     kernel = len(d.instances) - d.slots.size + device * d.slots.shape[1] + slot
     call["row"] = d.slots[device, slot]["kernel"] = kernel
     d.devices[device]["kernels"] |= ONE << np.uint64(slot)
     row = d.instances[kernel]
-    row["instance"], row["device"], row["slot"], row["key"] = instance, device, slot, key
+    row["instance"], row["device"], row["slot"], row["key"] = len(d.calls) + number, device, slot, key
     row["held_by"], row["spares"], row["has_spares"], row["won"], row["held_sms"] = EMPTY, EMPTY, 0, 0, 0
     row["left_s"], row["rate"], row["since_s"], row["started_s"] = d.kinds[key]["isolated_s"], 0.0, now_s, now_s
     row["position"], row["rated"] = NONE, 1
@@ -210,15 +207,15 @@ def take_slot(d: Devices, instance: int, now_s: float) -> int:
 
 
 @inlined
-def begin_kernel(d: Devices, instance: int, now_s: float) -> None:
+def begin_kernel(d: Devices, number: int, now_s: float) -> None:
     """Start a kernel, which transfers hold SMs of that have arrived before, and race others for."""
-    kernel = take_slot(d, instance, now_s)
+    kernel = take_slot(d, number, now_s)
     device = d.instances[kernel]["device"]
     mine = ONE << np.uint64(d.instances[kernel]["slot"])
     change(d, device, now_s)
     if not d.devices[device]["arrivals"]:
         return
-    queued = 0 < d.kernels[d.calls[instance]["number"]]["call_s"] <= now_s - d.limits[0]
+    queued = 0 < d.kernels[number]["call_s"] <= now_s - d.limits[0]
     if d.devices[device]["raced_s"] == now_s:
         rest = d.devices[device]["arrivals"]
         while rest:
@@ -272,7 +269,7 @@ def spares(d: Devices, until_s: float) -> bool:
     now_s, number = d.spared_s[0], d.spared[0]
     pop(d.spared_s, d.spared, d.counts[SPARED])
     d.counts[SPARED] -= 1
-    kernel, in_race = d.kernels[d.calls[number >> 1]["number"]]["row"], number & 1
+    kernel, in_race = d.kernels[(number >> 1) - len(d.calls)]["row"], number & 1
     if kernel == NONE:
         return True
     device, mine = d.instances[kernel]["device"], ONE << np.uint64(d.instances[kernel]["slot"])
@@ -292,11 +289,11 @@ def spares(d: Devices, until_s: float) -> bool:
 @inlined
 def end(d: Devices, instance: int, now_s: float) -> None:
     """End a kernel or a transfer."""
-    number = d.calls[instance]["number"]
-    which = d.kernels[number]["row"] if d.calls[instance]["kind"] == KERNEL else number
+    number = instance - len(d.calls)
+    which = d.kernels[number]["row"] if number >= 0 else d.calls[instance]["transfer"]
     d.instances[which]["rated"] = 0
     d.counts[ENDS] = remove(d.ends, d.counts[ENDS], d.instances, which)
-    if d.calls[instance]["kind"] == KERNEL:
+    if number >= 0:
         device, mine = d.instances[which]["device"], ONE << np.uint64(d.instances[which]["slot"])
         d.devices[device]["kernels"] &= ~mine
         d.kernels[number]["row"] = NONE

@@ -13,13 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from scaleout.network.flow.compiling import Table, compiled, inlined
-from scaleout.program.graph import NONE, Floats
+from scaleout.program.graph import NONE, Floats, Ints
 from scaleout.simulation.core.devices import (
     OVERFLOW,
     SPARED,
     Devices,
     arrive,
     begin,
+    begin_kernel,
     end,
     ending,
     next_end_s,
@@ -61,10 +62,10 @@ INSTANCE = np.dtype(
         (name, "i4")
         for name in ("num_ports", "num_held", "first_member", "size", "num_arrived", "first", "last", "rank")
     ]
-    + [("kind", "i4"), ("number", "i4")]
+    + [("transfer", "i4")]
 )
-"""Of an instance: its ports, of which it holds so many, its members, how many must arrive and have, the first and last
-of these, its rank, and what it is on devices, see `Devices.calls`."""
+"""Of an instance that is no kernel: its ports, of which it holds so many, its members, how many must arrive and have,
+the first and last of these, its rank, and its row among the transfers that share devices, or `NONE`."""
 
 
 class Work(NamedTuple):
@@ -73,10 +74,16 @@ class Work(NamedTuple):
     duration_s: Floats
     occupancy_s: Floats
     rank: Table  # (N,) of tasks by priority; empty where all have one
+    stream: Table
     first_in_stream: Table
+    num_dependencies: Table
     first_user: Table
     users: Table
+    instance: Table
     members: Table  # of each instance by index
+    size: Table
+    instance_rank: Table  # as `rank`
+    first_port: Table
     ports: Table
     port_s: Floats
     issue_s: Floats
@@ -153,9 +160,9 @@ def make_ready(w: Work, s: State, task: int, now_s: float) -> None:
 
 
 @inlined
-def queue(s: State, instance: int) -> None:
+def queue(s: State, instance: int, rank: int) -> None:
     """Let a complete instance take its ports, when those before it have."""
-    push_number(s.queue, 0, s.counts[QUEUED], (int(s.instances[instance]["rank"]) << 32) + instance)
+    push_number(s.queue, 0, s.counts[QUEUED], (rank << 32) + instance)
     s.counts[QUEUED] += 1
 
 
@@ -165,7 +172,7 @@ def look_again(s: State, port: int) -> None:
     first = s.ports[port]["held_up"]
     if first != NONE:
         s.ports[port]["held_up"] = meld(s.instances, s.left, s.right, s.left[first], s.right[first])
-        queue(s, first)
+        queue(s, first, int(s.instances[first]["rank"]))
 
 
 @inlined
@@ -181,7 +188,7 @@ def free(s: State, port: int, task: int, now_s: float) -> None:
 def release(w: Work, s: State, task: int, now_s: float) -> None:
     """Release a task's stream and, with the first member of an instance, its ports."""
     instance, stream = s.tasks[task]["instance"], s.tasks[task]["stream"]
-    if instance != NONE and s.instances[instance]["num_held"]:
+    if NONE != instance < len(s.instances) and s.instances[instance]["num_held"]:
         begins = s.instances[instance]["first_port"]
         for at in range(begins, begins + s.instances[instance]["num_ports"]):
             if s.ports[w.ports[at]]["holder"] == instance:
@@ -230,8 +237,8 @@ def take_ports(w: Work, s: State, instance: int, now_s: float) -> bool:
 
 
 @inlined
-def issue(w: Work, s: State, d: Devices, n: Links | None, now_s: float) -> None:
-    """Let free streams take their next task, then let complete instances take their ports."""
+def take_streams(w: Work, s: State, d: Devices, now_s: float) -> None:
+    """Let free streams take their next task."""
     while s.counts[TOUCHED]:
         stream = pop_number(s.touched, 0, s.counts[TOUCHED])
         s.counts[TOUCHED] -= 1
@@ -248,6 +255,11 @@ def issue(w: Work, s: State, d: Devices, n: Links | None, now_s: float) -> None:
         if instance == NONE:
             start_task(w, s, task, now_s)
             continue
+        number = instance - len(s.instances)
+        if number >= 0:
+            d.kernels[number]["task"] = task
+            queue(s, instance, int(w.instance_rank[instance]) if len(w.instance_rank) else instance)
+            continue
         if len(d.instances):
             arrive(d, instance, task, now_s)
         if s.instances[instance]["num_arrived"] == 0:
@@ -255,10 +267,20 @@ def issue(w: Work, s: State, d: Devices, n: Links | None, now_s: float) -> None:
         s.instances[instance]["last"] = task
         s.instances[instance]["num_arrived"] += 1
         if s.instances[instance]["num_arrived"] == s.instances[instance]["size"]:
-            queue(s, instance)
+            queue(s, instance, int(s.instances[instance]["rank"]))
+
+
+@inlined
+def start_complete(w: Work, s: State, d: Devices, n: Links | None, now_s: float) -> None:
+    """Let complete instances take their ports, and kernels start."""
     while s.counts[QUEUED]:
         instance = pop_number(s.queue, 0, s.counts[QUEUED]) & LOW
         s.counts[QUEUED] -= 1
+        number = instance - len(s.instances)
+        if number >= 0:
+            s.start_s[d.kernels[number]["task"]] = now_s
+            begin_kernel(d, number, now_s)
+            continue
         if not start_instance(w, s, instance, now_s):
             continue
         if n is not None:
@@ -298,16 +320,21 @@ def start_instance(w: Work, s: State, instance: int, now_s: float) -> bool:
 
 
 @inlined
+def end_task(w: Work, s: State, task: int, kind: int, now_s: float) -> None:
+    """Release or complete a task that links or devices time, or both."""
+    if kind != COMPLETE:
+        s.released_s[task] = now_s
+        release(w, s, task, now_s)
+    if kind != RELEASE:
+        s.end_s[task] = now_s
+        complete(w, s, task, now_s)
+
+
+@inlined
 def end_instance(w: Work, s: State, instance: int, kind: int, now_s: float) -> None:
     """Release or complete the tasks of an instance, or both, in their order."""
     for at in range(s.instances[instance]["size"]):
-        task = member(w, s, instance, at)
-        if kind != COMPLETE:
-            s.released_s[task] = now_s
-            release(w, s, task, now_s)
-        if kind != RELEASE:
-            s.end_s[task] = now_s
-            complete(w, s, task, now_s)
+        end_task(w, s, member(w, s, instance, at), kind, now_s)
 
 
 @inlined
@@ -346,7 +373,10 @@ def end_on_devices(w: Work, s: State, d: Devices, now_s: float) -> None:
     while next_end_s(d) == now_s:
         instance = ending(d)
         end(d, instance, now_s)
-        end_instance(w, s, instance, BOTH, now_s)
+        if instance >= len(s.instances):
+            end_task(w, s, d.kernels[instance - len(s.instances)]["task"], BOTH, now_s)
+        else:
+            end_instance(w, s, instance, BOTH, now_s)
 
 
 @inlined
@@ -356,7 +386,7 @@ def end_on_links(w: Work, s: State, d: Devices, n: Links, now_s: float) -> None:
         end_instance(w, s, next_early(n), RELEASE, now_s)
     while n.counts[ENDED]:
         instance = next_ended(n)
-        if len(d.instances) and d.calls[instance]["kind"]:
+        if len(d.instances) and d.calls[instance]["transfer"] != NONE:
             end(d, instance, now_s)
         end_instance(w, s, instance, COMPLETE if n.instances[instance]["is_released"] else BOTH, now_s)
 
@@ -376,7 +406,8 @@ def run_for(w: Work, s: State, d: Devices, n: Links | None, steps: int) -> int:
     """Go on for about so many moments and events, or until nothing moves any more or the caller has to lay out more."""
     now_s = 0.0
     while True:
-        issue(w, s, d, n, now_s)
+        take_streams(w, s, d, now_s)
+        start_complete(w, s, d, n, now_s)
         if steps <= 0:
             return GOES_ON
         steps -= 1
@@ -398,14 +429,33 @@ def run_for(w: Work, s: State, d: Devices, n: Links | None, steps: int) -> int:
 
 
 @compiled
-def begin_all(w: Work, s: State) -> None:
-    """List the members of instances, and let tasks that wait for nothing be ready."""
+def begin_all(w: Work, s: State, transfers: Ints) -> None:
+    """Lay out tasks, instances and their members, and let tasks that wait for nothing be ready.
+
+    `transfers` are the instances that share devices besides kernels.
+    """
     for task in range(len(s.tasks)):
-        instance = s.tasks[task]["instance"]
-        if instance != NONE:
+        row, instance = s.tasks[task], w.instance[task]
+        row["stream"], row["instance"], row["waiting"] = w.stream[task], instance, w.num_dependencies[task]
+        row["ready_cause"] = NONE
+        if NONE != instance < len(s.instances):
+            s.instances[instance]["num_arrived"] += 1
+    first_member = 0
+    for instance in range(len(s.instances)):
+        its, first_port = s.instances[instance], w.first_port[instance]
+        its["first_port"], its["num_ports"] = first_port, w.first_port[instance + 1] - first_port
+        its["first_member"], its["size"], its["transfer"] = first_member, w.size[instance], NONE
+        its["rank"] = w.instance_rank[instance] if len(w.instance_rank) else instance
+        first_member += its["num_arrived"]
+        its["num_arrived"] = 0
+    for number in range(len(transfers)):
+        s.instances[transfers[number]]["transfer"] = number
+    for task in range(len(s.tasks)):
+        instance = w.instance[task]
+        if NONE != instance < len(s.instances):
             w.members[s.instances[instance]["first_member"] + s.instances[instance]["num_arrived"]] = task
             s.instances[instance]["num_arrived"] += 1
     s.instances["num_arrived"][:] = 0
     for task in range(len(s.tasks)):
-        if s.tasks[task]["waiting"] == 0:
+        if w.num_dependencies[task] == 0:
             make_ready(w, s, task, 0.0)

@@ -37,16 +37,13 @@ _LONG = 2_000_000
 """Tasks that Python takes longer for than compiling takes."""
 
 
-def _numbered(values: Ints | Indices) -> tuple[Table, int]:
-    """Number whole numbers from zero by size, but for `NONE`; return these, and how many there are."""
-    is_used = np.zeros(values.max(initial=NONE) + 2, bool)
-    is_used[values + 1] = True
-    is_used[0] = False
-    if is_used[1:].all():
-        return values.astype(np.int32, copy=False), len(is_used) - 1
-    numbers = np.cumsum(is_used, dtype=np.int32) - np.int32(1)
-    numbers[0] = NONE
-    return numbers[values + 1], int(np.count_nonzero(is_used))
+def _numbered(values: Ints | Indices) -> tuple[Table, Ints]:
+    """Number whole numbers from zero by size, but for `NONE`; return these, and how often each is there."""
+    counts = np.bincount(values + 1, minlength=1)[1:]
+    if counts.all():
+        return values.astype(np.int32, copy=False), counts
+    numbers = np.append(np.cumsum(counts > 0, dtype=np.int32) - np.int32(1), np.int32(NONE))  # `NONE` is the last
+    return numbers[values], counts[counts > 0]
 
 
 def _ranks(priority: Ints) -> Table:
@@ -58,52 +55,51 @@ def _ranks(priority: Ints) -> Table:
     return ranks
 
 
-def _columns(tasks: Tasks) -> tuple[Work, State]:
-    """Number streams and ports from zero, and say that nothing has been done yet."""
-    n, m = len(tasks), len(tasks.instance_size)
-    rows, instances = np.empty(n, TASK), np.zeros(m, INSTANCE)
-    stream, ranks, instance_ranks = _numbered(tasks.stream)[0], _ranks(tasks.priority), np.zeros(0, np.int32)
-    rows["stream"], rows["instance"], rows["ready_cause"] = stream, tasks.instance, NONE
-    rows["waiting"] = tasks.num_dependencies
-    first_in_stream = offsets_of(np.bincount(stream[stream != NONE]))
-    num_members = np.bincount(tasks.instance + 1, minlength=1 + m)[1:]
+def _columns(tasks: Tasks, num_kernels: int) -> tuple[Work, State]:
+    """Number streams and ports from zero; `begin_all` fills the rows of tasks and instances."""
+    n, m = len(tasks), len(tasks.instance_size) - num_kernels
+    stream, num_in_stream = _numbered(tasks.stream)
+    port, num_holders = _numbered(tasks.ports)
+    ranks, instance_ranks, first_in_stream = _ranks(tasks.priority), np.zeros(0, np.int32), offsets_of(num_in_stream)
     if len(ranks):
-        highest, members = np.full(m, tasks.priority.min()), tasks.instance != NONE
+        highest, members = np.full(m + num_kernels, tasks.priority.min()), tasks.instance != NONE
         np.maximum.at(highest, tasks.instance[members], tasks.priority[members])
         instance_ranks = _ranks(highest)
-    port_number, num_ports = _numbered(tasks.ports)
-    instances["first_port"], instances["num_ports"] = tasks.port_offsets[:-1], np.diff(tasks.port_offsets)
-    instances["first_member"], instances["size"] = offsets_of(num_members)[:-1], tasks.instance_size
-    instances["rank"] = instance_ranks if len(instance_ranks) else np.arange(m)
     work = Work(
         duration_s=tasks.duration_s,
         occupancy_s=tasks.occupancy_s,
         rank=ranks,
+        stream=stream,
         first_in_stream=first_in_stream,
+        num_dependencies=tasks.num_dependencies,
         first_user=tasks.user_offsets,
         users=tasks.users,
-        members=np.empty(num_members.sum(), np.int32),
-        ports=port_number,
+        instance=tasks.instance,
+        members=np.empty(n, np.int32),
+        size=tasks.instance_size,
+        instance_rank=instance_ranks,
+        first_port=tasks.port_offsets,
+        ports=port,
         port_s=tasks.port_s,
         issue_s=tasks.issue_s if tasks.issue_s.any() else np.zeros(0),
     )
-    streams, ports = np.zeros(len(first_in_stream) - 1, STREAM), np.zeros(num_ports, PORT)
+    streams, ports = np.zeros(len(num_in_stream), STREAM), np.zeros(len(num_holders), PORT)
     for table in (streams, ports):
         table["holder"], table["freed_by"], table["freed_s"] = NONE, NONE, -1.0
     ports["held_up"] = NONE
-    end_s, room = np.full(n, np.nan), 2 * n + len(port_number) + 1
+    end_s, room = np.full(n, np.nan), 2 * n + len(port) + 1
     state = State(
         start_s=np.full(n, np.nan),
         released_s=end_s if tasks.occupancy_s is tasks.duration_s else np.full(n, np.nan),
         end_s=end_s,
         cause=np.full(n, NONE, np.int32),
-        tasks=rows,
-        instances=instances,
+        tasks=np.empty(n, TASK),
+        instances=np.zeros(m, INSTANCE),
         streams=streams,
         ports=ports,
         ready=np.empty(first_in_stream[-1], np.int64),
         touched=np.empty(len(streams), np.int32),
-        queue=np.empty(m, np.int64),
+        queue=np.empty(m + len(streams), np.int64),
         left=np.empty(m, np.int32),
         right=np.empty(m, np.int32),
         event_s=np.empty(room),
@@ -133,6 +129,7 @@ def _devices_of(state: State, sharing: Sharing, contention: Contention | None, n
         kinds["isolated_s"], kinds["first_entry"] = [isolated_s for _, isolated_s in sharing.kernels], NONE
         kernels["device"], kernels["key"], kernels["row"] = sharing.kernel_device, sharing.kernel_kind, NONE
         kernels["call_s"] = sharing.kernel_issue_s
+        assert (sharing.kernel_instance[:1] == len(state.instances)).all(), "kernels are the last instances"
         instances["position"] = NONE
         columns: dict[str, Any] = {"left_s": sharing.lasts_s, "width": np.searchsorted(widths, sharing.channels)}
         columns |= {"races": sharing.races, "communicator": sharing.communicator}
@@ -140,11 +137,6 @@ def _devices_of(state: State, sharing: Sharing, contention: Contention | None, n
         columns |= {"instance": sharing.transfer_instance}
         for name, column in columns.items():
             instances[name][:num_transfers] = column
-        for kind, which in (
-            (devices.KERNEL, sharing.kernel_instance),
-            (devices.TRANSFER, sharing.transfer_instance),
-        ):
-            state.instances["kind"][which], state.instances["number"][which] = kind, np.arange(len(which))
         pair_of_task[sharing.waiting] = sharing.waiting_pair
     return devices.Devices(
         instances=instances,
@@ -274,16 +266,16 @@ def run(
         return None
     kinds_of = _kinds_of(sharing)
     for slots in (8, 64):
-        work, state = _columns(tasks)
+        work, state = _columns(tasks, len(sharing.kernel_instance))
         shared = _devices_of(state, sharing, contention, slots)
         if contention is not None:
             _add_kinds(shared, contention, kinds_of)
-        on = None if network is None else _Links(network, len(tasks.instance_size))
+        on = None if network is None else _Links(network, len(state.instances))
         arguments = work, state, shared, None if on is None else on.columns, _STEPS
         worth_it = len(tasks) >= _LONG
         if not is_ready(run_for, arguments, what="the event core", worth_it=worth_it, compiles=compiles):
             return None
-        begin_all(work, state)
+        begin_all(work, state, sharing.transfer_instance)
         while True:
             found = run_for(work, state, shared, None if on is None else on.columns, _STEPS)
             if found in (FINISHED, OVERFLOWS):
