@@ -16,7 +16,7 @@ from math import fsum
 
 import numpy as np
 
-from scaleout.analysis.breakdown import Running, breakdown, by_axis, exposed_by_family
+from scaleout.analysis.breakdown import Running, by_axis, exposed_by_family
 from scaleout.cluster.topology.peers import peer_of
 from scaleout.cluster.topology.placement import place, place_isolated
 from scaleout.cluster.topology.topology import Topology
@@ -32,12 +32,12 @@ LATENCY = "latency"
 """What bounds a collective whose messages are short."""
 
 
-def bound_of_step(result: Result) -> tuple[str, float]:
+def bound_of_step(result: Result, compute_s: float) -> tuple[str, float]:
     """Return what takes the largest part of a step, and its seconds: ``compute``, an axis's communication, waiting.
 
-    What waits for a pipeline's messages is ``bubble``, as in a search; without a pipeline it is ``idle``.
+    Kernels run in `compute_s` of it. What waits for a pipeline's messages is ``bubble``, as in a search; without a
+    pipeline it is ``idle``.
     """
-    compute_s = breakdown(result).compute_s
     exposed = exposed_by_family(result)
     exposed_s = by_axis({each: seconds for each, seconds in exposed.items() if not each or each.name != "pipeline"})
     waits = "bubble" if any(family.name == "pipeline" for family in result.program.groups) else "idle"

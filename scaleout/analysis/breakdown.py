@@ -39,7 +39,6 @@ class Breakdown:
     kernel_time_sources: dict[str, float]
 
 
-@lru_cache(maxsize=1)  # asked for by what bounds a step as well
 def breakdown(result: Result) -> Breakdown:
     """Say how a result's time divides into compute, exposed communication and idle time."""
     makespan_s = result.makespan_s

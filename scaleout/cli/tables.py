@@ -159,7 +159,7 @@ def rent_words(rent: "Rent", rent_per_s: float | None, ranks: int, *, serves: bo
 
 def _bound(outcome: "Outcome", steps: int) -> str:
     """Say what takes the largest part of a step, and what bounds the collective that is exposed longest."""
-    name, seconds = bound_of_step(outcome.result)
+    name, seconds = bound_of_step(outcome.result, outcome.breakdown.compute_s)
     words = f"{name}, {format_share(seconds / outcome.makespan_s if outcome.makespan_s else 0.0)} of the step"
     most = outcome.bounds[0] if outcome.bounds else None
     if most is None or most.exposed_communication_s < _MENTIONED * outcome.makespan_s or not most.bound_by:

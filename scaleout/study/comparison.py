@@ -83,7 +83,7 @@ class Comparison:
                     "schedule": outcome.schedule,
                     **asdict(outcome.breakdown),
                     "speedup": outcome.speedup,
-                    "bound_by": bound_of_step(outcome.result)[0],
+                    "bound_by": bound_of_step(outcome.result, outcome.breakdown.compute_s)[0],
                     "bounds": list(map(asdict, outcome.bounds)),
                     "critical_path": list(map(asdict, decisive(outcome.result))),
                     **({} if outcome.interval is None else outcome.interval.summary(outcome.makespan_s)),

@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 import yaml
@@ -16,6 +17,7 @@ from scaleout.study.sweep import execution
 from scaleout.study.sweep.engine import Execution, execute
 from scaleout.study.sweep.study import study_of
 from scaleout.study.sweep.table import write_table
+from scaleout.study.sweep.worker import Chunk
 
 pytest.importorskip("distributed")
 dask = pytest.importorskip("dask")
@@ -65,6 +67,28 @@ def test_a_chunk_whose_workers_always_die_is_given_up(monkeypatch):
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}), pytest.raises(ScaleoutError) as raised:
         execute(study_of(STUDY, name="study", where=""), None, how)
     assert "workers die again and again as they run case" in str(raised.value)
+
+
+def test_an_interrupt_ends_workers_of_a_local_cluster_whatever_they_are_about(monkeypatch, tmp_path):
+    """One that is asked to end would end its chunk first."""
+    begun, ended = tmp_path / "begun", tmp_path / "ended"
+
+    def slow(_chunk):
+        begun.touch()
+        time.sleep(2)
+        ended.touch()
+
+    def interrupted():
+        with execution.cluster("local", 1) as pool:
+            pool.submit(Chunk(()))
+            while not begun.exists():
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(execution, "on_worker", slow)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert not ended.exists()
 
 
 def test_workers_of_a_local_cluster_print_no_tracebacks():

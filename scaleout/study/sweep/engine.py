@@ -5,11 +5,11 @@ goes on where it was, and a study with more cases takes the results of those tha
 whole of a study in a folder, or one of its parts (``--shard``).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -232,20 +232,22 @@ class _Run:
         self._counts = {"done": 0, "failed": 0}
         self._pace_s = 0.0
 
-    def _left(self) -> Iterator[Case]:
-        """Yield the cases of this part of the study that have no result yet, each key once."""
+    def _left(self) -> Iterator[tuple[Case, bool]]:
+        """Yield the cases of this part that have no result yet, each key once, and if they are the last of a group."""
         resolver, (part, parts) = Resolver(), self.how.shard
         mine = (pair for pair in cases_of(self.study, resolver) if pair[0] // _TOGETHER % parts == part - 1)
-        while ordered := together(list(islice(mine, _AHEAD))):
-            for place, (number, inputs) in enumerate(ordered):
-                self._near = len(ordered) - place
-                case = resolver.resolve(number, inputs)
-                self.cases.append(case)
-                if case.key in self._known:
-                    self._counts["done"] += 1
-                else:
-                    self._known.add(case.key)
-                    yield case
+        while window := list(islice(mine, _AHEAD)):
+            self._near = len(window)
+            for group in together(window):
+                for place, (number, inputs) in enumerate(group, start=1):
+                    case = resolver.resolve(number, inputs)
+                    self.cases.append(case)
+                    if case.key in self._known:
+                        self._counts["done"] += 1
+                    else:
+                        self._known.add(case.key)
+                        yield case, place == len(group)
+                    self._near -= 1
 
     def rows(self) -> list[Row]:
         """Return all rows that are there."""
@@ -272,8 +274,7 @@ class _Run:
         taken, spent_s = 0, 0.0
         while True:
             while pool.free > 0 and spent_s < until_s:
-                length = self._length(workers, trial=until_s)
-                cases = tuple(sorted(islice(self._pending, length), key=_number))
+                cases = self._next(self._length(workers, trial=until_s))
                 if not cases:
                     break
                 pool.submit(Chunk(cases, self._constraints))
@@ -287,6 +288,15 @@ class _Run:
                 pace_s = each.seconds / len(each.rows)
                 self._pace_s = pace_s if not self._pace_s else (self._pace_s + pace_s) / 2
             self._keep([row for each in done for row in each.rows])
+
+    def _next(self, length: int) -> tuple[Case, ...]:
+        """Take about so many of the cases that are left, to the end of a group if that is near."""
+        chosen = list[Case]()
+        for case, is_last in self._pending:
+            chosen.append(case)
+            if len(chosen) >= (length if is_last else length + length // 2):
+                break
+        return tuple(sorted(chosen, key=_number))
 
     def _length(self, workers: int, *, trial: float) -> int:
         """Cases of the next chunk: about `CHUNK_S`, and less where few are left for the workers."""
@@ -305,13 +315,15 @@ class _Run:
         self.how.tell(self._counts["done"], max(len(self.cases), self.study.size), self._counts["failed"])
 
 
-def together(cases: Sequence[tuple[int, Inputs]]) -> list[tuple[int, Inputs]]:
-    """Return cases with those of one network after each other, or those of one workload, whichever are more.
+def together(cases: Iterable[tuple[int, Inputs]]) -> list[list[tuple[int, Inputs]]]:
+    """Return cases in groups, each of one network, or each of one workload, whichever are more.
 
     These are then shared out among workers, so that each makes few of them, and all of the others.
     """
-    parts = [parts_of(inputs) for _, inputs in cases]
-    networks, workloads = ({each.network: None for each in parts}, {each.workload: None for each in parts})
-    of = [each.network if len(networks) > len(workloads) else each.workload for each in parts]
-    place = {each: number for number, each in enumerate(dict.fromkeys(of))}
-    return [pair for _, pair in sorted(zip(map(place.__getitem__, of), cases, strict=True), key=itemgetter(0))]
+    of_network: dict[object, list[tuple[int, Inputs]]] = {}
+    of_workload: dict[object, list[tuple[int, Inputs]]] = {}
+    for case in cases:
+        parts = parts_of(case[1])
+        of_network.setdefault(parts.network, []).append(case)
+        of_workload.setdefault(parts.workload, []).append(case)
+    return list((of_network if len(of_network) > len(of_workload) else of_workload).values())

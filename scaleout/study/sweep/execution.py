@@ -6,8 +6,9 @@ run again by whoever asks next. Dask is imported where a cluster is asked for, a
 
 import logging
 import os
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Protocol
@@ -30,6 +31,7 @@ _WATCHES = (
     "distributed.worker.memory.monitor-interval",
 )  # fmt: skip
 """How often Dask looks at itself in each process: several times a second, which takes two cores 3% of their time."""
+_ENVIRONMENT = "distributed.nanny.pre-spawn-environ"
 _LOOK_S = 10.0
 """Between looks at jobs of Slurm."""
 
@@ -197,15 +199,14 @@ def cluster(where: str, workers: int | None) -> Iterator[Pool]:
         "distributed.worker.daemon": True,
         "distributed.worker.profile.enabled": False,  # which samples the stacks of all threads
         **dict.fromkeys(_WATCHES, "1s"),
-        # of the processes of workers, which begin to log before they are told anything else
-        "distributed.nanny.pre-spawn-environ.DASK_DISTRIBUTED__LOGGING__DISTRIBUTED": "critical",
+        _ENVIRONMENT: _environment(dask.config.get(_ENVIRONMENT)),
     }
     for name in _SILENT:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     with ExitStack() as stack:
         stack.enter_context(dask.config.set(settings))
         jobs = Jobs(stack, workers or 1) if where == "slurm" else None
-        address = jobs.cluster if jobs else _local(stack, workers) if where == "local" else where
+        address = jobs.cluster if jobs else stack.enter_context(_local(workers)) if where == "local" else where
         if isinstance(address, str) and not address.startswith(("tcp://", "tls://", "ucx://")):
             raise ConfigError(f"--cluster {where}: give local, slurm, or a scheduler's address as tcp://host:8786")
         if isinstance(address, str):
@@ -217,6 +218,15 @@ def cluster(where: str, workers: int | None) -> Iterator[Pool]:
         except (OSError, TimeoutError, ValueError) as error:
             raise ConfigError(f"--cluster {where}: does not answer ({error}); start it, or give another") from None
         yield OnDask(client, jobs)
+
+
+def _environment(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the environment of workers' processes: they begin to log before they are told anything else.
+
+    Without Dask's own threshold, with which each larger array is new memory of the system: it takes 4% of the time.
+    """
+    kept = {name: value for name, value in given.items() if name != "MALLOC_TRIM_THRESHOLD_"}
+    return {**kept, "DASK_DISTRIBUTED__LOGGING__DISTRIBUTED": "critical"}
 
 
 def _check_spoken(address: str) -> None:
@@ -235,12 +245,22 @@ def _check_spoken(address: str) -> None:
         raise ConfigError(f"--cluster {address}: {kind}:// cannot be used here ({why}); give a tcp:// one")
 
 
-def _local(stack: ExitStack, workers: int | None) -> Any:
+@contextmanager
+def _local(workers: int | None) -> Iterator[Any]:
+    """Yield a cluster of processes here; an exception, such as an interrupt, ends them whatever they are about."""
     from distributed import LocalCluster  # noqa: PLC0415 - an extra
 
     count = workers or cores()
     made = LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None, scheduler_kwargs=NO_DASHBOARD)
-    return stack.enter_context(made)
+    with made:
+        try:
+            yield made
+        except BaseException:
+            for nanny in made.workers.values():
+                nanny.auto_restart = False
+                with suppress(ProcessLookupError, TypeError):  # it has ended, or not begun
+                    os.kill(nanny.pid, signal.SIGKILL)
+            raise
 
 
 def cores() -> int:

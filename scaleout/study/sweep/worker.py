@@ -4,12 +4,13 @@ Workloads, topologies and devices that are equal are one object here, so that al
 of collectives and kernel times, is found again; annotated programs are kept by `job.Programs`.
 """
 
+import atexit
 import gc
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -32,10 +33,6 @@ OK, FAILED, LEFT_OUT = "ok", "failed", "left out"
 
 Row = dict[str, Any]
 """Key, status and message of a case, and its results by their column."""
-
-
-COLLECTIONS = (50_000, 100, 4)
-"""Thresholds of the collector; graphs, and what imports make, are tuples without cycles, and stay."""
 
 
 class Chunk(NamedTuple):
@@ -97,9 +94,19 @@ _ONE_AT_A_TIME = Lock()
 """Held while a process of Dask runs a chunk: one with several threads would share what is no thread's own."""
 
 
+@cache
+def _collect_seldom() -> None:
+    """Have the collector look for cycles as seldom as that of the command line, and not as the process ends.
+
+    Graphs, and what imports make, are tuples without cycles, and stay.
+    """
+    gc.set_threshold(50_000, 100, 4)
+    atexit.register(gc.freeze)
+
+
 def on_worker(chunk: Chunk) -> Done:
-    """Run a chunk in a process of Dask, whose collector is to look for cycles as seldom as that of the command line."""
-    gc.set_threshold(*COLLECTIONS)
+    """Run a chunk in a process of Dask."""
+    _collect_seldom()
     with _ONE_AT_A_TIME:
         return run_chunk(chunk)
 
