@@ -83,6 +83,8 @@ def open_output(path: Path, *, topology: str | None = None) -> Output:
     topology : str, optional
         On which the traces of a folder are simulated.
     """
+    if topology is not None and any(map(is_file, (path / "summary.json", path / "cases.parquet", path))):
+        raise ConfigError(f"--topology is for traces, and {path} holds none; leave it out")
     if is_file(path / "summary.json"):
         return _result(read_json(path / "summary.json"), path / "summary.json", path)
     if is_file(path / "cases.parquet"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import scaleout
-from scaleout.cli.options import Output, output_options
+from scaleout.cli.options import PATH, Output, output_options
 from scaleout.cli.printing import say
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _MOST_ROWS = 12
 def _file(
     option: str, name: str, meaning: str, *, metavar: str = "FILE", required: bool = False
 ) -> Callable[[Any], Any]:
-    kind = click.Path(path_type=Path)
+    kind = PATH
     return click.option(option, name, type=kind, metavar=metavar, required=required, help=meaning)
 
 

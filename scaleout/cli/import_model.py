@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import json_option, machine_options, parse_settings, set_option
+from scaleout.cli.options import FILE, PATH, json_option, machine_options, parse_settings, set_option
 from scaleout.cli.printing import say, say_json
 
 if TYPE_CHECKING:
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=PATH)
 @set_option("Set a key of the workload, which wins over the source's")
 @machine_options()
 @click.option(
-    "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    "--output", type=FILE, metavar="FILE",
     help="Write the workload here, such as model.yaml, and print its counts; by default print the workload.",
 )  # fmt: skip
 @json_option

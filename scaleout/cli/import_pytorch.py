@@ -4,13 +4,13 @@ from pathlib import Path
 
 import click
 
-from scaleout.cli.options import Folder, Whole, json_option
+from scaleout.cli.options import FOLDER, PATH, Whole, json_option
 from scaleout.cli.printing import say, say_json
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
-@click.option("--output", required=True, type=Folder(), help="Directory for the traces, one file a rank.")
+@click.argument("paths", nargs=-1, required=True, type=PATH, metavar="PATH...")
+@click.option("--output", required=True, type=FOLDER, help="Directory for the traces, one file a rank.")
 @click.option("--step", type=Whole(10**18, least=0), metavar="N", help="Read ProfilerStep#N alone; by default all.")
 @click.option("--device", metavar="NAME|FILE", help="Of host traces without device traces; by default h200.")
 @click.option(

@@ -35,9 +35,28 @@ class LazyGroup(click.Group):
 
             near = get_close_matches(args[0][:100], self._table, n=1)
             ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None and not ctx.resilient_parsing:
+            _check_once(click.Context(command, parent=ctx, info_name=name), rest)
+        return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a line a command, without importing any."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, self._table[name][1]) for name in self.list_commands(ctx)])
+
+
+def _check_once(ctx: click.Context, args: list[str]) -> None:
+    """Refuse an option that is given twice, of which click would drop the first without a word."""
+    try:
+        _, _, order = ctx.command.make_parser(ctx).parse_args(args=list(args))
+    except click.UsageError:
+        return  # which the command says itself
+    found: set[str | None] = set()
+    for each in order:
+        once = isinstance(each, click.Option) and not each.multiple and (not each.is_flag or each.secondary_opts)
+        if once and each.name in found:
+            raise click.UsageError(
+                f"{' or '.join((*each.opts, *each.secondary_opts))} is given twice; give it once.", ctx
+            )
+        found.add(each.name)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import Folder, Whole, parse_settings, set_option
+from scaleout.cli.options import FILE, FOLDER, Whole, parse_settings, set_option
 from scaleout.cli.printing import say, say_json
 from scaleout.config.documents import is_file
 from scaleout.errors import ConfigError
@@ -32,7 +32,7 @@ class Measurements(click.Choice[str]):
 
 @click.command()
 @click.argument("what", type=Measurements(), metavar=f"{'|'.join((*NAMES, 'all'))}|FILE")
-@click.option("--output", required=True, type=Folder(), help="Directory for all files.")
+@click.option("--output", required=True, type=FOLDER, help="Directory for all files.")
 @click.option("--gpus", type=Whole(1024), metavar="N", help="GPUs that take part; by default all.")
 @click.option("--quick", is_flag=True, help="Few rows of each kind: minutes instead of an hour.")
 @click.option(
@@ -47,7 +47,7 @@ class Measurements(click.Choice[str]):
 @click.option(
     "--rows",
     "file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Measure the rows of a file, one JSON object a line.",
 )
 @click.option("--repeats", type=Whole(), default=7, show_default=True, metavar="N", help="Repetitions of each row.")

@@ -67,6 +67,8 @@ def operator(
     asked |= {f"set.{key}": value for key, value in keys.items()}
     if sweep is not None:
         key, values = parse_sweep(sweep)
+        if key in keys:
+            raise ConfigError(f"--sweep {key} and --set {key} both say what {key} is; give one of them")
         rows = [{key: value, **evaluate_operator(name, {**keys, key: value}, machine).plain()} for value in values]
         asked["sweep"] = {key: values}
         answer = document("operator", {**about, "sweep": rows}, inputs=asked, models=[model])

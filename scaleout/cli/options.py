@@ -130,17 +130,22 @@ class Share(click.FloatRange):
         return self.fail(f"{shown(value)} is no number.", param, ctx)
 
 
-class Folder(click.Path):
-    """A directory for output, which an empty name is not."""
+class Named(click.Path):
+    """A file or a directory, which an empty name is not."""
 
-    def __init__(self) -> None:
-        super().__init__(path_type=Path, file_okay=False)
+    def __init__(self, *, folder: bool = True, file: bool = True, as_given: bool = False) -> None:
+        super().__init__(path_type=str if as_given else Path, file_okay=file, dir_okay=folder)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path; refuse none."""
         if value == "":
-            self.fail("an empty name is no directory; give one, such as results.", param, ctx)
+            self.fail(f"an empty name is no {self.name}; give one, such as results.", param, ctx)
         return super().convert(value, param, ctx)
+
+
+FOLDER, FILE, PATH = Named(file=False), Named(folder=False), Named()
+AS_GIVEN = Named(as_given=True)
+"""Types of options and arguments; the last is no `Path`, but the text that is given."""
 
 
 def picture_options(command: Command) -> Command:
@@ -159,7 +164,7 @@ def look_options(command: Command) -> Command:
 
 def output_options(meaning: str) -> Callable[[Command], Command]:
     """Add ``--output``, a directory, and ``--json``, and hand the verb one ``output``, an `Output`."""
-    folder = click.option("--output", type=Folder(), help=meaning)
+    folder = click.option("--output", type=FOLDER, help=meaning)
     return _handing("output", _output, lambda command: folder(picture_options(json_option(command))))
 
 
@@ -382,6 +387,7 @@ def job_options(*, required: bool = True, replicas: bool = True) -> Callable[[Co
     def collect(given: dict[str, Any]) -> NamedJob:
         settings, gpus = parse_settings(given.pop("settings")), given.pop("gpus")
         named = {name: given.pop(name) for name in ("workload", "topology", "device", "changes")}
+        check_named_once(settings, topology=named["topology"], device=named["device"])
         job = NamedJob(**named, settings=settings)
         return job if gpus is None else on_gpus(job, gpus, replicas=replicas)
 
@@ -394,6 +400,13 @@ def job_options(*, required: bool = True, replicas: bool = True) -> Callable[[Co
         return click.argument("workload", required=required, shell_complete=known)(named)
 
     return _handing("job", collect, add)
+
+
+def check_named_once(settings: Mapping[str, Any], **named: str | None) -> None:
+    """Refuse a key of the workload that is set where an option of its name says another."""
+    for name, value in named.items():
+        if value is not None and name in settings:
+            raise ConfigError(f"--{name} and --set {name} both name the {name}; give one of them")
 
 
 def pairs_of(texts: Sequence[str], *, option: str, form: str, empty: bool = False) -> dict[str, str]:

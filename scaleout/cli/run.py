@@ -9,6 +9,8 @@ import click
 from scaleout.cli import completion
 from scaleout.cli.job import NamedJob
 from scaleout.cli.options import (
+    AS_GIVEN,
+    FILE,
     SIMULATION,
     Output,
     Stated,
@@ -41,7 +43,11 @@ if TYPE_CHECKING:
 )
 @simulation_options(*SIMULATION)
 @click.option(
-    "--trace", "trace_path", metavar="DIRECTORY", help="Simulate the Chakra traces of a directory, not a workload."
+    "--trace",
+    "trace_path",
+    type=AS_GIVEN,
+    metavar="DIRECTORY",
+    help="Simulate the Chakra traces of a directory, not a workload.",
 )
 @click.option(
     "--edit",
@@ -60,7 +66,7 @@ if TYPE_CHECKING:
 @click.option(
     "--measure-next",
     "measure_next",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     metavar="FILE",
     help="Write what to measure to make the error bars of the fastest schedule narrower, for `scaleout measure FILE`.",
 )

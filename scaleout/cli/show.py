@@ -41,9 +41,11 @@ def show(
     Examples: scaleout show llama-3-8b; scaleout show --keys workload; scaleout show --keys workload gradient.
     """
     if kind is not None:
+        if settings or changes.words:
+            raise ConfigError(f"--keys {kind} prints keys, whatever their values; leave out what sets some")
         _show_keys(kind, name_or_file or "", as_json=as_json)
         return
-    if name_or_file is None:
+    if not name_or_file:
         raise ConfigError("give what to show, such as `scaleout show llama-3-8b` (`scaleout list`), or --keys KIND")
     name_or_file, chosen = _of_plan(name_or_file, parse_settings(settings))
     facts = _facts(name_or_file, chosen, changes)

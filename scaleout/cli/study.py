@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import Folder, Whole, json_option, look_options
+from scaleout.cli.options import FOLDER, Whole, json_option, look_options
 from scaleout.errors import ConfigError, ScaleoutError, shown
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class _Command(click.Command):
 @click.argument("file", metavar="STUDY")
 @click.option(
     "--output",
-    type=Folder(),
+    type=FOLDER,
     required=True,
     help="Keep results, table and report here; what is there is not run again.",
 )

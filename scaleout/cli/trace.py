@@ -5,13 +5,13 @@ from pathlib import Path
 import click
 
 import scaleout
-from scaleout.cli.options import Folder, json_option, parse_settings, set_option
+from scaleout.cli.options import FOLDER, check_named_once, json_option, parse_settings, set_option
 from scaleout.cli.printing import say, say_json
 
 
 @click.command()
 @click.argument("workload")
-@click.option("--output", required=True, type=Folder(), help="Directory for the traces.")
+@click.option("--output", required=True, type=FOLDER, help="Directory for the traces.")
 @click.option("--device", metavar="NAME|FILE", help="Device that times the kernels; by default the workload's.")
 @set_option()
 @json_option
@@ -22,6 +22,7 @@ def trace(workload: str, output: Path, device: str | None, settings: tuple[str, 
     """
     from scaleout.cli.progress import progress
     from scaleout.cluster.device.spec import load_device
+    from scaleout.cluster.topology.topology import load_topology
     from scaleout.config.units import counted
     from scaleout.config.writing import check_writable
     from scaleout.interop.chakra.save import save_program
@@ -29,7 +30,9 @@ def trace(workload: str, output: Path, device: str | None, settings: tuple[str, 
     from scaleout.workloads.families import load_workload
 
     check_writable(output)
-    job = load_workload(workload, changes := parse_settings(settings))
+    check_named_once(changes := parse_settings(settings), device=device)
+    job = load_workload(workload, changes)
+    load_topology(job.topology)  # which the traces name
     on = load_device(device or job.device)
     with progress(kept="nothing is kept", quiet=as_json) as tell:
         tell(0, 2, "graphs generated, files written")

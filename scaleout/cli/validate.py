@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import Output, output_options
+from scaleout.cli.options import PATH, Output, output_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, type=PATH)
 @click.option("--table", metavar="NAME", help="Read one table of a file that holds several, by its name.")
 @click.option("--device", metavar="NAME|FILE", help="Device of all rows, instead of the one that each names.")
 @click.option("--topology", metavar="NAME|FILE", help="Topology of all rows, instead of the one that each names.")

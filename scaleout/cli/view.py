@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import Whole
+from scaleout.cli.options import PATH, Whole
 from scaleout.cli.printing import say
 from scaleout.cli.serving import ADDRESS, BadQuestion, Server
 from scaleout.errors import ConfigError, ScaleoutError
@@ -21,7 +21,7 @@ _TELL_S = 0.5
 
 
 @click.command()
-@click.argument("path", metavar="DIR|FILE", type=click.Path(path_type=Path))
+@click.argument("path", metavar="DIR|FILE", type=PATH)
 @click.option("--topology", metavar="NAME|FILE", help="Network on which traces are simulated; by default their own.")
 @click.option("--port", type=Whole(65535, least=0), default=0, help="Port of the page; by default a free one.")
 @click.option("--no-browser", is_flag=True, help="Print the page's address, and open no browser.")

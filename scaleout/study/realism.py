@@ -12,7 +12,7 @@ from typing import Any
 
 from scaleout.cluster.device.host import unknown_costs
 from scaleout.cluster.device.spec import Device
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, shown
 from scaleout.simulation.options import SimulationOptions, changed
 from scaleout.workloads.config.family import ModelFamily
 
@@ -56,6 +56,8 @@ def options_for(
 
 def stated_options(options: SimulationOptions | None = None, *, ideal: bool = False, **given: Any) -> SimulationOptions:
     """Return what is given, or `ideal`, without what is known of a device; `ConfigError` as `options_for`."""
+    if not isinstance(ideal, bool):
+        raise ConfigError(f"ideal must be true or false, not {shown(ideal)}")
     wanted = {name: value for name, value in given.items() if value is not None}
     found = changed(options or SimulationOptions(), wanted)
     if not ideal:

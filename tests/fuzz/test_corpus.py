@@ -51,6 +51,13 @@ COMMANDS = {
     ("run", "mine.yaml", "--placement", "strided:1\xa0"): "is not 1 whole number",
     ("buckets", "llama-3-8b", "--set", "data_parallel=8", "--bytes", "0.0"): "holds nothing",
     ("run", "mine.yaml", "--output", ""): "an empty name is no directory",
+    ("run", "--trace", ""): "an empty name is no path",
+    ("view", ""): "an empty name is no path",
+    ("run", "mine.yaml", "--measure-next", ""): "an empty name is no file",
+    ("run", "mine.yaml", "--topology", "h200-node-4", "--topology=h200-node-4"): "--topology is given twice",
+    ("run", "mine.yaml", "--contention", "--no-contention"): "--contention or --no-contention is given twice",
+    ("run", "mine.yaml", "--set", "device=h200", "--device", "h200"): "--device and --set device both name the device",
+    ("measure", "host", "--plan", "--output", "out", "--dtype", "bf16"): "these rows have none, leave it out",
     ("run", "mine.yaml", "--set", "layers=100000000"): "give at most 10,000",
     ("run", "dlrm-128", "--set", "top_layers=1000000000"): "give at most 10,000",
     ("run", "mine.yaml", "--schedule", "chunked:1000000000000"): "2 to 1024",
@@ -201,6 +208,17 @@ def test_a_long_recording_that_was_cut_off_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr("scaleout.interop.pytorch.files.read_long_json", None)
     with pytest.raises(ScaleoutError, match=r"ends in the midst of a value.*if the job was killed"):
         list(recorded_files([path]))
+
+
+def test_lists_of_others_in_the_folder_of_a_recording_are_passed_over(tmp_path):
+    tmp_path.joinpath("charmap.json").write_text('[["Cc", [0, 31]]]')
+    tmp_path.joinpath("job.rank0.json").write_text('{"traceEvents": []}')
+    assert [each.path.name for each in recorded_files([tmp_path])] == ["job.rank0.json"]
+    for name, content in (("charmap", None), ("damaged", '[{"ph": "X", "ts": 1}, 5]')):
+        path = tmp_path / f"{name}.json"
+        path.write_text(content or path.read_text())
+        with pytest.raises(ScaleoutError, match=rf"{name}\.json: .* is no event"):
+            list(recorded_files([path if content is None else tmp_path]))
 
 
 def test_a_folder_of_a_recording_that_cannot_be_listed_is_no_empty_one(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn, cast
 
 from scaleout.config.long_json import read_long_json
 from scaleout.errors import ConfigError, TraceError
-from scaleout.interop.pytorch.kineto import MOST_EVENTS, events_in, is_events
+from scaleout.interop.pytorch.kineto import MOST_EVENTS, NoEventsError, events_in, is_events
 
 MOST_BYTES = 2 * 2**30
 """Of one file when it is unpacked; a rank of a long recording takes some 100 MB."""
@@ -59,7 +59,12 @@ def recorded_files(paths: Sequence[Path]) -> Iterator[Found]:
             seen.add(place)
             if len(seen) > _MOST_FILES:
                 raise TraceError(f"{path}: more than {_MOST_FILES:,} files; give the files of one job")
-            content = _parsed(opened, place)
+            try:
+                content = _parsed(opened, place)
+            except NoEventsError:
+                if not path.is_dir():
+                    raise
+                continue
             if path.is_dir() and not is_recording(content):
                 continue
             yield Found(place, *_job_and_rank(place.name), content)

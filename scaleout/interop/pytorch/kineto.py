@@ -195,6 +195,10 @@ class Event(NamedTuple):
     args: Mapping[str, Any]  # those of `_ARGS`
 
 
+class NoEventsError(TraceError):
+    """A list of JSON is one of something else, by its first element."""
+
+
 _UNREAD = Event("", "", math.inf, 0.0, None, None, {})
 
 
@@ -213,7 +217,8 @@ def events_in(path: Path) -> Callable[[Any], Any]:
     def event_of(value: Any) -> Any:
         nonlocal earliest, kept, begun
         if not isinstance(value, dict):
-            raise TraceError(f"{path}: {shown(value)} is no event; give what torch.profiler exported")
+            error = TraceError if begun else NoEventsError
+            raise error(f"{path}: {shown(value)} is no event; give what torch.profiler exported")
         first, begun = not begun, True
         if value.get("ph") != "X":
             return _UNREAD if first and "ph" in value else LEFT_OUT

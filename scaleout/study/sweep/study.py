@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,7 +31,7 @@ from scaleout.config.units import (
     parse,
 )
 from scaleout.config.validated import Config, Text, read_yaml, validate
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, shown
 from scaleout.study.sweep import expressions
 from scaleout.study.sweep.cases import check_names
 from scaleout.study.sweep.columns import BEFORE, COLUMNS, DIMENSION_BYTES
@@ -267,9 +268,9 @@ def _check_columns(study: Study, where: str) -> None:
     inputs, known = set(study.inputs), {*study.inputs, *COLUMNS}
     known |= {f"{DIMENSION_BYTES}{number}" for number in range(8)}
     for each in study.where:
-        each.check({*inputs, *BEFORE}, where=f"{where}: where")
+        _check_constraint(each, {*inputs, *BEFORE}, f"{where}: where")
     for key, each in study.expressions.items():
-        if key in known or not all(part.isidentifier() for part in key.split(".")):
+        if key in known or not all(part.isidentifier() and not iskeyword(part) for part in key.split(".")):
             raise ConfigError(f"{where}: columns.{key}: is the name of a column already, or no name; give another")
         each.check(known, where=f"{where}: columns.{key}")
         known.add(key)
@@ -289,9 +290,14 @@ def _check_columns(study: Study, where: str) -> None:
             if column and column not in known:
                 raise ConfigError(f"{where}: views.{number}.{key}: unknown column {column!r}; {nearest(column, known)}")
         if view.where:
-            expressions.parse(view.where, where=f"{where}: views.{number}").check(
-                known, where=f"{where}: views.{number}"
-            )
+            constraint = expressions.parse(view.where, where=f"{where}: views.{number}")
+            _check_constraint(constraint, known, f"{where}: views.{number}")
+
+
+def _check_constraint(constraint: Expression, known: set[str], where: str) -> None:
+    if not constraint.names:
+        raise ConfigError(f"{where}: {shown(constraint.text)} names no column; write it as `ranks == 128`")
+    constraint.check(known, where=where)
 
 
 def _check_names(study: Study, where: str) -> None:

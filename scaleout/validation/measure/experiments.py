@@ -255,7 +255,8 @@ def chosen(rows: Sequence[Row], *, only: Sequence[str] = (), dtypes: Sequence[st
             raise ConfigError(f"--only {pattern}: nothing to measure is named so; {hint}")
     for dtype in dtypes:
         if not any(row.get("dtype") == dtype for row in rows):
-            hint = nearest(dtype, sorted({str(row["dtype"]) for row in rows if "dtype" in row}))
+            known = sorted({str(row["dtype"]) for row in rows if "dtype" in row})
+            hint = nearest(dtype, known) if known else "these rows have none, leave it out"
             raise ConfigError(f"--dtype {dtype}: nothing to measure is of it; {hint}")
     return [
         row

@@ -1,0 +1,47 @@
+"""No option is passed over in silence, and no output replaces what it was made of."""
+
+from pathlib import Path
+
+import pytest
+
+from scaleout.api.views import open_output
+from scaleout.errors import ScaleoutError
+
+
+def test_what_is_read_is_not_replaced_and_no_option_is_passed_over(tmp_path, scaleout, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert scaleout("run", "dlrm-128", "--schedule", "baseline", "--output", "o")[0] == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.joinpath("o").iterdir()}
+    for a in ("o", "o/summary.json"):
+        code, out, err = scaleout("diff", a, "o", "--output", "o/")
+        assert (code, out) == (2, "")
+        assert "it would replace o" in err
+    assert {path.name: path.read_bytes() for path in tmp_path.joinpath("o").iterdir()} == before
+    for path in ("o", "o/summary.json"):
+        with pytest.raises(ScaleoutError, match=f"--topology is for traces, and {path} holds none"):
+            open_output(Path(path), topology="nonsense")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("show", "--keys", "device", "--set", "layers=2"),
+            "prints keys, whatever their values; leave out what sets some",
+        ),
+        (
+            ("show", "--keys", "workload", "--nodes", "5"),
+            "prints keys, whatever their values; leave out what sets some",
+        ),
+        (("operator", "embedding_all_to_all", "--sweep", "pooling=1,2", "--set", "pooling=3"), "both say what pooling"),
+        (("trace", "llama-3-8b", "--output", "t", "--set", "topology=nonsense"), "unknown topology 'nonsense'"),
+        (("trace", "llama-3-8b", "--output", "t", "--set", "device=h100", "--device", "h200"), "both name the device"),
+        (("import", "pytorch", ".", "--output", "t", "--step", "1", "--step", "2"), "--step is given twice"),
+    ],
+)
+def test_an_option_that_would_be_passed_over_is_refused(tmp_path, scaleout, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = scaleout(*arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert not list(tmp_path.iterdir())
