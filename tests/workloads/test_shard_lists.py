@@ -91,6 +91,24 @@ def test_the_next_kernel_of_backward_waits_for_the_reduction_of_a_gradient():
     assert len(set(in_layers) & waited) >= len(in_layers) // 2  # of each weight and its bias the second at least
 
 
+@pytest.mark.parametrize("keys", [{}, {"data_parallel": 2, "pipeline_parallel": 2, "pipeline_schedule": "zb_h1"}])
+def test_kernels_wait_for_reductions_of_their_own_micro_batch(keys):
+    """Random jobs found first kernels that waited for the number of a node of another micro-batch's graph."""
+    program = generate(
+        FAMILIES["transformer"].model_validate(
+            HEADER | MODEL | keys | {"shard_lists": True, "batch_per_replica": 3, "microbatch": 1, "vocabulary": 1024}
+        )
+    )
+    for graph in program.graphs:
+        sources = np.repeat(np.arange(len(graph)), np.diff(graph.dependency_offsets))
+        reductions = np.array([name == "gradients_reduce_scatter" for name in graph.names])
+        far = reductions[graph.dependencies] & (graph.layer[graph.dependencies] >= 0)
+        kernels = (graph.kind == NodeKind.COMPUTE) & [
+            graph.operation(node) != "adamw_fused" for node in range(len(graph))
+        ]
+        assert (sources - graph.dependencies)[far & kernels[sources]].max(initial=0) < 30
+
+
 def test_a_loop_lasts_as_long_as_its_views_and_copies_however_small_the_tensors():
     program = generate(FAMILIES["transformer"].model_validate(HEADER | MODEL | {"shard_lists": True}))
     timed = time_kernels(program, H200)

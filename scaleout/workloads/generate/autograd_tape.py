@@ -146,6 +146,10 @@ class Cursor:
     weights: list[Callable[[], None]] | None = None  # takes gradients of weights, instead of their being made at once
     waits: tuple[int, ...] = ()  # nodes that the next kernel waits for besides its inputs
 
+    def begin(self, graph: GraphBuilder, weights: list[Callable[[], None]] | None = None) -> None:
+        """Write to another graph from here on, in which nothing waits for nodes of the one before."""
+        self.graph, self.weights, self.waits = graph, weights, ()
+
 
 @dataclass
 class AutogradTape:

@@ -144,7 +144,7 @@ class StageProfile:
         """What backward runs for the gradient of the input, and after that for those of weights."""
         deferred: list[Callable[[], None]] = []
         cursor, of_inputs = self.tape.cursor, self._backward(deferred)
-        cursor.graph, cursor.weights, cursor.waits = GraphBuilder(), None, ()
+        cursor.begin(GraphBuilder())
         for make in deferred:
             make()
         return of_inputs, cursor.graph.build()
@@ -153,7 +153,7 @@ class StageProfile:
         if self._rank.tied is not None and self.kind == EMBEDDING:
             self._rank.tied.append(NONE)  # the head's gradient of the shared table, which its own part makes
         cursor = self.tape.cursor
-        cursor.graph, cursor.weights = GraphBuilder(), deferred
+        cursor.begin(GraphBuilder(), deferred)
         self.tape.backward(NONE)
         return cursor.graph.build()
 

@@ -5,7 +5,7 @@ backward graph in one part or in two, are then put end to end by `step`, once fo
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -170,13 +170,13 @@ class Stage:
         gradients.deferred = [] if later else None
         accumulates = turn.accumulates and not workload.fused_accumulation
         gradients.accumulates = (workload.gradient_dtype or workload.dtype) if accumulates else ""
-        cursor.graph, cursor.weights = GraphBuilder(), [] if split else None
+        deferred: list[Callable[[], None]] | None = [] if split else None
+        cursor.begin(GraphBuilder(), deferred)
         output = self.tape.backward(NONE)
-        if not split:
+        if deferred is None:
             return self._reduced(gradients, output), None
         of_inputs = Part(cursor.graph.build(), output)
-        deferred, cursor.weights, cursor.waits = cursor.weights or [], None, ()
-        cursor.graph = GraphBuilder("weight_gradients", NodeRole.DEFERRED)
+        cursor.begin(GraphBuilder("weight_gradients", NodeRole.DEFERRED))
         for make in deferred:
             make()
         return of_inputs, self._reduced(gradients, NONE)
