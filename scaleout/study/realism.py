@@ -3,7 +3,7 @@
 The engine, validation and the papers' figures state their options. Questions of users start from what a step of the job
 meets on the device: its host, where the framework issues calls one by one and the device's file has their costs;
 sustained clocks, where the file says what the device may draw; contention, where the library says what it takes.
-`ideal` leaves all of it out. What is given by name wins. See docs/decisions/036-realistic-by-default.md.
+`ideal` leaves all of it out. What is given by name wins. See docs/decisions/037-realistic-by-default.md.
 """
 
 from collections.abc import Mapping
