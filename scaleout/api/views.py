@@ -171,7 +171,7 @@ def _study(folder: Path) -> Output:
     cases = _cases(folder / "cases.parquet")
     columns = list(cases.columns)
     inputs = columns[columns.index("timeline") + 1 : columns.index("ranks")]
-    ran, tight = _fastest_first(cases, folder)
+    ran, tight = _fastest_first(cases)
     varied = [name for name in inputs if cases[name].nunique() > 1]
     shown = [name for name in ("case", *varied, *COLUMNS, "status", "message", "run") if name in columns]
     known = cases[shown].astype(object).where(cases[shown].notna(), None)
@@ -197,17 +197,14 @@ def _study(folder: Path) -> Output:
     return _with_jobs(page, jobs, {}, where=folder)
 
 
-def _fastest_first(cases: "pd.DataFrame", folder: Path) -> tuple["pd.DataFrame", int]:
+def _fastest_first(cases: "pd.DataFrame") -> tuple["pd.DataFrame", int]:
     """Return the cases that ran as a study compares them, those that fit first, and how many of them do not."""
     from scaleout.study.sweep.table import fitting, measure_of, measured  # noqa: PLC0415 - with pandas, half a second
 
     ran = cases[cases["status"] == "ok"]
-    try:
-        by = measure_of(ran)
-        worse = measured(ran, by).astype("float64") * (-1 if column_of(by).better == "high" else 1)
-        order = worse.to_frame("worse").assign(large=~fitting(ran))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{folder}: its cases hold what no study writes ({error}); run the study again") from None
+    by = measure_of(ran)
+    worse = measured(ran, by).astype("float64") * (-1 if column_of(by).better == "high" else 1)
+    order = worse.to_frame("worse").assign(large=~fitting(ran))
     order = order.sort_values(["large", "worse"], kind="stable").head(_MOST_JOBS)
     return ran.loc[order.index], int(order["large"].sum())
 
