@@ -389,10 +389,11 @@ FILES = {
         "summary.json": b'{"command": "run", "inputs": {"workload": "dlrm-128", "schedule": 5}}'}, "inputs say 5"),
     "no table": ("output", {"cases.parquet": b"PAR1"}, "is no table of a study"),
     "a text as a step of a study": ("output", {"cases.parquet": parquet_of(
-        case=1, status="ok", makespan_s="1 s", timeline="", ranks=8)}, "a makespan_s in it is no number"),
+        case=1, status="ok", makespan_s="1 s", timeline="", workload="dlrm-128", ranks=8)},
+        "column 'makespan_s' is of type string"),
     "a text of a study that is none": ("output", {"cases.parquet": parquet_of(
-        case=1, status="ok", makespan_s=1.0, timeline="eager", ranks=8).replace(b"eager", b"\xffager")},
-        "is no table of a study"),
+        case=1, status="ok", makespan_s=1.0, timeline="eager", workload="dlrm-128", ranks=8)
+        .replace(b"eager", b"\xffager")}, "is no table of a study"),
 }  # fmt: skip
 """Kind of input, files, and what is said."""
 
