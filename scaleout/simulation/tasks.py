@@ -225,9 +225,10 @@ def _kinds_of(graph: ExecutionGraph, nodes: Ints, keys: _Keys, kinds: _Kinds) ->
     numbers = []
     for call, duration_s in zip(calls[is_new].tolist(), times_s[is_new].tolist(), strict=True):
         key = (*keys[call], duration_s)
-        if key not in kinds:
-            kinds[key] = len(kinds), None if call == NONE else graph.kernels[call]
-        numbers.append(kinds[key][0])
+        kind = kinds.get(key)
+        if kind is None:
+            kind = kinds[key] = len(kinds), None if call == NONE else graph.kernels[call]
+        numbers.append(kind[0])
     kind_of = np.full(len(graph), NONE)
     kind_of[nodes] = np.array(numbers, np.int64)[np.cumsum(is_new) - 1]
     found = np.flatnonzero(kind_of != NONE)
