@@ -18,6 +18,8 @@ def test_what_is_read_is_not_replaced_and_no_option_is_passed_over(tmp_path, sca
         assert (code, out) == (2, "")
         assert "it would replace o" in err
     assert {path.name: path.read_bytes() for path in tmp_path.joinpath("o").iterdir()} == before
+    for plan in ("o#1", "o/summary.json#1", "./o/#x"):
+        assert "it would replace" in scaleout("run", "--plan", plan, "--output", "o")[2]
     for path in ("o", "o/summary.json"):
         with pytest.raises(ScaleoutError, match=f"--topology is for traces, and {path} holds none"):
             open_output(Path(path), topology="nonsense")
