@@ -40,6 +40,8 @@ def test_what_is_read_is_not_replaced_and_no_option_is_passed_over(tmp_path, sca
         (("trace", "llama-3-8b", "--output", "t", "--set", "topology=nonsense"), "unknown topology 'nonsense'"),
         (("trace", "llama-3-8b", "--output", "t", "--set", "device=h100", "--device", "h200"), "both name the device"),
         (("import", "pytorch", ".", "--output", "t", "--step", "1", "--step", "2"), "--step is given twice"),
+        (("buckets", "llama-3-8b", "--set", "mode=decode"), "buckets are of training, and llama-3-8b serves"),
+        (("measure", "fused", "--plan", "--output", "t", "--gpus", "1"), "measuring fused needs 2 GPUs or more"),
     ],
 )
 def test_an_option_that_would_be_passed_over_is_refused(tmp_path, scaleout, monkeypatch, arguments, said):
