@@ -36,6 +36,7 @@ from scaleout.validation.papers.aluminum import (
     NCCL,
     PARAMETER_BYTES,
     RANKS,
+    STATIC,
     STRONG_RANKS,
     WEAK_BATCH,
     Step,
@@ -142,7 +143,7 @@ def collectives(found: BackendComparison, folder: Path) -> None:
 
 def whole(steps: Sequence[Step], folder: Path) -> None:
     """Fig. 12."""
-    names = {MPI: "CUDA-aware MPI", NCCL: "NCCL", MINIMAL: "NCCL + host-transfer"}
+    names = {MPI: "CUDA-aware MPI", NCCL: "NCCL", STATIC: "NCCL + host-transfer"}
     bars: dict[str, dict[str, dict[int, float]]] = {
         panel: {
             name: {
@@ -156,7 +157,7 @@ def whole(steps: Sequence[Step], folder: Path) -> None:
     }
     marks: dict[str, Mapping[tuple[str, int], float]] = {
         panel: {
-            (names[MINIMAL], ranks): bars[panel][names[MPI]][ranks] / TOLD[claim],
+            (names[STATIC], ranks): bars[panel][names[MPI]][ranks] / TOLD[claim],
             (names[NCCL], ranks): bars[panel][names[MPI]][ranks] / TOLD[f"{claim}-nccl"],
         }
         for panel, ranks, claim in ((STRONG, 64, "A12-strong-64"), (WEAK, 256, "A12-weak-256"))
@@ -181,7 +182,7 @@ def main() -> None:
     scaling(synthetic, output)
     found = comparison()
     collectives(found, output)
-    full = sweep((MPI, NCCL, MINIMAL), whole=True)
+    full = sweep((MPI, NCCL, STATIC), whole=True)
     whole(full, output)
     steps = pd.DataFrame(
         {"step": kind, **asdict(step)} for kind, group in (("synthetic", synthetic), ("whole", full)) for step in group

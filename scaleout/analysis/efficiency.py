@@ -15,7 +15,7 @@ from scaleout.analysis.breakdown import by_axis, exposed_by_family, waited_for
 from scaleout.cluster.device.spec import Device
 from scaleout.program.graph import Bools, NodeRole
 from scaleout.simulation.result import Result, Timeline
-from scaleout.workloads.config.family import WholeModel
+from scaleout.workloads.config.family import ModelFamily
 from scaleout.workloads.config.layered import LayeredModel
 from scaleout.workloads.memory import Peak, peak
 from scaleout.workloads.memory.advice import Advice, advise
@@ -70,21 +70,11 @@ class Fit:
         }
 
 
-def fit(workload: LayeredModel, device: Device) -> Fit:
-    """Hold a job's peak memory against what its devices have."""
+def fit(workload: ModelFamily, device: Device) -> Fit:
+    """Hold a job's peak memory against what its devices have; advice is for models of layers."""
     capacity_bytes = device.usable_bytes
-    return Fit(peak(workload), capacity_bytes, device.reserved_bytes, tuple(advise(workload, capacity_bytes)))
-
-
-def lacking(workload: WholeModel, device: Device) -> Fit | None:
-    """Hold parameters and optimizer of a rank, the least it must hold, against what devices have; None if they fit.
-
-    That they fit does not say that the job does.
-    """
-    held = {"parameters": workload.parameters_per_rank, "optimizer": workload.states_per_rank}
-    held_bytes = {kind: float(count * workload.item_bytes) for kind, count in held.items() if count}
-    found = Fit(Peak(0, held_bytes), device.usable_bytes, device.reserved_bytes, ())
-    return None if found.fits else found
+    advice = tuple(advise(workload, capacity_bytes)) if isinstance(workload, LayeredModel) else ()
+    return Fit(peak(workload), capacity_bytes, device.reserved_bytes, advice)
 
 
 def mfu_of(workload: LayeredModel, device: Device, step_s: float) -> float:

@@ -7,11 +7,13 @@ from scaleout.api.collectives import CollectiveAnswer, collective
 from scaleout.api.inputs import inputs_of
 from scaleout.api.runs import RunAnswer, ran
 from scaleout.api.traces import read_trace
+from scaleout.config.arguments import checked
 from scaleout.config.units import BYTES_PER_S, SECONDS, parse
 from scaleout.errors import ConfigError, shown
 from scaleout.study.comparison import compare
 from scaleout.study.job import Tell
 from scaleout.study.sweep.cases import Resolver, changes_of, stated_of
+from scaleout.study.sweep.grid import Value, value_of
 
 _QUANTITIES = {"bandwidth": (BYTES_PER_S, "B/s"), "latency": (SECONDS, "s")}
 
@@ -34,9 +36,11 @@ def run_inputs(inputs: Mapping[str, Any], tell: Tell | None = None) -> RunAnswer
     >>> run_inputs({"workload": "dlrm-128", "schedule": ["fused"]}).outcomes[0].schedule
     'fused'
     """
-    given: dict[str, Any] = {key: tuple(each) if isinstance(each, list) else each for key, each in inputs.items()}
+    given: dict[str, Any] = given_of(inputs)
     schedules = names_in(given.pop("schedule", ()))
     if "trace" in given:
+        if not isinstance(given["trace"], str):
+            raise ConfigError(f"inputs say trace {shown(given['trace'])}; give a folder of traces")
         edits = {key.removeprefix("edit."): str(each) for key, each in given.items() if key.startswith("edit.")}
         return read_trace(given["trace"]).edit(**edits).run(
             topology=given.get("topology"), device=given.get("device"), schedules=schedules,
@@ -59,21 +63,35 @@ def run_inputs(inputs: Mapping[str, Any], tell: Tell | None = None) -> RunAnswer
 
 def collective_inputs(inputs: Mapping[str, Any]) -> CollectiveAnswer:
     """Time the collective that the inputs of a document are of; `ScaleoutError` as `scaleout.collective`."""
-    given = dict(inputs)
+    given: dict[str, Any] = given_of(inputs)
+    lacking = [key for key in ("bytes", "topology") if given.get(key) is None]
+    if lacking:
+        raise ConfigError(f"inputs say no {lacking[0]}; give those of a collective")
     known = {"group": "ranks", "chunks": "num_chunks"}
     known |= {key: key for key in ("algorithm", "network", "injection", "policy")}
-    return collective(
+    return checked(collective)(
         str(given["collective"]), given["bytes"], topology=given["topology"], network_changes=changes_of(given),
         **{name: given[key] for key, name in known.items() if given.get(key) is not None},
     )  # fmt: skip
 
 
+def given_of(inputs: Mapping[str, Any]) -> dict[str, Value]:
+    """Return the inputs of a document as those of a case; `ConfigError` if one is a mapping, or no value at all."""
+    found: dict[str, Value] = {}
+    for key, each in inputs.items():
+        try:
+            found[key] = value_of(each)
+        except ValueError as error:
+            raise ConfigError(f"inputs say {shown(key)}: {error}") from None
+    return found
+
+
 def names_in(value: Any) -> tuple[str, ...]:
     """Return the names that an input holds: one, several or none; `ConfigError` if it holds something else."""
-    found = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else value or ()
-    if not (isinstance(found, tuple) and all(isinstance(each, str) for each in found)):
+    found = (value,) if isinstance(value, str) else () if value is None else value
+    if not (isinstance(found, list | tuple) and all(isinstance(each, str) for each in found)):
         raise ConfigError(f"inputs say {shown(value)}, not a name or a list of names; run it again")
-    return found
+    return tuple(found)
 
 
 def scaled(inputs: Mapping[str, Any], key: str, factor: float) -> dict[str, Any]:

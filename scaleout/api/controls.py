@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaleout.api.again import names_in, scaled
+from scaleout.api.again import given_of, names_in, scaled
 from scaleout.api.networks import load_topology
 from scaleout.api.traces import read_trace
 from scaleout.cluster.topology.topology import Topology
@@ -77,8 +77,7 @@ def network_of(inputs: Inputs) -> Topology | None:
         name = inputs.get("topology")
         if name is None and isinstance(inputs.get("workload"), str):
             name = load_workload(inputs["workload"]).topology
-        given = {key: tuple(each) if isinstance(each, list) else each for key, each in inputs.items()}
-        return load_topology(name, changes_of(given)) if isinstance(name, str) else None
+        return load_topology(name, changes_of(given_of(inputs))) if isinstance(name, str) else None
     except ScaleoutError:
         return None
 
@@ -97,17 +96,12 @@ def _dimensions(inputs: Inputs, kind: str, topology: Topology) -> list[tuple[str
 
 
 def _batches(inputs: Inputs) -> list[Offered]:
-    if "trace" in inputs:
-        if not any(key.startswith("edit.") for key in inputs) and read_trace(inputs["trace"]).is_recording:
-            labels = tuple(f"{factor:g}x" for factor in _BATCHES)
-            control = Control("batch", "batch", _BATCHES, labels, _BATCHES.index(1.0))
-            return [Offered(control, lambda of, to: {**of, "edit.batch": f"{to:g}x"})]
-        return []
-    if not isinstance(inputs.get("workload"), str):
-        return []
+    """Return how the batch can be changed; not at all where what the inputs name is not here, which `again` tells."""
     settings = {key.removeprefix("set."): each for key, each in inputs.items() if key.startswith("set.")}
     try:
-        workload = load_workload(inputs["workload"], settings)
+        if "trace" in inputs:
+            return _batches_of_trace(inputs)
+        workload = load_workload(inputs["workload"], settings) if isinstance(inputs.get("workload"), str) else None
     except ScaleoutError:
         return []
     for name in _BATCH_KEYS:
@@ -119,3 +113,11 @@ def _batches(inputs: Inputs) -> list[Offered]:
             )
             return [Offered(control, _setting(f"set.{name}"))]
     return []
+
+
+def _batches_of_trace(inputs: Inputs) -> list[Offered]:
+    if any(key.startswith("edit.") for key in inputs) or not read_trace(str(inputs["trace"])).is_recording:
+        return []
+    labels = tuple(f"{factor:g}x" for factor in _BATCHES)
+    control = Control("batch", "batch", _BATCHES, labels, _BATCHES.index(1.0))
+    return [Offered(control, lambda of, to: {**of, "edit.batch": f"{to:g}x"})]

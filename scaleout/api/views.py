@@ -20,7 +20,7 @@ from scaleout.api.runs import RunAnswer
 from scaleout.api.traces import read_trace
 from scaleout.config.documents import is_file, parse_json, read_json, read_text
 from scaleout.config.units import format_seconds
-from scaleout.errors import ConfigError, ScaleoutError
+from scaleout.errors import ConfigError, ScaleoutError, one_line
 from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.report.drawing import draw
 from scaleout.report.pages.document import Cell, Table, facts_of, table_of, tables_of
@@ -32,6 +32,7 @@ from scaleout.study.sweep.columns import COLUMNS, column_of
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 _MOST_TIMELINE_BYTES = 2**30
 _MOST_JOBS = 200
@@ -93,7 +94,7 @@ def open_output(path: Path, *, topology: str | None = None) -> Output:
         trace = read_trace(path)
         inputs = {"trace": str(path), **({"topology": topology} if topology else {})}
         page = Page(trace.title, "traces", facts=[("ranks", f"{trace.program.num_ranks:,}"), *trace.facts.items()])
-        return _with_jobs(page, [Asked(trace.title, inputs)], {})
+        return _with_jobs(page, [Asked(trace.title, inputs)], {}, where=path)
     if is_file(path):
         found = parse_json(
             read_text(path, most_bytes=_MOST_TIMELINE_BYTES), where=str(path), most_bytes=_MOST_TIMELINE_BYTES
@@ -140,7 +141,7 @@ def _result(document: Any, path: Path, folder: Path | None) -> Output:
         row["schedule"]: float(row["makespan_s"]) for row in (rows if isinstance(rows, list) else [])
         if isinstance(row, dict) and isinstance(row.get("makespan_s"), float) and isinstance(row.get("schedule"), str)
     } if command == "run" else {}  # fmt: skip
-    return _with_jobs(page, _jobs(document, inputs), times)
+    return _with_jobs(page, _jobs(document, inputs), times, where=path)
 
 
 def _jobs(document: Mapping[str, Any], inputs: Inputs) -> list[Asked]:
@@ -153,13 +154,15 @@ def _jobs(document: Mapping[str, Any], inputs: Inputs) -> list[Asked]:
     return [Asked(str(document["command"]), inputs)] if known else []
 
 
-def _with_jobs(page: Page, jobs: Sequence[Asked], makespans: Mapping[str, float]) -> Output:
+def _with_jobs(page: Page, jobs: Sequence[Asked], makespans: Mapping[str, float], *, where: Path) -> Output:
     first = jobs[0].inputs if jobs else {}
     topology = network_of(first) if jobs else None
-    page = replace(
-        page, jobs=[each.label for each in jobs], network=draw(topology) if topology is not None else (),
-        controls=[offered.control for offered in offered_of(first)] if jobs else (),
-    )  # fmt: skip
+    try:
+        controls = [offered.control for offered in offered_of(first)] if jobs else ()
+    except ScaleoutError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    network = draw(topology) if topology is not None else ()
+    page = replace(page, jobs=[each.label for each in jobs], network=network, controls=controls)
     return Output(page, tuple(jobs), makespans)
 
 
@@ -168,7 +171,7 @@ def _study(folder: Path) -> Output:
     cases = _cases(folder / "cases.parquet")
     columns = list(cases.columns)
     inputs = columns[columns.index("timeline") + 1 : columns.index("ranks")]
-    ran, tight = _fastest_first(cases, folder)
+    ran, tight = _fastest_first(cases)
     varied = [name for name in inputs if cases[name].nunique() > 1]
     shown = [name for name in ("case", *varied, *COLUMNS, "status", "message", "run") if name in columns]
     known = cases[shown].astype(object).where(cases[shown].notna(), None)
@@ -191,47 +194,45 @@ def _study(folder: Path) -> Output:
         tables=[table_of("cases", rows)],
         pictures=_pictures(folder / "figures"),
     )
-    return _with_jobs(page, jobs, {})
+    return _with_jobs(page, jobs, {}, where=folder)
 
 
-def _fastest_first(cases: "pd.DataFrame", folder: Path) -> tuple["pd.DataFrame", int]:
+def _fastest_first(cases: "pd.DataFrame") -> tuple["pd.DataFrame", int]:
     """Return the cases that ran as a study compares them, those that fit first, and how many of them do not."""
     from scaleout.study.sweep.table import fitting, measure_of, measured  # noqa: PLC0415 - with pandas, half a second
 
     ran = cases[cases["status"] == "ok"]
-    try:
-        by = measure_of(ran)
-        worse = measured(ran, by).astype("float64") * (-1 if column_of(by).better == "high" else 1)
-        order = worse.to_frame("worse").assign(large=~fitting(ran))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{folder}: its cases hold what no study writes ({error}); run the study again") from None
+    by = measure_of(ran)
+    worse = measured(ran, by).astype("float64") * (-1 if column_of(by).better == "high" else 1)
+    order = worse.to_frame("worse").assign(large=~fitting(ran))
     order = order.sort_values(["large", "worse"], kind="stable").head(_MOST_JOBS)
     return ran.loc[order.index], int(order["large"].sum())
 
 
 def _cases(file: Path) -> "pd.DataFrame":
     """Read the table of a study; a few bytes may stand for any number of rows."""
-    from pyarrow import parquet  # noqa: PLC0415 - takes half a second
-    from pyarrow.lib import ArrowException  # noqa: PLC0415 - as late
+    from pyarrow.lib import ArrowException  # noqa: PLC0415 - takes half a second
 
-    damaged = f"{file}: is no table of a study (%s); run the study again"
     try:
-        with parquet.ParquetFile(file) as table:
-            names, size = table.schema_arrow.names, table.metadata.num_rows * table.metadata.num_columns
-            if size > _MOST_VALUES:
-                raise ConfigError(damaged % f"it holds {size:,} values, and at most {_MOST_VALUES:,} are read")
-            read = table.read()
-            read.validate(full=True)  # texts too
-            found: pd.DataFrame = read.to_pandas(ignore_metadata=True)
+        found: pd.DataFrame = _table(file).to_pandas(ignore_metadata=True)
     except (ArrowException, OSError, ValueError) as error:  # no Parquet
-        raise ConfigError(damaged % error) from None
-    known = {"case", "status", "makespan_s", "timeline", "ranks"} <= {*names} and len({*names}) == len(names)
-    if not known or names.index("timeline") > names.index("ranks"):
-        raise ConfigError(damaged % "it has other columns")
-    times_s = found.loc[found["status"] == "ok", "makespan_s"]
-    if len(times_s) and times_s.dtype.kind not in "fi":
-        raise ConfigError(damaged % "a makespan_s in it is no number")
+        raise ConfigError(f"{file}: is no table of a study ({one_line(str(error))}); run the study again") from None
     return found
+
+
+def _table(file: Path) -> "pa.Table":
+    from pyarrow import parquet  # noqa: PLC0415 - takes half a second
+
+    from scaleout.study.sweep.table import check_table  # noqa: PLC0415 - as late
+
+    with parquet.ParquetFile(file) as table:
+        size = table.metadata.num_rows * table.metadata.num_columns
+        if size > _MOST_VALUES:
+            raise ValueError(f"it holds {size:,} values, and at most {_MOST_VALUES:,} are read")
+        read = table.read()
+    read.validate(full=True)  # texts too
+    check_table(read)
+    return read
 
 
 def _pictures(folder: Path) -> list[tuple[str, str]]:

@@ -45,11 +45,12 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: Stated, o
     if "gradient_bucket" in job.settings:
         raise ConfigError("the sweep sets gradient_bucket; leave it out, and give the sizes")
     workload = str(job.workload)
+    ways = tuple(dict.fromkeys(ways))
     loaded, topology, device = job.load()
     how = options_for(loaded, device, **options)
     swept = Job(loaded, device, topology, "overlap:always", how)
     with progress(kept="nothing is kept", quiet=output.as_json) as tell:
-        rows = sweep_buckets(swept, sizes_bytes=parse_sizes(sizes), ways=tuple(dict.fromkeys(ways)), tell=tell)
+        rows = sweep_buckets(swept, sizes_bytes=parse_sizes(sizes), ways=ways, tell=tell)
     found = best(rows)
     model = provenance_of(swept)
     about = {"workload": workload, "model": model.summary()}

@@ -138,7 +138,7 @@ def _check(network: str, algorithms: tuple[str, ...], *, decide: bool, output: P
 
 
 def parse_sizes(text: str) -> list[int]:
-    """Turn ``64MiB,1GiB`` or ``1KiB:1GiB`` into whole bytes.
+    """Turn ``64MiB,1GiB`` or ``1KiB:1GiB`` into whole bytes, each once.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def parse_sizes(text: str) -> list[int]:
         while colon and size * 2 <= end:
             size *= 2
             sizes.append(size)
-    return sizes
+    return list(dict.fromkeys(sizes))
 
 
 def parse_ranks(text: str, num_ranks: int) -> list[int]:

@@ -201,14 +201,14 @@ def _draw(key: str, rows: list[dict[str, Any]], title: str, folder: Path) -> dic
 
 
 def parse_sweep(text: str) -> tuple[str, list[Any]]:
-    """Turn ``slice_size=1:64`` into its doublings, ``occupancy=0.25,0.5`` into its values; or raise `ConfigError`."""
+    """Turn ``slice_size=1:64`` into its doublings, ``occupancy=0.5,1`` into its values, or raise `ConfigError`."""
     key, separator, value = text.partition("=")
     if not separator or not key or not all(value.split(",")):
         raise ConfigError(f"--sweep {shown(text)}: write it as key=values, such as slice_size=1:64")
     first, colon, last = value.partition(":")
     if not colon:
         parsed = [parse_settings([f"{key}={part}"], option="--sweep") for part in value.split(",")]
-        return key, [one for each in parsed for one in each.values()]
+        return key, list({repr(one): one for each in parsed for one in each.values()}.values())
     from scaleout.config.documents import whole
 
     low, high = whole(first), whole(last)

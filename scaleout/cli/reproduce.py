@@ -25,8 +25,9 @@ def reproduce(names: tuple[str, ...], vary: bool, output: Output) -> None:
     """
     from scaleout.report.documents import document
 
-    rows = _simulate(names, vary)
-    summary = document("reproduce", {"rows": [row.plain() for row in rows]}, inputs={"names": names, "vary": vary})
+    asked = tuple(dict.fromkeys(names))
+    rows = _simulate(asked, vary)
+    summary = document("reproduce", {"rows": [row.plain() for row in rows]}, inputs={"names": asked, "vary": vary})
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.config.writing import write_text

@@ -374,7 +374,7 @@ def _print_fit(found: "Fit", under: str) -> None:
     total, capacity = found.peak.total_bytes, found.capacity_bytes
     held = {kind.replace("_", " "): size for kind, size in found.peak.bytes_of.items() if size} | {"total": total}
     row = [*map(format_bytes, held.values()), f"{format_bytes(capacity)} ({format_share(total / capacity)})"]
-    title = f"memory of the worst rank{under}, at pipeline rank {found.peak.rank}"
+    title = f"memory of the worst rank{under}, at {found.peak.place}"
     print_table(title, (*held, "device memory"), [row], left=0)
     reserved = ""
     if found.reserved_bytes:

@@ -37,12 +37,13 @@ def validate(
     from scaleout.validation.measured.arena import arena
     from scaleout.validation.measured.compare import compare_files
 
+    once = dict.fromkeys(files)
     with progress(kept="nothing is kept", quiet=output.as_json) as tell:
         comparison = compare_files(
-            files, table=table, device=device, topology=topology,
+            list(once), table=table, device=device, topology=topology,
             progress=lambda done, total: tell(done, total, "rows predicted"),
         )  # fmt: skip
-    asked = {"files": list(map(str, files)), "table": table, "device": device, "topology": topology}
+    asked = {"files": list(map(str, once)), "table": table, "device": device, "topology": topology}
     inputs = {name: value for name, value in asked.items() if value is not None}
     contenders = arena(comparison.rows) if in_arena else []
     found = {"arena": [each.summary() for each in contenders]} if in_arena else {}

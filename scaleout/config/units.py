@@ -163,6 +163,8 @@ Rank = Annotated[int, Field(strict=True, ge=0, lt=MAX_RANKS)]
 Positive = Annotated[float, Field(strict=True, ge=LEAST_NUMBER, le=LARGEST_NUMBER)]
 Number = Annotated[float, Field(strict=True, ge=-LARGEST_NUMBER, le=LARGEST_NUMBER), AfterValidator(not_tiny)]
 NotNegative = Annotated[float, Field(strict=True, ge=0, le=LARGEST_NUMBER), AfterValidator(not_tiny)]
+LogRatio = Annotated[float, Field(strict=True, ge=0, le=7), AfterValidator(not_tiny)]
+"""``ln(actual / predicted)`` to one side: 7 is a factor of a thousand."""
 Slowdown = Annotated[float, Field(strict=True, ge=1, le=LARGEST_NUMBER)]
 Share = Annotated[float, Field(strict=True, ge=LEAST_NUMBER, le=1)]
 ShareOrZero = Annotated[float, Field(strict=True, ge=0, le=1), AfterValidator(not_tiny)]

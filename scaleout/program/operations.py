@@ -182,27 +182,14 @@ def _bag_bytes(rows_read: int) -> Callable[[Sizes, int], int]:
     return size_bytes
 
 
-def _routed_rows_bytes(s: Sizes, i: int) -> int:
-    """Return the bytes of the tokens' rows once and `topk` times."""
-    return s["tokens"] * s["hidden"] * (1 + s["topk"]) * i
-
-
-def _repeated(like: str) -> Operation:
-    """Move heads once, and `times` as often."""
+def _repeated(sizes: str, like: str = "", family: Family = Family.GATHER) -> Operation:
+    """Move elements of all sizes but the last once, and as often as that says."""
+    *of, times = sizes.split()
 
     def size_bytes(s: Sizes, i: int) -> int:
-        return s["tokens"] * s["heads"] * s["head_dim"] * (1 + s["times"]) * i
+        return math.prod(s[name] for name in of) * (1 + s[times]) * i
 
-    return Operation(Family.GATHER, ("tokens", "heads", "head_dim", "times"), _no_flops, size_bytes, like)
-
-
-def _expert_scores_bytes(passes: int) -> Callable[[Sizes, int], int]:
-    """Return the bytes of `passes` passes over the experts' scores, and of the weights and indices of the chosen."""
-
-    def size_bytes(s: Sizes, i: int) -> int:
-        return s["tokens"] * (passes * s["experts"] * i + s["topk"] * (i + 8))
-
-    return size_bytes
+    return Operation(family, (*of, times), _no_flops, size_bytes, like)
 
 
 def _elementwise(
@@ -222,7 +209,7 @@ def _elementwise(
 
 
 def _rows(items: float, family: Family = Family.ROWS, columns: str = "hidden", like: str = "") -> Operation:
-    return _elementwise(items, like=like, family=family, sizes=("tokens", columns))
+    return _elementwise(items, like=like, family=family, sizes=("tokens", *columns.split()))
 
 
 def _interaction(per_feature: int, single: int, like: str) -> Operation:
@@ -256,8 +243,18 @@ _OWN_HEADS = {"kv_heads": "heads"}
 _HEADS = _elementwise(2, family=Family.ROWS, sizes=("batch", "heads", "seq", "head_dim"))
 _LIST = Operation(Family.ELEMENTWISE, ("elements", "tensors"), _no_flops, lambda s, i: 2 * s["elements"] * i, "clone")
 _BAG = ("batch", "tables", "dim", "pooling")
-_ROUTED = ("tokens", "hidden", "topk")
+_ROUTED = "tokens hidden topk"
 _SCORES = ("tokens", "experts", "topk")
+
+
+def _scores(passes: int, like: str) -> Operation:
+    """Move all experts' scores `passes` times, and the weights and indices of those chosen."""
+
+    def size_bytes(s: Sizes, i: int) -> int:
+        return s["tokens"] * (passes * s["experts"] * i + s["topk"] * (i + 8))
+
+    return Operation(Family.ROWS, _SCORES, _no_flops, size_bytes, like)
+
 
 OPERATIONS: Mapping[str, Operation] = {
     # GEMMs. gemm: (M, K) by (K, N); gemv: an (M, N) matrix by a vector; gemm_fp8 gives bf16.
@@ -328,8 +325,8 @@ OPERATIONS: Mapping[str, Operation] = {
     # Both halves times cosines and sines, sums and cat, each a kernel, in fp32 between two casts; backward likewise.
     **dict.fromkeys(("rope_fp32_fwd", "rope_fp32_bwd"), _rows(2, like="rope_fwd_unfused")),
     # Heads of keys or values copied for all query heads; backward, gradients of the copies added up.
-    "heads_repeat": _repeated("moe_repeat_topk"),
-    "heads_sum": _repeated("moe_sum_topk"),
+    "heads_repeat": _repeated("tokens heads head_dim times", "moe_repeat_topk"),
+    "heads_sum": _repeated("tokens heads head_dim times", "moe_sum_topk"),
     "embedding_fwd": _rows(2, Family.GATHER),
     # The gradient of an embedding table is dense: all its rows are cleared, those looked up are added to.
     "embedding_bwd": Operation(
@@ -346,13 +343,18 @@ OPERATIONS: Mapping[str, Operation] = {
     "moe_permute_rows_bwd": _rows(4, Family.GATHER, like="moe_permute_rows"),
     "moe_scatter_rows": _rows(5, Family.GATHER, like="moe_permute_rows"),
     "moe_regroup_rows": _rows(2, Family.GATHER, like="moe_permute_rows"),
-    "moe_weigh_fwd": _elementwise(2, like="moe_repeat_topk", family=Family.GATHER, sizes=_ROUTED),
-    "moe_weigh_bwd": _elementwise(5, like="moe_repeat_topk", family=Family.GATHER, sizes=_ROUTED),
-    "moe_repeat_topk": Operation(Family.GATHER, _ROUTED, _no_flops, _routed_rows_bytes),
-    "moe_sum_topk": Operation(Family.ROWS, _ROUTED, _no_flops, _routed_rows_bytes),
-    # Softmax over the experts' scores of a token, the k largest, and their weights scaled to one.
-    "moe_top_k": Operation(Family.ROWS, _SCORES, _no_flops, _expert_scores_bytes(1), "moe_router_64_experts"),
-    "moe_top_k_bwd": Operation(Family.ROWS, _SCORES, _no_flops, _expert_scores_bytes(2), "moe_router_64_experts"),
+    **dict.fromkeys(("moe_weigh_fwd", "moe_scale_rows_fwd"), _rows(2, Family.GATHER, "hidden topk", "moe_repeat_topk")),
+    **dict.fromkeys(("moe_weigh_bwd", "moe_scale_rows_bwd"), _rows(5, Family.GATHER, "hidden topk", "moe_repeat_topk")),
+    # By masks: rows chosen and added up by an index, expanded over each row.
+    **dict.fromkeys(("moe_select_rows_fwd", "moe_select_rows_bwd"), _repeated(_ROUTED, "moe_permute_rows")),
+    **dict.fromkeys(("moe_add_rows_fwd", "moe_add_rows_bwd"), _repeated(_ROUTED, "moe_permute_rows")),
+    "moe_repeat_topk": _repeated(_ROUTED),
+    "moe_sum_topk": _repeated(_ROUTED, family=Family.ROWS),
+    # Softmax over a token's scores, the k largest, and weights scaled to one; with a capacity; what a mask chooses.
+    "moe_top_k": _scores(1, "moe_router_64_experts"),
+    "moe_top_k_bwd": _scores(2, "moe_router_64_experts"),
+    **dict.fromkeys(("moe_capacity_top_k_fwd", "moe_rows_by_mask", "moe_probs_by_mask"), _scores(1, "moe_top_k")),
+    "moe_capacity_top_k_bwd": _scores(2, "moe_top_k_bwd"),
     # Copies of PyTorch in backward, where heads were cut out of one GEMM: the gradients of queries, keys and values
     # into one tensor, heads first, then that one into the GEMM's layout.
     **dict.fromkeys(("heads_cat", "heads_to_rows"), _HEADS),

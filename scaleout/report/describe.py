@@ -61,7 +61,7 @@ def workload(name_or_file: str, changes: Mapping[str, Any] | None = None) -> dic
         "matrix_flops": program.total_flops,
         "matrix_flops_per_rank": program.total_flops // job.num_ranks,
         "payload_per_rank_bytes": {name: size // job.num_ranks for name, size in payload.items()},
-        **({"peak_memory_bytes": dict(peak(job).bytes_of)} if isinstance(job, LayeredModel) else {}),
+        "peak_memory_bytes": dict(peak(job).bytes_of),
         **job.facts,
         **(_buffers(job) if job.buffers else {}),
         "nodes_per_rank": {name: count / job.num_ranks for name, count in operations.most_common()},

@@ -101,7 +101,7 @@ def _joules(graph: ExecutionGraph, power: Power) -> Floats:
 
 def joules_of_rank(program: Program, graph: ExecutionGraph, rank: int, power: Power) -> float:
     """Energy of the kernels and collectives of a rank at full clock, beyond idle."""
-    return float(_joules(graph, power).sum()) + _sent_joules(program, graph, rank, power)
+    return _in_order(_joules(graph, power)) + _sent_joules(program, graph, rank, power)
 
 
 def _sent_joules(program: Program, graph: ExecutionGraph, rank: int, power: Power) -> float:
@@ -113,7 +113,12 @@ def _sent_joules(program: Program, graph: ExecutionGraph, rank: int, power: Powe
     for number, node in enumerate(nodes[firsts].tolist()):
         kind, ranks = graph.operation(node), len(program.groups[graph.group[node]].of(rank))
         per_byte[number] = getattr(power.sent, kind, 0.0) * BUS_FACTORS[kind](ranks)
-    return float(np.cumsum(per_byte[numbers] * graph.bytes[nodes])[-1]) if nodes.size else 0.0
+    return _in_order(per_byte[numbers] * graph.bytes[nodes])
+
+
+def _in_order(joules: Floats) -> float:
+    """Add up from the first to the last; the order of ``.sum()`` is that of a version of NumPy."""
+    return float(np.cumsum(joules)[-1]) if joules.size else 0.0
 
 
 def _slowed(graph: ExecutionGraph, power: Power, factor: float, *, stays: bool) -> ExecutionGraph:

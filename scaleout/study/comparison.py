@@ -7,7 +7,7 @@ from typing import Any
 from scaleout.analysis.bounds import bound_of_step
 from scaleout.analysis.breakdown import busy_times, decisive, ends_of_ranks, estimated_beside_measured
 from scaleout.analysis.cost import Bill, Rent, bill, rent_of
-from scaleout.analysis.efficiency import Fit, fit, lacking, mfu_peak
+from scaleout.analysis.efficiency import Fit, fit, mfu_peak
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.topology import Topology, load_topology
 from scaleout.config.arguments import check_fields
@@ -19,7 +19,6 @@ from scaleout.simulation.result import Result
 from scaleout.study.job import Failure, Job, Outcome, Tell, run_all
 from scaleout.study.provenance import Provenance, provenance_of
 from scaleout.workloads.config.family import ModelFamily, WholeModel
-from scaleout.workloads.config.layered import LayeredModel
 from scaleout.workloads.families import load_workload
 
 DEFAULT_SCHEDULES = ("baseline", "overlap", "fused")
@@ -156,20 +155,11 @@ def compare(
     topology = load_topology(topology) if isinstance(topology, str) else topology
     job = Job(workload, device, topology, options=options_of(options, **attributes))
     found = compare_job(job, schedules or workload.schedules or DEFAULT_SCHEDULES, tell)
-    if isinstance(workload, WholeModel):
-        lack = lacking(workload, device)
-        return replace(
-            found,
-            outcomes=tuple(replace(each, fit=lack) for each in found.outcomes),
-            fit=lack,
-            samples=workload.samples,
-        )
-    if not isinstance(workload, LayeredModel):
-        return found
-    ran = {id(each.workload): each.workload for each in found.outcomes if each.workload is not None}
-    fits = {key: fit(each, device) for key, each in ran.items()}
-    outcomes = tuple(replace(each, fit=fits[id(each.workload)]) for each in found.outcomes)
-    return replace(found, outcomes=outcomes, fit=outcomes[0].fit)
+    ran = [workload if each.workload is None else each.workload for each in found.outcomes]
+    fits = {id(each): fit(each, device) for each in {id(each): each for each in ran}.values()}
+    outcomes = tuple(replace(each, fit=fits[id(work)]) for each, work in zip(found.outcomes, ran, strict=True))
+    samples = workload.samples if isinstance(workload, WholeModel) else found.samples
+    return replace(found, outcomes=outcomes, fit=outcomes[0].fit, samples=samples)
 
 
 def compare_program(

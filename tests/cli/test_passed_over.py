@@ -1,5 +1,6 @@
 """No option is passed over in silence, and no output replaces what it was made of."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,33 @@ def test_an_option_that_would_be_passed_over_is_refused(tmp_path, scaleout, monk
     assert (code, out) == (2, "")
     assert said in err
     assert not list(tmp_path.iterdir())
+
+
+COLLECTIVE = "collective all_reduce --topology h200-node-4 --json --bytes"
+
+
+@pytest.mark.parametrize(
+    ("once", "twice"),
+    [
+        (f"{COLLECTIVE} 1MiB", f"{COLLECTIVE} 1MiB,1024KiB"),
+        (f"{COLLECTIVE} 1MiB --algorithm ring", f"{COLLECTIVE} 1MiB --algorithm ring --algorithm ring"),
+        ("operator gemv_all_reduce --json --sweep tile_rows=16,32",
+         "operator gemv_all_reduce --json --sweep tile_rows=16,32,16"),
+        ("buckets dlrm-128 --json --bytes 1MiB --algorithm ring",
+         "buckets dlrm-128 --json --bytes 1MiB,1MiB --algorithm ring --algorithm ring"),
+        ("run dlrm-128 --json --schedule fused", "run dlrm-128 --json --schedule fused --schedule fused"),
+        ("strategies small.yaml --json --strategy ddp", "strategies small.yaml --json --strategy ddp --strategy ddp"),
+        ("reproduce F15-mean --json", "reproduce F15-mean F15-mean --json"),
+        ("validate rows.jsonl --json", "validate rows.jsonl rows.jsonl --json"),
+    ],
+    ids=lambda words: words.partition(" ")[0],
+)  # fmt: skip
+def test_what_is_compared_is_compared_once(tmp_path, scaleout, monkeypatch, once, twice):
+    """A name, size or file that is given twice stands once, in the answer and in its inputs."""
+    monkeypatch.chdir(tmp_path)
+    row = {"workload": "dlrm-128", "topology": "torus-8x16", "device": "h200", "measured_us": 500}
+    Path("rows.jsonl").write_text(json.dumps(row))
+    Path("small.yaml").write_text("like: llama-3-8b\nlayers: 2\n")
+    found = scaleout(*once.split())
+    assert found[0] == 0
+    assert scaleout(*twice.split()) == found

@@ -204,6 +204,19 @@ def test_a_host_that_blocks_leaves_nothing_to_overlap():
     assert found.outcomes[0].makespan_s == found.outcomes[1].makespan_s
 
 
+@pytest.mark.parametrize("op", ["moe_rows_by_mask", "moe_probs_by_mask"])
+def test_the_device_waits_for_a_host_that_reads_a_value(op):
+    """Once it is read, whatever it takes to choose; not where no host issues calls."""
+    graph = GraphBuilder("route_forward", NodeRole.FORWARD)
+    chosen = graph.compute(kernel(op, dtype="bf16", tokens=1024, experts=8, topk=2))
+    graph.compute(kernel("gelu_fwd", dtype="bf16", elements=1024), after=(chosen,))
+    program = program_of(graph)
+    (timed,), (issued,) = program.graphs, issue(program, H200, host="eager").graphs
+    waits = [116 * US, 0]
+    assert issued.duration_s - timed.duration_s == pytest.approx(np.array(waits) + H200.launch_gap_s)
+    assert issue(program, H200, host="none") is program
+
+
 @given(ranks=st.integers(1, 4))
 def test_a_check_of_a_collective_costs_the_host_its_ranks(ranks):
     """By hand: other calls cost what they cost an eager host, whose kernels take as long."""

@@ -365,6 +365,8 @@ FILES = {
     "a long rank of nccl-tests": ("option", {
         "policy": b"nccl_ring=a.txt", "a.txt": b"#  Rank  " + HUGE.encode()}, "no sizes and times"),
     "a list as a size": ("measured rows", rows(M=[8]), "M is [8]; give a whole number"),
+    "an endless error bar": ("device", {"mine.yaml": b"like: h100\nspread:\n  machine: {value: 2147483648, source: x}\n"},
+                             "give at most 7"),
     "many ranks": ("measured rows", rows(gpus=2 * 10**8), "gpus is 200000000; give a whole number, at most 1,048,576"),
     "many chunks": ("measured rows", rows(chunks=10**9), "chunks is 1000000000; give a whole number, at most 10,000"),
     "a number as a topology": ("measured rows", rows() | {"environment.json": b'{"topology": 5}'}, "topology is 5"),
@@ -387,10 +389,11 @@ FILES = {
         "summary.json": b'{"command": "run", "inputs": {"workload": "dlrm-128", "schedule": 5}}'}, "inputs say 5"),
     "no table": ("output", {"cases.parquet": b"PAR1"}, "is no table of a study"),
     "a text as a step of a study": ("output", {"cases.parquet": parquet_of(
-        case=1, status="ok", makespan_s="1 s", timeline="", ranks=8)}, "a makespan_s in it is no number"),
+        case=1, status="ok", makespan_s="1 s", timeline="", workload="dlrm-128", ranks=8)},
+        "column 'makespan_s' is of type string"),
     "a text of a study that is none": ("output", {"cases.parquet": parquet_of(
-        case=1, status="ok", makespan_s=1.0, timeline="eager", ranks=8).replace(b"eager", b"\xffager")},
-        "is no table of a study"),
+        case=1, status="ok", makespan_s=1.0, timeline="eager", workload="dlrm-128", ranks=8)
+        .replace(b"eager", b"\xffager")}, "is no table of a study"),
 }  # fmt: skip
 """Kind of input, files, and what is said."""
 

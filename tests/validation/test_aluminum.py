@@ -19,7 +19,17 @@ from scaleout.report.plots.studies import draw_curves, draw_map
 from scaleout.study.backends import compare_backends, default_ranks
 from scaleout.study.buckets import best, sweep_buckets
 from scaleout.study.job import Job
-from scaleout.validation.papers.aluminum import HOST_TRANSFER, MINIMAL, NCCL, RANKS, comparison, sweep
+from scaleout.validation.papers.aluminum import (
+    HOST_TRANSFER,
+    MINIMAL,
+    NCCL,
+    PARAMETER_BYTES,
+    RANKS,
+    STATIC,
+    comparison,
+    sweep,
+    under,
+)
 from scaleout.workloads.families import load_workload
 
 
@@ -71,6 +81,16 @@ def test_host_transfer_wins_small_messages_of_many_ranks_and_never_comes_back():
         assert table.choose(ranks, 2 * limit + 4) == NCCL
         assert not limit or table.choose(ranks, limit) == HOST_TRANSFER
     assert table.choose(10**6, 4) == NCCL
+
+
+@pytest.mark.parametrize(("ranks", "most"), [(32, 0), (64, 4096), (128, 8192), (256, 32768)])
+def test_the_static_model_of_lbann_takes_host_transfer_up_to_what_its_source_says(ranks, most):
+    library = under(STATIC, load_topology(f"sierra-{ranks}"), comparison()).library
+    assert library is not None
+    assert library.selection is not None
+    for parameters, name in ((most, HOST_TRANSFER), (most + 1, NCCL)):
+        if parameters:
+            assert library.selection.choose(ranks, PARAMETER_BYTES * parameters) == name
 
 
 def test_any_topology_can_be_compared():

@@ -214,6 +214,38 @@ def test_turns_into_queues_that_serve_open_rows_first_miss_what_turns_at_the_ban
     assert {each.reading.basis for each in only_so} == {"chosen"}
 
 
+# ---- Predictions of which something was assumed: it decides nothing
+
+
+@pytest.mark.parametrize("depth", [1024, 4096, 20480])
+def test_the_longest_result_gains_least_whatever_the_depth(depth, monkeypatch):
+    """F9-trend: sizes are assumed, and no size would miss it."""
+    monkeypatch.setattr(fused, "GEMV_DEPTH", depth)
+    reductions = [bar.reduction for bar in fused.gemv()]
+    assert reductions == sorted(reductions, reverse=True)
+    assert reductions[-1] > 0
+
+
+@pytest.mark.parametrize("share", [0.38, 0.6])
+def test_any_share_that_static_routes_were_published_to_fill_meets_figure_10(share):
+    """A10-2048: from HOTI 2008 and the most of CLUSTER 2008, named in sierra-128.yaml; all of the links miss it."""
+    claim = next(each for each in published() if each.id == "A10-2048")
+    for filled, met in ((share, True), (1.0, False)):
+        key = "topologies/sierra-*.yaml dimensions.1.oversubscription.0"
+        found = papers.with_constant(aluminum, aluminum.FIGURES["A10"], key, 0.575 / filled)
+        assert claim.met_by(found["A10-2048"]) is met
+
+
+@pytest.mark.parametrize(("microbatch", "contention"), [(1, "many channels"), (2, "none"), (2, "many channels")])
+def test_the_largest_gain_of_pipelines_is_met_with_other_micro_batches_and_contention(microbatch, contention):
+    """C11-max, at the degrees of Fig. 11 that gain most."""
+    axes = {"tensor_parallel": 4, "pipeline_parallel": 2, "data_parallel": 6, "sequence_parallel": True}
+    batch = {"batch_per_replica": centauri.MICROBATCHES * microbatch, "microbatch": microbatch}
+    on = ("A", 6, contention)
+    base, best = (centauri.step(name, "big", on=on, layers=30, **axes, **batch) for name in ("megatron", "centauri"))
+    assert next(each for each in published() if each.id == "C11-max").met_by(centauri.gain(base, best))
+
+
 # ---- Centauri: contention is a bracket, and the bound can fail
 
 

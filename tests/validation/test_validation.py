@@ -19,7 +19,7 @@ from scaleout.program.operations import kernel
 from scaleout.study.comparison import compare
 from scaleout.validation.measured.compare import accuracy_of, compare_files
 from scaleout.validation.measured.restated import RESTATED
-from scaleout.workloads.families import Transformer
+from scaleout.workloads.families.moe import Moe
 
 STEP = {
     "name": "transformer_forward", "gpus": 4, "hidden": 512, "heads": 4, "layers": 2, "seq": 256, "batch": 1,
@@ -342,7 +342,7 @@ def test_a_row_for_which_another_device_stood_runs_on_its_own_unless_one_is_give
 
 @pytest.mark.parametrize("each", RESTATED, ids=lambda each: each.source)
 def test_what_is_restated_are_keys_that_exist_with_a_reason(each):
-    assert each.changes.keys() <= Transformer.model_fields.keys()
+    assert each.changes.keys() <= Moe.model_fields.keys()
     assert each.keys.keys() <= {"host", "schedule", "clocks"}
     assert len(each.why) > 40
 

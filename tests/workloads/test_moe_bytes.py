@@ -87,6 +87,25 @@ def test_experts_multiply_every_row_once(cut, grouped):
     assert router == 2 * TOKENS // slices * HIDDEN * EXPERTS
 
 
+@pytest.mark.parametrize("capacity", [None, 1.0])
+def test_rows_by_mask_are_chosen_scaled_and_added_up(capacity):
+    """Once a layer forward and once backward, as Megatron-Core 0.10 does; what is exchanged stays as it is."""
+    keys = {"data_parallel": 2, "expert_parallel": 2, "capacity_factor": capacity}
+
+    def counts(routing):
+        (graph,) = generate(FAMILIES["moe"].model_validate(MODEL | keys | {"plain_routing": routing})).graphs
+        return Counter(graph.operation(node) for node in range(len(graph)))
+
+    found, had = counts("by_mask"), counts(False)
+    top_k = "moe_capacity_top_k" if capacity else "moe_top_k"
+    scored = {top_k + ("_fwd" if capacity else ""): LAYERS, f"{top_k}_bwd": LAYERS}
+    moved = {f"moe_{what}_rows_{way}": LAYERS for what in ("select", "scale", "add") for way in ("fwd", "bwd")}
+    expected = {**scored, **moved, "moe_rows_by_mask": LAYERS, "moe_probs_by_mask": LAYERS}
+    assert {op: found[op] for op in expected} == expected
+    assert {"moe_repeat_topk", "moe_sum_topk"}.isdisjoint(+found)
+    assert all(found[op] == had[op] for op in ("gemm", "all_to_all"))
+
+
 @pytest.mark.parametrize("cut", CUTS, ids=NAMES)
 def test_a_rank_of_several_experts_copies_what_arrives_into_their_order(cut):
     """Rows come by sender: both ways they are copied, once more than where there is one sender or one expert."""

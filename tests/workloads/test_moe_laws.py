@@ -36,7 +36,8 @@ def cuts(draw):
         "data_parallel": draw(st.sampled_from((1, 2, 4, 8))), "experts": draw(st.sampled_from((8, 16))),
         "top_k": draw(st.integers(1, 4)), "mode": draw(st.sampled_from(("training", "prefill"))),
         "dispatch_dtype": draw(st.sampled_from(("same", "fp8_e4m3"))), "shared_experts": draw(st.integers(0, 1)),
-        "grouped_experts": draw(st.sampled_from((False, True, "batched"))), "plain_routing": draw(st.booleans()),
+        "grouped_experts": draw(st.sampled_from((False, True, "batched"))),
+        "plain_routing": draw(st.sampled_from((False, True, "by_mask"))),
     }  # fmt: skip
     if draw(st.booleans()):
         keys["expert_tensor_parallel"] = etp

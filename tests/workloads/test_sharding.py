@@ -15,6 +15,7 @@ from scaleout.program.program import alike
 from scaleout.workloads.families import Dlrm, load_workload
 from scaleout.workloads.families.sharding import EmbeddingTable, Step, plan_of
 from scaleout.workloads.generate import generate
+from scaleout.workloads.memory import peak
 
 KEYS = {
     "kind": "dlrm", "description": "", "source": "", "topology": "ring-8", "device": "h200", "embedding_dim": 8,
@@ -65,7 +66,7 @@ def test_look_ups_and_rows_are_conserved(tables, ranks, optimizer):
     whole = sum(t["count"] * t["rows"] for t in tables) * job.embedding_dim
     rounded_up = sum(bags.width for bags in job.plan.row_wise) * (ranks - 1)
     assert whole <= held <= whole + rounded_up
-    assert job.parameters_per_rank >= max(map(job.plan.parameters_of, range(ranks)))
+    assert peak(job).total_bytes >= max(map(job.plan.parameters_of, range(ranks))) * ITEM
 
 
 @settings(max_examples=60, deadline=None)
@@ -163,8 +164,7 @@ def test_mlperf_is_skewed_and_fits():
     assert [(bags.pooling, bags.tables) for bags in job.plan.row_wise] == [(100, 1)]
     assert len(generate(job).graphs) == 8
     assert job.plan.imbalance < 1.2
-    held_bytes = (job.parameters_per_rank + job.states_per_rank) * ITEM
-    assert held_bytes < 141e9
+    assert peak(job).total_bytes < 141e9
     # 26 tables, MLPs, and cross layers: 3 x 2 x 27 x 128 x 512
     dense = 13 * 512 + 512 * 256 + 256 * 128 + 3456 * 1024 + 1024 * 1024 + 1024 * 512 + 512 * 256 + 256
     assert job.num_parameters == 204_184_588 * 128 + dense + 3 * 2 * 3456 * 512

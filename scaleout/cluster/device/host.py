@@ -6,7 +6,8 @@ no collective pushes their code out of the core's caches, and nobody waits for t
 blocks (CUDA_LAUNCH_BLOCKING=1) issues a call when the one before is done, so that costs lengthen the kernels. One that
 checks each collective (TORCH_DISTRIBUTED_DEBUG=DETAIL) compares it over all ranks of its group first, one by one. A
 loop over a list of tensors, which the host begins when the device has nothing left to do, lasts as long as its calls,
-views and copies. CUDA graphs have no such cost, nor a gap between kernels. See docs/models/host-issue.md.
+views and copies. Where the host reads a value, the device waits for it, and for the next calls. CUDA graphs have no
+such cost, nor a gap between kernels. See docs/models/host-issue.md.
 
 Source: costs of calls measured among other calls, `scaleout.validation.measure.host`.
 """
@@ -50,6 +51,12 @@ _LOOPS = {"list_in": (2.0, 0, 1), "list_out": (1.5, 0, 0), "list_spread": (0, 3,
 A look at the own rank is half a view. Copies out of a list are issued beside its gather. DeepSpeed,
 runtime/zero/partition_parameters.py, 5ca86ae4e; PyTorch 1.8, ProcessGroupNCCL.cpp, which copies in before it reduces.
 """
+
+READ_BACKS = ("moe_rows_by_mask", "moe_probs_by_mask")
+"""Operations whose result's size the host reads: it issues nothing before they are done, so that the device waits."""
+
+READ_BACK = "read_back"
+"""In `host_launch`: how long the device waits for work after a value that the host has read."""
 
 _NEEDED = tuple(f"pointwise_{direction}" for direction in ("no_grad", "forward", "backward", "loop"))
 
@@ -127,6 +134,8 @@ def _issued(
 def _loops_s(graph: ExecutionGraph, known_s: Mapping[str, float]) -> tuple[Floats, Floats, Floats]:
     """Return the launches of each node, (N,), and of loops the host's time before them and among them.
 
+    What the device waits after a value was read is before them, too: nothing runs beside it on that stream.
+
     A view whose cost is not known costs what a point-wise call does.
     """
     calls, copy_s = columns_of(graph.kernels), known_s["pointwise_loop"]
@@ -137,6 +146,8 @@ def _loops_s(graph: ExecutionGraph, known_s: Mapping[str, float]) -> tuple[Float
             before, among, copies = _LOOPS[call.op]
             view_s = known_s.get("view_loop", copy_s)
             costs[number] = np.array([1, before * view_s, among * view_s + copies * copy_s]) * call.sizes["tensors"]
+        elif call.op in READ_BACKS:
+            costs[number, 1] = known_s.get(READ_BACK, 0.0)
     kinds = np.append(calls.kind, len(calls.kinds))  # `NONE` is the last entry
     launches, before_s, among_s = costs[kinds[graph.kernel]].T
     return launches, before_s, among_s

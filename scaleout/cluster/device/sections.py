@@ -21,6 +21,7 @@ from scaleout.config.units import (
     Duration,
     Failures,
     Joules,
+    LogRatio,
     NotNegative,
     Positive,
     Seconds,
@@ -143,32 +144,32 @@ class Spread(Config):
 
     RENAMED: ClassVar[Mapping[str, str]] = {"host": "host_slower"}
 
-    machine: Cited[NotNegative] | None = Field(
+    machine: Cited[LogRatio] | None = Field(
         default=None, description="of all kernels together, from one machine of the device to another"
     )
-    interpolated: dict[str, Cited[NotNegative]] = Field(
+    interpolated: dict[str, Cited[LogRatio]] = Field(
         default_factory=dict, description="class of kernels to that of one that lies between measured ones"
     )
-    transferred: dict[str, Cited[NotNegative]] = Field(
+    transferred: dict[str, Cited[LogRatio]] = Field(
         default_factory=dict,
         description="class of kernels to that of all of them together, where their times are another device's, scaled",
     )
-    transferred_each: dict[str, Cited[NotNegative]] = Field(
+    transferred_each: dict[str, Cited[LogRatio]] = Field(
         default_factory=dict, description="the same of one kernel, beside that of its class"
     )
-    host_faster: Cited[NotNegative] | None = Field(
+    host_faster: Cited[LogRatio] | None = Field(
         default=None, description="by how much the host's calls together are faster"
     )
-    host_slower: Cited[NotNegative] | None = Field(default=None, description="by how much they are slower")
-    links_faster: Cited[NotNegative] | None = Field(
+    host_slower: Cited[LogRatio] | None = Field(default=None, description="by how much they are slower")
+    links_faster: Cited[LogRatio] | None = Field(
         default=None, description="by how much collectives are faster than bare links, of which no library knows a cost"
     )
-    links_slower: Cited[NotNegative] | None = Field(default=None, description="by how much they are slower")
-    step_faster: Cited[NotNegative] | None = Field(
+    links_slower: Cited[LogRatio] | None = Field(default=None, description="by how much they are slower")
+    step_faster: Cited[LogRatio] | None = Field(
         default=None, description="by how much a step is faster than its parts say, as other software runs it"
     )
-    step_slower: Cited[NotNegative] | None = Field(default=None, description="by how much it is slower")
-    framework: Cited[NotNegative] | None = Field(
+    step_slower: Cited[LogRatio] | None = Field(default=None, description="by how much it is slower")
+    framework: Cited[LogRatio] | None = Field(
         default=None, description="by how much steps of a framework of which none was compared differ together, besides"
     )
 

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from scaleout.config import library, validated
 from scaleout.config.documents import is_file
-from scaleout.config.units import Count, NotNegative, Positive, Rate, Seconds, Share, Size, Slowdown, counted
+from scaleout.config.units import Count, LogRatio, NotNegative, Positive, Rate, Seconds, Share, Size, Slowdown, counted
 from scaleout.errors import ConfigError
 from scaleout.program.fastest import fastest
 
@@ -226,8 +226,8 @@ class ResourceUse(validated.Config):
 class LinkSpread(validated.Config):
     """How far off the library's times over a kind of link are: ``ln(actual / predicted)`` at either end of 90%."""
 
-    faster: NotNegative = Field(description="by how much collectives are faster than predicted")
-    slower: NotNegative = Field(description="by how much they are slower")
+    faster: LogRatio = Field(description="by how much collectives are faster than predicted")
+    slower: LogRatio = Field(description="by how much they are slower")
     source: str = Field(description="where the numbers are from")
 
 

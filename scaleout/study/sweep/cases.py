@@ -124,8 +124,7 @@ class Resolver:
         try:
             found["workload"] = self._once(_workload, parts.workload)
             workload: ModelFamily = found["workload"].value
-            given = {**given, "topology": given.get("topology") or workload.topology,
-                     "device": given.get("device") or workload.device}  # fmt: skip
+            given |= {key: getattr(workload, key) for key in ("topology", "device") if given.get(key) is None}
             found["topology"] = self._once(_topology, given["topology"], parts.network)
             found["device"] = self._once(_device, given["device"])
             found["options"] = self._once(_options, found["workload"], found["device"], parts.options)

@@ -41,12 +41,13 @@ def _several(given: Any) -> tuple[Value, ...]:
     values = given if isinstance(given, list | tuple) else [given]
     if not values:
         raise ValueError("is an empty list; give at least one value, or leave the key out")
-    return tuple(map(_one, values))
+    return tuple(map(value_of, values))
 
 
-def _one(value: Any, levels: int = MOST_LEVELS) -> Value:
+def value_of(value: Any, levels: int = MOST_LEVELS) -> Value:
+    """Return a value of YAML or JSON as one of an input; `ValueError` if it is none, such as a mapping."""
     if isinstance(value, list | tuple) and levels:
-        return tuple(_one(each, levels - 1) for each in value)
+        return tuple(value_of(each, levels - 1) for each in value)
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, int | float) and not abs(value) <= LARGEST_INTEGER:

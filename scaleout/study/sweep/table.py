@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from scaleout.analysis.goodput import disturbance_on, goodput
 from scaleout.cluster.device.spec import Device
 from scaleout.config.writing import replacing
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, shown
 from scaleout.study.sweep.cases import Case, run_line
 from scaleout.study.sweep.columns import BEFORE, COLUMNS, DIMENSION_BYTES, TEXTS, column_of
 from scaleout.study.sweep.study import Losses, Study
@@ -18,6 +20,8 @@ from scaleout.study.sweep.worker import OK, Row, broken_of, left_out
 
 FILE = "cases.parquet"
 """Of an output folder: the table."""
+_ABOUT = ("key", "status", "message", "run", "timeline")
+"""Columns of texts before the inputs."""
 
 
 def table_of_cases(study: Study, cases: Iterable[Case], rows: Sequence[Row]) -> pd.DataFrame:
@@ -113,7 +117,7 @@ def _column(name: str, values: list[Any]) -> pd.Series:
     """Return a column of one type: whole numbers, numbers, truth values, else texts."""
     there = [value for value in values if value is not None]
     kinds = {type(value) for value in there}
-    if name in TEXTS or name in ("key", "status", "message", "run", "timeline"):
+    if name in TEXTS or name in _ABOUT:
         return pd.Series([value or "" for value in values])
     if name == "case":
         return pd.Series(values, dtype="int64")
@@ -130,6 +134,40 @@ def _text(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(_text, value))}]"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_TEXT = {pa.string(), pa.large_string(), pa.null()}
+
+
+def _types_of(column: str) -> set[pa.DataType]:
+    """Return the types that a column may have in the file."""
+    if column in (*TEXTS, *_ABOUT):
+        return _TEXT
+    if column in ("case", "ranks"):
+        return {pa.int64()}
+    if column == "fits":
+        return {pa.bool_()}
+    if column in COLUMNS or column.startswith(DIMENSION_BYTES):
+        return {pa.float64()}
+    return {*_TEXT, pa.int64(), pa.bool_(), pa.float64()}
+
+
+def check_table(table: pa.Table) -> None:
+    """Raise `ValueError` if a table that was read holds what no study writes."""
+    names = table.column_names
+    lacking = [name for name in ("case", "status", "timeline", "ranks", "makespan_s", "workload") if name not in names]
+    if lacking or len({*names}) < len(names):
+        raise ValueError(f"it has no column {lacking[0]}" if lacking else "a column stands twice")
+    if names.index("timeline") > names.index("ranks"):
+        raise ValueError("its columns are in another order")
+    for name, column in zip(names, table.columns, strict=True):
+        if column.type not in _types_of(name):
+            raise ValueError(f"column {shown(name)} is of type {column.type}")
+        if pa.types.is_floating(column.type) and pc.any(pc.is_inf(column)).as_py():
+            raise ValueError(f"column {shown(name)} holds infinity")
+    times_s = table.filter(pc.equal(table["status"], OK))["makespan_s"]
+    if table["case"].null_count or not pc.all(pc.fill_null(pc.greater(times_s, 0), False), min_count=0).as_py():
+        raise ValueError("a case has no number, or ran without a makespan above zero")
 
 
 def write_table(cases: pd.DataFrame, path: Path) -> None:

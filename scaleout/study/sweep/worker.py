@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from scaleout.analysis.cost import bill, energy, rent_of
-from scaleout.analysis.efficiency import fit, lacking
+from scaleout.analysis.efficiency import fit
 from scaleout.analysis.traffic import bytes_by_dimension, slowest_dimension_bytes
 from scaleout.cluster.device.kernel_times.measured import SOURCE as MEASURED
 from scaleout.cluster.device.spec import Device
@@ -25,8 +25,7 @@ from scaleout.study.provenance import provenance_of
 from scaleout.study.sweep.cases import Case, Piece
 from scaleout.study.sweep.columns import DIMENSION_BYTES
 from scaleout.study.sweep.expressions import Expression, parse
-from scaleout.workloads.config.family import ModelFamily, WholeModel
-from scaleout.workloads.config.layered import LayeredModel
+from scaleout.workloads.config.family import ModelFamily
 
 OK, FAILED, LEFT_OUT = "ok", "failed", "left out"
 """Status of a case: it has numbers; it is none, or the simulator refuses it; a constraint on its memory is false."""
@@ -151,11 +150,8 @@ def known_before(job: Job) -> Row:
     assert isinstance(work, ModelFamily)
     assert isinstance(device, Device)
     found: Row = {"ranks": work.num_ranks, "memory_capacity_bytes": float(device.usable_bytes)}
-    if isinstance(work, LayeredModel | WholeModel):
-        held = fit(work, device) if isinstance(work, LayeredModel) else lacking(work, device)
-        if held is not None:
-            found |= {"peak_memory_bytes": float(held.peak.total_bytes), "fits": held.fits}
-    return found
+    held = fit(work, device)
+    return found | {"peak_memory_bytes": float(held.peak.total_bytes), "fits": held.fits}
 
 
 def results_of(outcome: Outcome, job: Job) -> Row:

@@ -55,6 +55,75 @@ def _weigh(s: Sizes, dtype: torch.dtype, *, backward: bool = False) -> Call:
     return lambda: torch.autograd.grad(output, (rows, weights), gradient, retain_graph=True)
 
 
+_MASKED = 8
+"""Experts that an index is of, as many tokens of each, in their order."""
+
+
+def _index(s: Sizes) -> torch.Tensor:
+    size = -(-s["tokens"] * s["topk"] // _MASKED)
+    return torch.cat([torch.randperm(s["tokens"], device="cuda")[:size].sort().values for _ in range(_MASKED)])
+
+
+def _select(s: Sizes, dtype: torch.dtype, *, backward: bool = False) -> Call:
+    index, x = _index(s), random(s["tokens"], s["hidden"], dtype=dtype, grad=backward)
+    return call(lambda x: x.index_select(0, index), x, backward=backward)
+
+
+def _add_rows(s: Sizes, dtype: torch.dtype, *, backward: bool = False) -> Call:
+    """Add rows up in zeros, by an index of each element."""
+    index = _index(s)
+    wide = index.unsqueeze(1).expand(-1, s["hidden"])
+
+    def added(rows: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(s["tokens"], s["hidden"], device="cuda", dtype=dtype).scatter_add(0, wide, rows)
+
+    return call(added, random(len(index), s["hidden"], dtype=dtype, grad=backward), backward=backward)
+
+
+def _scale(s: Sizes, dtype: torch.dtype, *, backward: bool = False) -> Call:
+    rows = s["tokens"] * s["topk"]
+    pair = random(rows, s["hidden"], dtype=dtype, grad=backward), random(rows, dtype=dtype, grad=backward)
+    return call(lambda x, weights: x * weights.unsqueeze(-1), *pair, backward=backward)
+
+
+def _mask(s: Sizes) -> torch.Tensor:
+    scores = torch.rand(s["tokens"], s["experts"], device="cuda")
+    return torch.zeros_like(scores).scatter(0, scores.topk(_capacity(s), dim=0).indices, 1).bool()
+
+
+def _capacity(s: Sizes) -> int:
+    return -(-s["tokens"] * s["topk"] // s["experts"])
+
+
+def _rows_by_mask(s: Sizes, dtype: torch.dtype) -> Call:
+    mask, tokens = _mask(s), torch.arange(s["tokens"], device="cuda").expand(s["experts"], -1)
+    return lambda: tokens.masked_select(mask.T.contiguous())
+
+
+def _probs_by_mask(s: Sizes, dtype: torch.dtype) -> Call:
+    mask, x = _mask(s), random(s["tokens"], s["experts"], dtype=dtype)
+    return lambda: x.T.contiguous().masked_select(mask.T.contiguous())
+
+
+def _capacity_top_k(s: Sizes, dtype: torch.dtype, *, backward: bool = False) -> Call:
+    """Weights of the k largest scores of a token, of these the largest of an expert, and a loss of their balance."""
+    scores = random(s["tokens"], s["experts"], dtype=dtype, grad=True)
+
+    def chosen() -> tuple[torch.Tensor, torch.Tensor]:
+        values, ids = scores.topk(s["topk"], dim=1)
+        weights = torch.zeros_like(scores).scatter(1, ids, torch.softmax(values, -1, dtype=torch.float32).to(dtype))
+        counts = torch.zeros_like(scores).int().scatter(1, ids, 1).bool().sum(0)
+        kept = weights.topk(_capacity(s), dim=0, sorted=False).indices
+        mask = torch.zeros_like(scores).scatter(0, kept, 1).bool()
+        return weights * mask, (torch.softmax(scores, -1, dtype=torch.float32).sum(0) * counts).sum() * 1e-6
+
+    if not backward:
+        return chosen
+    made = chosen()
+    gradients = [torch.randn_like(each) for each in made]
+    return lambda: torch.autograd.grad(made, scores, gradients, retain_graph=True)
+
+
 def _repeat_heads(s: Sizes, dtype: torch.dtype) -> Call:
     x = random(s["tokens"], s["heads"], s["head_dim"], dtype=dtype)
     return lambda: x.repeat_interleave(s["times"], 1)
@@ -76,6 +145,16 @@ MAKERS: Mapping[str, Maker] = {
     "moe_sort": _sort,
     "moe_weigh_fwd": _weigh,
     "moe_weigh_bwd": partial(_weigh, backward=True),
+    "moe_select_rows_fwd": _select,
+    "moe_select_rows_bwd": partial(_select, backward=True),
+    "moe_add_rows_fwd": _add_rows,
+    "moe_add_rows_bwd": partial(_add_rows, backward=True),
+    "moe_scale_rows_fwd": _scale,
+    "moe_scale_rows_bwd": partial(_scale, backward=True),
+    "moe_rows_by_mask": _rows_by_mask,
+    "moe_probs_by_mask": _probs_by_mask,
+    "moe_capacity_top_k_fwd": _capacity_top_k,
+    "moe_capacity_top_k_bwd": partial(_capacity_top_k, backward=True),
     "heads_repeat": _repeat_heads,
     "embedding_bag_bwd_dense": _bag_dense,
     "heads_sum": of(lambda x: x.sum(2), "tokens heads times head_dim"),

@@ -31,6 +31,8 @@ UNCAPTURED = frozenset(
         "interaction_gather_bwd",
         "moe_permute_rows_bwd",
         "embedding_bag_bwd_dense",
+        "moe_rows_by_mask",
+        "moe_probs_by_mask",
     }
 )
 """Operations whose call synchronises with the device, which a CUDA graph cannot capture."""
@@ -68,6 +70,7 @@ _DECODE: Axes = {
 _HIDDEN: Axes = {"tokens": _TOKENS, "hidden": (1024, 2048, 4096, 8192)}
 _VOCAB: Axes = {"tokens": (16, 1024, 4096, 8192), "vocab": (8000, 32000, 128256)}
 _ROUTED: Axes = {"tokens": _TOKENS, "hidden": (2048, 4096, 8192), "topk": (2, 8)}
+_CHOSEN: Axes = {"tokens": (256, 1024, 4096, 16384), "experts": (8, 64, 256), "topk": (2, 8)}
 _BAGS: Axes = {"batch": (512, 2048, 8192), "tables": (4, 16, 64), "dim": (64, 128, 256), "pooling": (1, 20, 70)}
 _FEATURES: Axes = {"batch": (512, 2048, 8192), "features": (9, 33, 65, 129), "dim": (64, 128)}
 
@@ -101,6 +104,9 @@ GRIDS: Mapping[str, Axes] = {
     "moe_sort": {"tokens": (256, 2048, 16384, 131072)},
     "moe_weigh_fwd": _ROUTED,
     "moe_weigh_bwd": _ROUTED,
+    **{f"moe_{what}_rows_{way}": _ROUTED for what in ("select", "add", "scale") for way in ("fwd", "bwd")},
+    **dict.fromkeys(("moe_rows_by_mask", "moe_probs_by_mask"), _CHOSEN),
+    **dict.fromkeys(("moe_capacity_top_k_fwd", "moe_capacity_top_k_bwd"), _CHOSEN),
     "heads_repeat": {"tokens": (1024, 4096, 16384), "heads": (2, 8), "head_dim": (64, 128), "times": (4, 8)},
     "heads_sum": {"tokens": (1024, 4096, 16384), "heads": (2, 8), "head_dim": (64, 128), "times": (4, 8)},
     "heads_cat": {"batch": (1, 4), "heads": (24, 96), "seq": (1024, 4096), "head_dim": (64, 128)},

@@ -56,6 +56,33 @@ RESTATED = (
         keys={"host": "eager"},
     ),
     Restated(
+        "NVIDIA/dgxc-benchmarking at 8f5cbb3",
+        "grok1/configure.sh has NVTE_FUSED_ATTN=0, so that TransformerEngine takes FlashAttention 2, and "
+        "ub_tp_comm_overlap=true; grok1_314b.yaml no cross_entropy_loss_fusion, which is off in Megatron-LM "
+        "core_r0.10.0 (NeMo v2.1.0, Dockerfile.ci), whose experts lie over tensor and expert ranks by themselves "
+        "(core/parallel_state.py) and whose dispatcher chooses rows by masks (core/transformer/moe/moe_utils.py)",
+        changes={
+            "attention": "flash2",
+            "loss": "vocabulary_parallel",
+            "expert_tensor_parallel": 4,
+            "plain_routing": "by_mask",
+        },
+        keys={"schedule": "overlap+async-tp"},
+        where={"kind": "moe"},
+    ),
+    Restated(
+        "NVIDIA/dgxc-benchmarking at 8f5cbb3",
+        "nemotron/configure.sh has NVTE_FUSED_ATTN=0 for 340B, so that TransformerEngine takes FlashAttention 2",
+        changes={"attention": "flash2"},
+        where={"hidden": 18432},
+    ),
+    Restated(
+        "NVIDIA/dgxc-benchmarking at 8f5cbb3",
+        "nemo_megatron/gpt3_175b_hydra.yaml has no cross_entropy_loss_fusion, which is off in Megatron-LM core_r0.10.0",
+        changes={"loss": "vocabulary_parallel"},
+        where={"hidden": 12288},
+    ),
+    Restated(
         "arXiv:2504.14960",
         f"CUDA graphs are off by default (Megatron Core, training/arguments.py), {_GRAPHS}",
         keys={"host": "eager"},

@@ -194,11 +194,12 @@ _INTRODUCTION = """\
 Made by `scaleout reproduce --vary --output figures`. How a number is answered comes from the sources of the constants:
 
 - *predicted*: no constant was fitted to this number or to one that shares the constant, and every size and reading
-  follows from what knows nothing of it: a data sheet, a measurement of ours, the paper's own words. Where that was
-  found after the number was known, the note says so;
+  follows from what knows nothing of it: a data sheet, a measurement of ours, the paper's own words, a source of that
+  time. Where that was found after the number was known, the note says so. Or what was assumed decides nothing: the
+  number is met, or missed, with all that could have been taken, which the note names;
 - *calibrated*: a constant was fitted to this number, or to another of the same paper and serves this one too;
 - *chosen*: a size, a reading of the text or a definition was taken knowing the number, or another of its figure, and
-  another could have been taken.
+  another could have been taken, with which the number would be missed.
 
 T3's ring of "150 GB/s bi-directional" is 75 GB/s each way: the V100 that it simulates has six NVLinks of 25 GB/s each
 way, of which a ring has three to each neighbour. It was first read so because more numbers are met: 150 each way would

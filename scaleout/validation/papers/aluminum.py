@@ -3,13 +3,15 @@
 The machine is Sierra, four V100 per node: `sierra-8` to `sierra-2048`. The model is ResNet-50 as LBANN trained it. The
 synthetic step of Figs. 2 and 7 to 9 has only convolutions and an all-reduce per gradient buffer; that of Fig. 12 has
 all layers, the optimizer and the input pipeline. *Minimal* uses host-transfer up to the largest power of two at which
-it is faster on so many GPUs, and NCCL's rings above. See docs/models/back-ends.md.
+it is faster on so many GPUs, and NCCL's rings above; *static* up to what LBANN's source has, Fig. 12's "static
+performance model". See docs/models/back-ends.md.
 
 Source: Dryden et al., Aluminum: An Asynchronous, GPU-Aware Communication Library Optimized for Large-Scale Training of
 Deep Neural Networks on HPC Systems, MLHPC 2018.
 """
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +20,7 @@ import numpy as np
 
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.backends import with_policy, with_table
+from scaleout.cluster.topology.communication_library import Rule, Table
 from scaleout.cluster.topology.topology import Topology, load_topology
 from scaleout.program.mesh import Mesh
 from scaleout.program.program import Program
@@ -32,12 +35,15 @@ STRONG_BATCH, WEAK_BATCH = 256, 32
 STRONG_RANKS = (8, 16, 32, 64, 128, 256)
 WEAK_RANKS = (*STRONG_RANKS, 512, 1024, 2048)
 RANKS = {"strong": STRONG_RANKS, "weak": WEAK_RANKS}
-NCCL, HOST_TRANSFER, MPI, MINIMAL = "nccl_ring", "host_transfer", "cuda_aware_mpi", "minimal"
+NCCL, HOST_TRANSFER, MPI, MINIMAL, STATIC = "nccl_ring", "host_transfer", "cuda_aware_mpi", "minimal", "static"
 INPUT_PER_SAMPLE = "1 ms"
 """A core decodes about 100 images of ImageNet per second, and a GPU has ten of a node's 40 cores: 1 ms per image."""
 SMALL_BYTES = 4096
 """Largest small message: 1024 parameters."""
 PARAMETER_BYTES = 4
+MOST_BY_HOST = {64: 4096, 128: 8192, 256: 32768}
+"""GPUs to the most parameters that LBANN reduces by host-transfer, "tuned for Sierra" by the paper's first author: its
+src/comm.cpp at 88f0665, 19 November 2018."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,10 @@ def under(policy: str, topology: Topology, measured: BackendComparison) -> Topol
     """Return a topology whose all-reduces use a policy."""
     if policy == MINIMAL:
         return with_table(topology, measured.table(HOST_TRANSFER, NCCL), name=policy)
+    if policy == STATIC:
+        by_host = [Rule(ranks, PARAMETER_BYTES * most, HOST_TRANSFER) for ranks, most in MOST_BY_HOST.items()]
+        by_nccl = [Rule(ranks, math.inf, NCCL) for ranks in (*WEAK_RANKS, math.inf)]
+        return with_table(topology, Table((*by_host, *by_nccl)), name=policy)
     return with_policy(topology, policy)
 
 
@@ -147,10 +157,11 @@ def _collective_claims() -> Mapping[str, float]:
 
 def _whole_claims() -> Mapping[str, float]:
     """Fig. 12."""
-    steps = sweep((MPI, NCCL, MINIMAL), whole=True)
-    mpi, nccl, both = (_of(steps, "strong", 64, policy).overlapped_s for policy in (MPI, NCCL, MINIMAL))
+    policies = MPI, NCCL, STATIC
+    steps = sweep(policies, whole=True)
+    mpi, nccl, both = (_of(steps, "strong", 64, policy).overlapped_s for policy in policies)
     found = {"A12-strong-64": mpi / both, "A12-strong-64-nccl": mpi / nccl}
-    mpi, nccl, both = (_of(steps, "weak", 256, policy).overlapped_s for policy in (MPI, NCCL, MINIMAL))
+    mpi, nccl, both = (_of(steps, "weak", 256, policy).overlapped_s for policy in policies)
     return found | {"A12-weak-256": mpi / both, "A12-weak-256-nccl": mpi / nccl, "A12-weak-256-ht": nccl / both}
 
 

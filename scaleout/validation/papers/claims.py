@@ -18,7 +18,7 @@ _FOLDER = Path(__file__).parent
 BASES = ("predicted", "calibrated", "chosen")
 """How a claim is answered: by nothing that was fitted to this paper's numbers; with a constant that was fitted to this
 number or to one that it shares the constant with; by a reading, a size or a definition that was taken knowing it, where
-another could have been taken."""
+another could have been taken and would have decided otherwise."""
 
 
 def _within_factor_2(simulated: float, published: float) -> bool:

@@ -5,7 +5,8 @@ A model of layers, which pipelines cut, is a `layered.LayeredModel`; one whose s
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
@@ -157,18 +158,21 @@ class ModelFamily(Config):
         return ()
 
 
+@dataclass(frozen=True)
+class Moment:
+    """What a rank holds at a moment of a step; bytes by `scaleout.workloads.memory.KINDS`, of those that there are."""
+
+    rank: int
+    name: str  # in words
+    bytes_of: Mapping[str, float]
+
+
 class WholeModel(ModelFamily):
-    """A family whose step is written as a whole: it has no layers that pipelines cut, ZeRO shards or memory counts."""
+    """A family whose step is written as a whole: it has no layers that pipelines cut or ZeRO shards."""
 
-    @property
     @abstractmethod
-    def parameters_per_rank(self) -> int:
-        """Parameters that a rank holds, of ranks that differ the one with most: the least that its memory must."""
-
-    @property
-    def states_per_rank(self) -> int:
-        """Numbers that the optimizer keeps on that rank besides."""
-        return 0
+    def moments(self) -> Iterator[Moment]:
+        """Tell what ranks that differ hold at the moments at which their memory can be highest."""
 
     @property
     @abstractmethod

@@ -1,8 +1,9 @@
 """Convolutional networks, data-parallel: a list of layers to convolutions, their images and their parameter buffers.
 
 Each convolution, linear layer and bias has its parameters in one buffer, each batch normalisation in two. Backward
-makes a layer's gradients of weights first, so that their reduction overlaps with the rest of backward. Left out: the
-softmax's few numbers, and biases' additions, which hide in the kernels before them.
+makes a layer's gradients of weights first, so that their reduction overlaps with the rest of backward. For backward
+each layer keeps its input, and a pool which pixels it took; a ReLU works in place. Left out: the softmax's few numbers,
+biases' additions, which hide in the kernels before them, and memory of the gradients of activations and of cuDNN.
 
 Source: He et al., CVPR 2016 (bottleneck blocks; they stride in the first window, of 1, torchvision in the second, of
 3); Krizhevsky, arXiv:1404.5997 (AlexNet); Dryden et al., Aluminum, MLHPC 2018, II.C (synthetic step), III.A (order).
@@ -18,14 +19,17 @@ from pydantic import Field, model_validator
 
 from scaleout.config.units import Count, CountOrZero, LayerCount, Seconds
 from scaleout.config.validated import Config
-from scaleout.program.graph import NONE, GraphBuilder, NodeRole
+from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, NodeRole
 from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import Program
-from scaleout.workloads.config.family import Dtype, WholeModel
+from scaleout.workloads.config.family import Dtype, Moment, WholeModel
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import GradientSync
 from scaleout.workloads.generate.layers import pointwise
 from scaleout.workloads.generate.linear import Linear
+
+_INDEX_BYTES = 8
+"""Of each pixel that a pool makes, the index of the one that it is from."""
 
 _EXPANSION = 4
 """Channels that leave a bottleneck block, over those inside."""
@@ -78,6 +82,7 @@ class Pool:
 
     channels: int
     hw: int
+    hw_out: int
 
 
 @dataclass(frozen=True)
@@ -190,13 +195,21 @@ class Convolutional(WholeModel):
         """Parameters of the model."""
         return sum(self.buffers)
 
-    @property
-    def parameters_per_rank(self) -> int:
-        """Parameters of a rank: all."""
-        return self.num_parameters
+    def moments(self) -> Iterator[Moment]:
+        """Tell what a rank holds when backward begins; gradients have buffers that stay."""
+        parameters = float(self.num_parameters * self.item_bytes)
+        _, kept_bytes = self._written
+        held = {"parameters": parameters, "gradients": parameters, "activations": kept_bytes}
+        yield Moment(0, "the beginning of backward", held)
 
     def program(self) -> Program:
         """Write the graph that every rank runs, in one role."""
+        groups = (self.mesh.groups("world"),)
+        return Program(self.name, (self._written[0],), np.zeros(self.num_ranks, np.int64), groups)
+
+    @cached_property
+    def _written(self) -> tuple[ExecutionGraph, float]:
+        """A step of a rank, and the bytes that its layers keep for backward."""
         graph = GraphBuilder()
         if self.input_per_sample:
             columns = {"time_source": TimeSource.GIVEN, "role": NodeRole.INPUT}
@@ -216,8 +229,7 @@ class Convolutional(WholeModel):
             final = gradients.final if self.data_parallel > 1 else gradients.final[-1:]
             for node, count in zip(final, _steps(self), strict=True):
                 graph.compute(kernel("sgd", dtype=self.dtype, parameters=count), after=(node,))
-        groups = (self.mesh.groups("world"),)
-        return Program(self.name, (graph.build(),), np.zeros(self.num_ranks, np.int64), groups)
+        return graph.build(), tape.kept_bytes
 
 
 def _built(workload: Convolutional) -> Iterator[Layer]:
@@ -231,8 +243,9 @@ def _built(workload: Convolutional) -> Iterator[Layer]:
             yield FullyConnected(name, inputs, width, is_last=number == len(workload.layers) - 1)
             channels, flat = width, True
         elif entry.kind == "pool":
-            yield Pool(channels, hw)
-            hw = 1 if entry.window is None else _side(hw, entry, number)
+            out = 1 if entry.window is None else _side(hw, entry, number)
+            yield Pool(channels, hw, out)
+            hw = out
         elif entry.kind == "convolution":
             out = _side(hw, entry, number)
             yield Convolution(name, channels, width, entry.window or 1, entry.stride, hw, out)
@@ -292,8 +305,11 @@ def _write_layer(tape: AutogradTape, x: int, layer: Layer, workload: Convolution
     if workload.convolutions_only:
         return x
     if isinstance(layer, Pool):
-        elements = workload.local_batch * layer.channels * layer.hw**2
-        return pointwise(tape, x, ("pool_fwd", "pool_bwd"), name="pool", elements=elements)
+        elements, made = (workload.local_batch * layer.channels * hw**2 for hw in (layer.hw, layer.hw_out))
+        y = pointwise(tape, x, ("pool_fwd", "pool_bwd"), name="pool", elements=elements)
+        tape.save_for_backward(elements)
+        tape.save_for_backward(made, _INDEX_BYTES)
+        return y
     return _write_linear(tape, x, layer, workload, bucket)
 
 
@@ -336,11 +352,13 @@ def _write_convolution(tape: AutogradTape, x: int, layer: Convolution, workload:
         return tape.kernel("conv2d_bwd_data", dy, name=name, role=role, **shape)
 
     tape.push(backward)
+    tape.save_for_backward(workload.local_batch * layer.c_in * layer.hw**2)
     y = tape.kernel("conv2d_fwd", x, name=layer.name, role=NodeRole.WEIGHTS, **shape)
     _accumulate(tape, workload.buffers_of(layer)[1:], bucket)
     if not workload.batch_norm or workload.convolutions_only:
         return y
     elements = workload.outputs_of(layer)
+    tape.save_for_backward(elements)
     return pointwise(tape, y, ("batch_norm_fwd", "batch_norm_bwd"), name=f"{layer.name}_norm", elements=elements)
 
 
@@ -370,4 +388,7 @@ def _write_bottleneck(tape: AutogradTape, x: int, block: Bottleneck, workload: C
         y = _write_activated(branch, _write_convolution(branch, y, part, workload, bucket), part, workload)
     y = _write_convolution(branch, y, last, workload, bucket)
     tape.push(backward)
+    # The input is kept once, for the branch and for the convolution beside it.
+    enters = workload.local_batch * block.shortcut.c_in * block.shortcut.hw**2 if block.shortcut else 0
+    tape.kept_bytes += branch.kept_bytes + shortcut.kept_bytes - enters * tape.item_bytes
     return _write_activated(tape, add(y, shortcut_y, "residual"), last, workload)

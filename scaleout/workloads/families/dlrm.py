@@ -12,9 +12,9 @@ TorchRec (row-wise shards); DCN-V2, arXiv:2008.13535 (cross layers of low rank).
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
@@ -23,9 +23,9 @@ from pydantic import Field, model_validator
 
 from scaleout.config.units import MOST_WRITTEN, Count, LayerCount, Positive, Size
 from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, NodeRole
-from scaleout.program.operations import OPERATIONS, kernel
+from scaleout.program.operations import ITEM_BYTES, OPERATIONS, kernel
 from scaleout.program.program import Program
-from scaleout.workloads.config.family import Dtype, WholeModel
+from scaleout.workloads.config.family import Dtype, Moment, WholeModel
 from scaleout.workloads.families.sharding import Bags, EmbeddingTable, Kind, Plan, Step, plan_of
 from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import GradientSync
@@ -53,6 +53,10 @@ _EITHER = (
     (("bottom_mlp", "top_mlp"), ("mlp_width", "bottom_layers", "top_layers"), "widths", "one width"),
 )
 """Keys of which one set is given whole and the other not at all, and what each set is for."""
+
+
+_INDEX_BYTES, _LOOKUPS_OF_A_SUM, _WARP = 8, 10, 32
+"""Of indices, and of dense gradients as PyTorch makes them: aten/src/ATen/native/cuda/EmbeddingBackwardKernel.cu."""
 
 
 class Dlrm(WholeModel):
@@ -218,16 +222,6 @@ class Dlrm(WholeModel):
         return self._dense_parameters + self.embedding_dim * sum(table.count * table.rows for table in self.all_tables)
 
     @property
-    def parameters_per_rank(self) -> int:
-        """Parameters of the rank that holds most: its tables, and the weights of MLPs and cross layers."""
-        return self._dense_parameters + self.plan.most_parameters
-
-    @property
-    def states_per_rank(self) -> int:
-        """Numbers that the optimizer keeps on that rank: Adagrad's sum of squares for each parameter."""
-        return self.parameters_per_rank if self.mode == "training" and self.optimizer == "adagrad" else 0
-
-    @property
     def _dense_parameters(self) -> int:
         width = self.num_vectors * self.embedding_dim
         cross = self.cross_layers * 2 * width * self.cross_rank if self.interaction == "dcn" else 0
@@ -255,6 +249,12 @@ class Dlrm(WholeModel):
             top = (*[self.mlp_width] * (self.top_layers - 1), 1)
         return list(pairwise((self.dense_features, *bottom))), list(pairwise((self.interaction_width, *top)))
 
+    def moments(self) -> Iterator[Moment]:
+        """Tell what ranks that differ hold when backward begins and when it comes to the tables, or in a forward."""
+        first_ranks = {mine: rank for rank, mine in reversed(list(enumerate(self.plan.exchanged)))}
+        for mine, rank in first_ranks.items():
+            yield from _Rank(self, mine).moments(rank)
+
     def program(self) -> Program:
         """Write the graphs that ranks run, a role for all ranks whose tables are alike."""
         found = dict.fromkeys(self.plan.exchanged)
@@ -273,6 +273,11 @@ class _Rank:
 
     def graph(self) -> ExecutionGraph:
         """Write a step."""
+        return self._written[0]
+
+    @cached_property
+    def _written(self) -> tuple[ExecutionGraph, AutogradTape, AutogradTape]:
+        """A step, with the tapes of the bottom MLP and of all that follows it."""
         workload, graph = self.workload, GraphBuilder()
         gradients = Gradients(workload.gradient_bucket, workload.item_bytes) if workload.mode == "training" else None
         bottom, top = (AutogradTape(Cursor(graph), workload.dtype, gradients) for _ in range(2))
@@ -306,7 +311,68 @@ class _Rank:
                 if workload.table_gradients == "dense":
                     count += sum(bags.parameters for bags in (*self.own, *self._rows))
                 graph.compute(kernel(workload.optimizer, dtype="fp32", parameters=count), after=gradients.final)
-        return graph.build()
+        return graph.build(), bottom, top
+
+    def moments(self, rank: int) -> Iterator[Moment]:
+        """Tell what the rank of this number holds; gradients of MLPs have buffers that stay."""
+        workload, item_bytes, (_, bottom, top) = self.workload, self.workload.item_bytes, self._written
+        dense = sum(tape.parameters["dense"] for tape in (bottom, top))
+        of_tables = sum(bags.parameters for bags, _ in self._lookups)
+        stays = {"parameters": float(item_bytes * (dense + of_tables))}
+        # PyTorch's own bags keep the bag of each index, too.
+        of_lookup = _INDEX_BYTES * (2 if workload.table_gradients == "dense" else 1)
+        indices = float(of_lookup * sum(count for _, count in self._lookups))
+        if workload.mode == "forward":
+            widest = max(sum(widths) for mlp in workload.layer_widths() for widths in mlp)
+            passing = {"activations": indices + item_bytes * workload.local_batch * widest}
+            yield Moment(rank, "all of the pass", stays | self._exchanged | passing)
+            return
+        if workload.optimizer == "adagrad":
+            stays["optimizer_states"] = stays["parameters"]
+        paired = workload.num_vectors * workload.embedding_dim if workload.interaction == "dot" else 0
+        kept = bottom.kept_bytes + indices
+        all_kept = kept + top.kept_bytes + item_bytes * workload.local_batch * paired
+        gradients = float(item_bytes * dense)
+        yield Moment(rank, "the beginning of backward", stays | {"gradients": gradients, "activations": all_kept})
+        if workload.table_gradients == "dense":
+            gradients += item_bytes * of_tables
+        elif workload.optimizer == "none":
+            gradients += sum(count * (bags.dim * item_bytes + _INDEX_BYTES) for bags, count in self._lookups)
+        passing = {"gradients": gradients, "activations": kept, "transient_memory": self._sums_bytes}
+        yield Moment(rank, "backward of the tables", stays | self._exchanged | passing)
+
+    @property
+    def _lookups(self) -> tuple[tuple[Bags, int], ...]:
+        """Each of the rank's tables, and the rows that it looks up there: whole, or its share of those cut by rows."""
+        batches = (
+            *((bags, self.workload.global_batch) for bags in self.own),
+            *((bags, self.workload.local_batch) for bags in self._rows),
+        )
+        return tuple((bags, batch * bags.tables * bags.pooling) for bags, batch in batches)
+
+    @property
+    def _exchanged(self) -> dict[str, float]:
+        """Bytes of vectors that are sent and that arrive, forward, and of their gradients backward."""
+        workload = self.workload
+        own, rows = (sum(bags.width for bags in some) for some in (self.own, self._rows))
+        elements = workload.global_batch * (own + rows) + workload.local_batch * (self._exchanged_width + rows)
+        return {"communication_buffers": float(workload.item_bytes * elements)}
+
+    @property
+    def _sums_bytes(self) -> float:
+        """Bytes that PyTorch makes a dense gradient with: sums in fp32 of look-ups sorted by row, and their indices.
+
+        A sum is of ten look-ups of a row at most, and there is room for as many sums as there can be.
+        """
+        if self.workload.table_gradients != "dense":
+            return 0.0
+        found = []
+        for bags, lookups in self._lookups:
+            rows = min(lookups, bags.rows)
+            row_bytes = ITEM_BYTES["fp32"] * _WARP * -(-bags.dim // _WARP)
+            sums = (lookups // _LOOKUPS_OF_A_SUM + rows) * (row_bytes + _INDEX_BYTES)
+            found.append(sums + (3 * lookups + 2 * rows) * _INDEX_BYTES)
+        return float(max(found, default=0))
 
     @property
     def _rows(self) -> tuple[Bags, ...]:
@@ -402,6 +468,7 @@ def _cross(tape: AutogradTape, x: int, workload: Dlrm, bucket: Bucket) -> int:
         def branch(tape: AutogradTape, x: int, parts: tuple[Any, ...] = (into.write, out.write, product)) -> int:
             for part in parts:
                 x = part(tape, x)
+            tape.save_for_backward(batch * width)  # the product keeps what it multiplies its other factor with
             return x
 
         x = residual(tape, x, branch, elements=batch * width)
@@ -425,5 +492,6 @@ def _mlp(
         label = f"{name}_mlp_{index}"
         x = Linear(name=label, tokens=batch, inputs=inputs, outputs=outputs, bucket=bucket).write(tape, x)
         x = pointwise(tape, x, ("relu_fwd", "relu_bwd"), name=f"{label}_relu", elements=batch * outputs)
+    tape.save_for_backward(batch * widths[-1][1])  # a ReLU keeps its output, those before as the next layer's input
     assert x is not None, "an MLP has at least one layer"
     return x

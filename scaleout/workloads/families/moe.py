@@ -86,11 +86,12 @@ class Moe(Transformer):
         description="GEMMs of a rank's experts are one kernel, which adds weights' gradients to what is there; "
         "batched: torch.bmm, whose results are new",
     )
-    plain_routing: bool = Field(
+    plain_routing: bool | Literal["by_mask"] = Field(
         default=False,
         description="routing by plain tensor operations: ids of experts are sorted, rows written by index into zeros, "
-        "scaled and added up one after the other, and copied between the orders of ranks and experts; else each order "
-        "is one gather",
+        "scaled and added up one after the other, and copied between the orders of ranks and experts; by_mask: rows "
+        "are chosen and added up by an index from a mask, whose length the host reads back, twice a layer "
+        "(Megatron-Core 0.10); else each order is one gather",
     )
     weighted_activation: bool = Field(
         default=False,

@@ -86,11 +86,6 @@ class Plan:
         """The busiest rank's cost over the mean."""
         return max(self.costs) * len(self.costs) / math.fsum(self.costs)
 
-    @property
-    def most_parameters(self) -> int:
-        """Parameters of tables of the rank that holds most."""
-        return max(map(self.parameters_of, range(len(self.exchanged))))
-
     def parameters_of(self, rank: int) -> int:
         """Parameters of tables that a rank holds; where rows do not divide, those of the ranks that hold one more."""
         return sum(bags.parameters for bags in (*self.row_wise, *self.exchanged[rank]))

@@ -11,7 +11,8 @@ same time, and the combine likewise; tokens become rows of experts where they ar
 Ranks whose experts are busier than others' have graphs of their own: `Rank.load` says whose this is. All-to-alls carry
 what the rank sends or receives, whichever is more.
 
-Source: Megatron-Core's all-to-all dispatcher, arXiv:2504.14960, Fig. 3; Mixtral, arXiv:2401.04088 (one GEMM an expert);
+Source: Megatron-Core's all-to-all dispatcher, arXiv:2504.14960, Fig. 3, and `by_mask` core/transformer/moe/moe_utils.py
+and router.py of core_v0.10.0, without --moe-permute-fusion (0.11); Mixtral, arXiv:2401.04088 (one GEMM an expert);
 DeepSeek-V3, arXiv:2412.19437, 3.2.2 and 3.3; github.com/deepseek-ai/DeepEP.
 """
 
@@ -43,9 +44,7 @@ if TYPE_CHECKING:
 def mixture(tape: AutogradTape, x: int, rank: "Rank[Moe]", label: str) -> int:
     """Write the block for one rank and return the node that makes its (partial) output."""
     workload = rank.workload
-    tokens, hidden = workload.dispatched_tokens, workload.hidden
-    of_tokens = partial(pointwise, tape, tokens=tokens, hidden=hidden, topk=workload.top_k)
-    rows, tokens_go = workload.routed_rows, workload.dispatch == "deduplicated"
+    tokens_go = workload.dispatch == "deduplicated"
     shared = partial(_shared, rank=rank, label=f"{label}_shared")
 
     if workload.shared_experts and not workload.overlap_shared:  # their input is the router's, which keeps it
@@ -54,8 +53,7 @@ def mixture(tape: AutogradTape, x: int, rank: "Rank[Moe]", label: str) -> int:
     x = _route(tape, beside.enter(x) if beside else x, rank, label=label)
     x = _in_fp8(tape, x, rank, forward=True)
     if not tokens_go:
-        x = of_tokens(x, ("moe_repeat_topk", "moe_sum_topk"), makes=tokens * hidden)
-        x = _permute(tape, x, rank, f"{label}_permute", rows=rows)
+        x = _to_rows(tape, x, rank, label=label)
     x = _shuffle(tape, x, rank, f"{label}_dispatch", returns=False)
     if beside:
         x = beside.run(x)
@@ -64,16 +62,45 @@ def mixture(tape: AutogradTape, x: int, rank: "Rank[Moe]", label: str) -> int:
         x = beside.leave(x)
     x = _shuffle(tape, x, rank, f"{label}_combine", returns=True)
     if not tokens_go:
-        x = _permute(tape, x, rank, f"{label}_unpermute", rows=rows)
-        if workload.plain_routing:  # the gradient of the sum is the same for all rows of a token: no copies
-            x = of_tokens(x, ("moe_weigh_fwd", "moe_weigh_bwd"), makes=rows * hidden)
-            x = tape.kernel("moe_sum_topk", x, tokens=tokens, hidden=hidden, topk=workload.top_k)
-        else:
-            x = of_tokens(x, ("moe_sum_topk", "moe_repeat_topk"), makes=rows * hidden)
+        x = _to_tokens(tape, x, rank, label=label)
     x = _in_fp8(tape, x, rank, forward=False)
     if not workload.weighted_activation:
-        tape.save_for_backward(rows * hidden)
+        tape.save_for_backward(workload.routed_rows * workload.hidden)
     return beside.end(x) if beside else x
+
+
+def _by_mask(tape: AutogradTape, x: int, rank: "Rank[Moe]", what: str) -> int:
+    """Choose by a mask of experts, which the host waits for."""
+    workload = rank.workload
+    return tape.kernel(
+        f"moe_{what}_by_mask", x, tokens=workload.dispatched_tokens, experts=workload.experts, topk=workload.top_k
+    )
+
+
+def _to_rows(tape: AutogradTape, x: int, rank: "Rank[Moe]", *, label: str) -> int:
+    """Copy each token to the rows of its experts."""
+    workload, tokens, hidden = rank.workload, rank.workload.dispatched_tokens, rank.workload.hidden
+    of_tokens = partial(pointwise, tape, tokens=tokens, hidden=hidden, topk=workload.top_k, makes=tokens * hidden)
+    if workload.plain_routing == "by_mask":
+        return of_tokens(_by_mask(tape, x, rank, "rows"), ("moe_select_rows_fwd", "moe_select_rows_bwd"))
+    x = of_tokens(x, ("moe_repeat_topk", "moe_sum_topk"))
+    return _permute(tape, x, rank, f"{label}_permute", rows=workload.routed_rows)
+
+
+def _to_tokens(tape: AutogradTape, x: int, rank: "Rank[Moe]", *, label: str) -> int:
+    """Scale the rows of each token's experts, and add them up."""
+    workload, tokens, hidden = rank.workload, rank.workload.dispatched_tokens, rank.workload.hidden
+    rows, routing = workload.routed_rows, workload.plain_routing
+    of_tokens = partial(pointwise, tape, tokens=tokens, hidden=hidden, topk=workload.top_k, makes=rows * hidden)
+    if routing == "by_mask":
+        x = of_tokens(_by_mask(tape, x, rank, "probs"), ("moe_scale_rows_fwd", "moe_scale_rows_bwd"))
+        return of_tokens(x, ("moe_add_rows_fwd", "moe_add_rows_bwd"))
+    x = _permute(tape, x, rank, f"{label}_unpermute", rows=rows)
+    if not routing:
+        return of_tokens(x, ("moe_sum_topk", "moe_repeat_topk"))
+    x = of_tokens(x, ("moe_weigh_fwd", "moe_weigh_bwd"))
+    # the gradient of the sum is the same for all rows of a token: no copies
+    return tape.kernel("moe_sum_topk", x, tokens=tokens, hidden=hidden, topk=workload.top_k)
 
 
 def _received(tape: AutogradTape, x: int, rank: "Rank[Moe]", *, label: str) -> int:
@@ -253,8 +280,10 @@ def _route(tape: AutogradTape, x: int, rank: "Rank[Moe]", *, label: str) -> int:
     x = router.write(tape, x)
     tape.save_for_backward(tokens * workload.experts)
     kernels = ("moe_top_k", "moe_top_k_bwd")
+    if workload.plain_routing == "by_mask" and workload.capacity_factor is not None:
+        kernels = ("moe_capacity_top_k_fwd", "moe_capacity_top_k_bwd")
     x = pointwise(tape, x, kernels, tokens=tokens, experts=workload.experts, topk=workload.top_k)
-    return tape.kernel("moe_sort", x, tokens=tokens * workload.top_k) if workload.plain_routing else x
+    return tape.kernel("moe_sort", x, tokens=tokens * workload.top_k) if workload.plain_routing is True else x
 
 
 def _first(rank: "Rank[Moe]", name: str, rows: int, groups: int = 0) -> Linear:

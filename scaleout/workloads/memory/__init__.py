@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleout.program.operations import ITEM_BYTES
+from scaleout.workloads.config.family import ModelFamily, WholeModel
 from scaleout.workloads.config.layered import ENDS, Content, LayeredModel
 from scaleout.workloads.config.style import FP8
 from scaleout.workloads.generate.axes import Axes, GradientSync
@@ -317,6 +318,7 @@ class Peak:
     slot: Slot = ()  # what it runs then
     slot_number: int = 0
     num_slots: int = 0
+    named: str = ""  # of a model without stages, the moment in words
 
     @property
     def total_bytes(self) -> float:
@@ -324,10 +326,15 @@ class Peak:
         return fsum(self.bytes_of.values())
 
     @property
+    def place(self) -> str:
+        """The rank in words: of a pipeline, or of a model without stages."""
+        return f"{'rank' if self.named else 'pipeline rank'} {self.rank}"
+
+    @property
     def moment(self) -> str:
         """The moment in words."""
         if not self.slot:
-            return "all of the pass"
+            return self.named or "all of the pass"
         steps = " and ".join(
             f"{step.action.name.lower().replace('_', ' ')} of micro-batch {step.microbatch}"
             + (f", chunk {step.chunk}" if len(self.in_flight) > 1 else "")
@@ -338,10 +345,22 @@ class Peak:
         return f"step {self.slot_number + 1} of {self.num_slots} ({steps}), {flying} {what} in flight"
 
 
-def peak(workload: LayeredModel) -> Peak:
-    """Return the most that any rank of a job holds, and when, from the order of its pipeline alone."""
+def peak(workload: ModelFamily) -> Peak:
+    """Return the most that any rank of a job holds, and when; of layers from the order of its pipeline alone."""
+    if isinstance(workload, WholeModel):
+        return _highest_moment(workload)
+    assert isinstance(workload, LayeredModel), "a family is of layers or whole"
     ledger = Ledger.of(workload)
     return ledger.peak_of(ledger.highest)
+
+
+@functools.lru_cache(maxsize=64)  # jobs that differ in their network or schedule alone have the same
+def _highest_moment(workload: WholeModel) -> Peak:
+    found = (
+        Peak(each.rank, {kind: each.bytes_of.get(kind, 0.0) for kind in KINDS}, named=each.name)
+        for each in workload.moments()
+    )
+    return max(found, key=lambda each: each.total_bytes)
 
 
 def peaks(workload: LayeredModel) -> list[Peak]:
