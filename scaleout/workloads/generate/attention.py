@@ -276,13 +276,15 @@ def _unfused(tape: AutogradTape, x: int, heads: Heads) -> int:
     """Scores, softmax and values one after the other; the scores' mask saves nothing."""
     workload = heads.workload
     rows = workload.microbatch_size * heads.heads * workload.sequence
-    x = gemm(tape, x, (rows, workload.sequence, workload.score_dim), name="attention_scores")
+    aligned = workload.unaligned_heads == "matrix_units" or workload.score_dim * workload.item_bytes % 16 == 0
+    product = partial(gemm, dtype=None if aligned else "fp32")
+    x = product(tape, x, (rows, workload.sequence, workload.score_dim), name="attention_scores")
     tape.save_for_backward(rows * workload.sequence)
     x = pointwise(tape, x, ("softmax_fwd", "softmax_bwd"), name="softmax", tokens=rows, keys=workload.sequence)
     if workload.dropout:
         x = dropout(tape, x, elements=rows * workload.sequence)
         tape.save_for_backward(rows * workload.sequence)
-    return gemm(tape, x, (rows, workload.score_dim, workload.sequence), name="attention_values")
+    return product(tape, x, (rows, workload.score_dim, workload.sequence), name="attention_values")
 
 
 def _ulysses(tape: AutogradTape, x: int, heads: Heads) -> int:
