@@ -41,6 +41,7 @@ def test_what_is_read_is_not_replaced_and_no_option_is_passed_over(tmp_path, sca
         (("trace", "llama-3-8b", "--output", "t", "--set", "device=h100", "--device", "h200"), "both name the device"),
         (("import", "pytorch", ".", "--output", "t", "--step", "1", "--step", "2"), "--step is given twice"),
         (("buckets", "llama-3-8b", "--set", "mode=decode"), "buckets are of training, and llama-3-8b serves"),
+        (("study", "topologies", "--output", "t", "--no-report", "--width", "page"), "are of the report's pictures"),
         (("measure", "fused", "--plan", "--output", "t", "--gpus", "1"), "measuring fused needs 2 GPUs or more"),
     ],
 )

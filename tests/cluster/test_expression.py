@@ -78,6 +78,8 @@ def test_an_expression_is_the_file_that_says_the_same(expression, file):
             "dimensions.1: library 'NCCL 2.28.9' cannot know what link this is, as it has a bandwidth and a latency "
             "only; name a link type (`scaleout list link-types`), or write `link: nvlink` or `link: infiniband`",
         ),
+        ("switch(8,,ndr)", "switch: nothing stands between two commas, or beside one; leave the comma out"),
+        ("switch(8,ndr,)", "switch: nothing stands between two commas, or beside one; leave the comma out"),
         ("ring(1048577,ndr)", "size: 1048577 is too many or too much; give at most 1,048,576"),
         ("torus(1048576,1048576,ndr)", "give it at most 1048576"),
         ("ring(" + "4," * 3000 + "ndr)", "has more than 4,096 bytes; write a file"),

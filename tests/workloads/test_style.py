@@ -173,3 +173,11 @@ def test_products_of_unaligned_heads_leave_the_matrix_units(hidden, products):
 def test_flash_attention_has_no_products_of_unaligned_heads():
     with pytest.raises(ValueError, match="of products that attention flash has not; set attention to unfused"):
         workload(unaligned_heads="vector_units")
+
+
+@pytest.mark.parametrize(("heads", "by_one_kernel"), [(4, True), (2, True), (6, True), (3, False), (1, False)])
+def test_a_fused_softmax_takes_multiples_of_four_heads_and_sequences(heads, by_one_kernel):
+    """Two sequences a micro-batch; else a cast, a scale, a mask, the softmax and a cast back, forward and backward."""
+    found = kernels(attention="unfused", hidden=192, heads=heads, microbatch=2)
+    assert found["softmax_fwd"] == found["softmax_bwd"] == LAYERS
+    assert found.get("mul_scalar", 0) == (0 if by_one_kernel else 4 * LAYERS)

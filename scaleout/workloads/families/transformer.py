@@ -102,7 +102,7 @@ class Transformer(LayeredModel):
         default="flash",
         description="flash: one kernel, no scores kept, the fastest of the device (cuDNN or FlashAttention 3 on "
         "Hopper); flash2, triton: the same by FlashAttention 2, or 1 in Triton; unfused: scores, softmax, values one "
-        "by one",
+        "by one, the softmax as Megatron's fused one where heads times sequences are a multiple of 4, else in fp32",
     )
     unaligned_heads: Literal["matrix_units", "vector_units"] = Field(
         default="matrix_units",
