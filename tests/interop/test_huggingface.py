@@ -248,6 +248,8 @@ def test_what_is_ignored_is_told(imported, config, told):
     ("name", "config", "message"),
     [
         (None, {"model_type": "falcon"}, r"config.json: model_type 'falcon' is no architecture that is read"),
+        (None, {"model_type": "deepseek_v32"}, "the nearest is deepseek_v3, which model_type can be if its layers are"),
+        (None, {"model_type": "kimi_k9", "architectures": ["KimiForCausalLM"]}, "model_type 'kimi_k9' is no archit"),
         (None, {"architectures": ["X"]}, "model_type None is no architecture that is read"),
         (None, {"model_type": "llava", "text_config": {}}, "text_config: model_type None is no architecture"),
         (
@@ -282,6 +284,19 @@ def test_what_is_ignored_is_told(imported, config, told):
 def test_what_no_workload_can_have_is_refused(imported, name, config, message):
     with pytest.raises(ConfigError, match=message):
         imported(CONFIGS[name] | config if name else config)
+
+
+def test_another_name_for_a_class_that_is_read(imported):
+    """Kimi K2 is DeepSeek V3's class with other sizes."""
+    config = CONFIGS["deepseek-ai/DeepSeek-V3"] | {"architectures": ["DeepseekV3ForCausalLM"]}
+    plain, kimi = imported(config), imported(config | {"model_type": "kimi_k2"})
+    assert any("model_type 'kimi_k2' has the class of deepseek_v3 (architectures)" in note for note in kimi.notes)
+    told = "description", "source"
+    assert {key: kimi.keys[key] for key in kimi.keys if key not in told} == {
+        key: plain.keys[key] for key in plain.keys if key not in told
+    }
+    with pytest.raises(ConfigError, match="kv_lora_rank"):
+        imported({key: value for key, value in config.items() if key != "kv_lora_rank"} | {"model_type": "kimi_k2"})
 
 
 def test_a_path_of_no_config_is_refused(tmp_path):

@@ -391,7 +391,7 @@ def test_the_command_says_what_the_fastest_overlaps(scaleout):
         (("--schedule", "concurrent:2"), "schedule 'concurrent' takes no option '2'"),
         (("--schedule", "fused+centauri"), "replace the same operators"),
         (("--simulations", "4"), "--simulations is for schedules that are simulated; give --schedule as well"),
-        (("--schedule", "overlap", "--memory", "3GB"), "more; give more ranks or a smaller batch"),
+        (("--schedule", "overlap", "--memory", "3GB"), "more; give more ranks"),
         (("--schedule", "overlap", "--set", "tensor_parallel=3"), "has tensor_parallel 3 x context_parallel 1"),
     ],
 )

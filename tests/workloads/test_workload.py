@@ -67,6 +67,33 @@ def test_a_file_of_ones_own_needs_neither_source_nor_machine(tmp_path, scaleout)
     assert scaleout("run", str(file), "--topology", "switch(1,nvlink4)", "--device", "h200")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("layers", "uneven", "virtual", "said"),
+    [
+        (
+            126,
+            [8] * 14 + [7] * 2,
+            8,
+            "choose virtual_stages of at most 7, or write stage_layers of 128 numbers, such as 1 ",
+        ),
+        (
+            126,
+            [8] * 14 + [7] * 2,
+            7,
+            "112 stages and 126; write stage_layers of 112 numbers, such as 2 for 14 and 1 for 98",
+        ),
+        (96, None, 4, "or choose virtual_stages 2 or 3 or 6 without stage_layers, or write stage_layers of 64 numbers"),
+    ],
+)
+def test_many_stages_are_not_listed(layers, uneven, virtual, said):
+    values = {"layers": layers, "stage_layers": uneven, "pipeline_parallel": 16, "virtual_stages": virtual}
+    fixed = {"pipeline_schedule": "interleaved_1f1b", "batch_per_replica": 16, "microbatch": 1}
+    with pytest.raises(ConfigError) as caught:
+        load_workload("llama-3-405b", values | fixed)
+    assert said in str(caught.value)
+    assert "[1, 1" not in str(caught.value)
+
+
 def test_stages_fall_back_to_equal_ones(load):
     uneven = TRANSFORMER | {"stage_layers": [2, 0], "pipeline_parallel": 2}
     assert load(uneven).stage_layers == (2, 0)

@@ -369,6 +369,26 @@ _OF_THE_WHOLE = ("torch_dtype", "dtype", "tie_word_embeddings", "quantization_co
 """Keys that such a config leaves to the whole model's."""
 
 
+def _of_class(architectures: Any) -> str:
+    """Return the architecture whose class a config names, such as DeepseekV3ForCausalLM; empty if none is read."""
+    named = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    classes = {name.replace("_", "") + "forcausallm": name for name in ARCHITECTURES}
+    return classes.get(named.lower(), "")
+
+
+def _known_near(kind: str) -> str:
+    """Say which architectures are read, the nearest of them, and what else can be done."""
+    import difflib  # noqa: PLC0415 - only for messages
+
+    known = sorted({*ARCHITECTURES, *_SAME})
+    near = difflib.get_close_matches(kind[:100], known, n=1, cutoff=0.65)
+    nearest = f"; the nearest is {near[0]}, which model_type can be if its layers are the same" if near else ""
+    return (
+        f"known are {', '.join(known)}{nearest}. For another decoder write a workload file: `scaleout show "
+        f"llama-3-8b` prints the keys of one, to copy and change"
+    )
+
+
 def _language_model_of(values: Mapping[str, Any], where: str) -> tuple[Fields, str, str]:
     """Return the config of the language model within a model that reads pictures or sound, and its architecture.
 
@@ -384,12 +404,11 @@ def _language_model_of(values: Mapping[str, Any], where: str) -> tuple[Fields, s
         c = Fields(own, f"{where}: {key}")
     kind = c.any("model_type", None) if isinstance(values.get("model_type"), str) else None
     named: str = _SAME.get(kind, kind) if isinstance(kind, str) else ""
+    if named and named not in ARCHITECTURES and (same := _of_class(c.values.get("architectures"))):
+        c.note(f"model_type {shown(kind)} has the class of {same} (architectures), and is read as it")
+        c.values["model_type"] = named = same
     if named not in ARCHITECTURES:
-        known = ", ".join(sorted({*ARCHITECTURES, *_SAME}))
-        raise ConfigError(
-            f"{c.where}: model_type {shown(kind)} is no architecture that is read; known are {known}. For another "
-            f"decoder write a workload file: `scaleout show llama-3-8b` prints the keys of one, to copy and change"
-        )
+        raise ConfigError(f"{c.where}: model_type {shown(kind)} is no architecture that is read; {_known_near(named)}")
     left_out = ""
     if parts or key is not None:
         said = [f"{each} ({found})" if (found := values[each].get("model_type")) else each for each in parts]

@@ -24,6 +24,7 @@ from scaleout.study.search.request import SearchRequest
 from scaleout.study.search.scheduled import SIMULATED, remember, run_plan
 from scaleout.study.search.search import Answer
 from scaleout.study.search.space import families
+from scaleout.workloads import memory
 
 BEGINNING = "at the beginning of the step"
 END = "at the end of the step"
@@ -223,6 +224,12 @@ def _shown(request: SearchRequest, choices: Sequence[Choice]) -> list[Any]:
     ]
 
 
+def _too_many_states(request: SearchRequest) -> bool:
+    """Whether parameters, gradients and optimizer states do not fit, however they are sharded: no batch mends that."""
+    needed_bytes = request.base.num_parameters * sum(memory.bytes_of_a_parameter(request.base).values())
+    return needed_bytes > request.memory_bytes * request.num_ranks
+
+
 def why_none(request: SearchRequest, answer: Answer) -> str:
     """Say why no plan was found, and what would be one."""
     base, counts = request.base, answer.counts
@@ -231,9 +238,10 @@ def why_none(request: SearchRequest, answer: Answer) -> str:
     if answer.nearest is not None:
         peak_bytes, plan = answer.nearest
         short = format_bytes(peak_bytes - request.memory_bytes)
+        more = "more ranks" if _too_many_states(request) else "more ranks or a smaller batch"
         return (
             f"no plan of {about}{held} fits {format_bytes(request.memory_bytes)} a rank; the nearest ({plan}) holds "
-            f"{format_bytes(peak_bytes)}, {short} more; give more ranks or a smaller batch"
+            f"{format_bytes(peak_bytes)}, {short} more; give {more}"
         )
     if not counts.enumerated:
         degrees = " x ".join(f"{key} {request.fixed[key]}" for key in request.fixed if key.endswith("_parallel"))

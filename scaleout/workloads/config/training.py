@@ -24,6 +24,8 @@ MOST_PASSES = 500_000
 """Passes of a micro-batch through a layer, forward or backward, that a step may have: 16 GB of graphs and timelines."""
 _PASS_BYTES = 33_000
 """Of a layer of Llama 3 8B, measured over 4,000 layers under two schedules."""
+_LISTED = 32
+"""Stages whose layers a message lists one by one."""
 
 
 def too_many(layers: int, microbatches: int, context_parallel: int) -> str | None:
@@ -286,11 +288,26 @@ class Training(WithFramework):
                 f"choose a divisor of {self.layers}, or {self._other_stages()}"
             )
 
+    def _other_virtual_stages(self) -> str:
+        """Say which numbers of virtual stages divide the layers, if the schedule takes several and any do."""
+        pipeline, most = self.pipeline_parallel, self.layers // self.pipeline_parallel
+        if PIPELINES[self.pipeline_schedule].num_chunks is not None:
+            return ""
+        fitting = [v for v in range(2, most + 1) if self.layers % (pipeline * v) == 0]
+        if fitting:
+            return f"choose virtual_stages {' or '.join(map(str, fitting))} without stage_layers, or "
+        return f"choose virtual_stages of at most {most}, or " if most and self.num_stages > self.layers else ""
+
     def _other_stages(self) -> str:
-        """Say how to write `stage_layers`, for stages that are as even as can be."""
+        """Say how to write `stage_layers`, for stages that are as even as can be; a long list in words."""
         least, longer = divmod(self.layers, self.num_stages)
-        even = [least + 1] * longer + [least] * (self.num_stages - longer)
-        return f"write `--set 'stage_layers={even}'`" + ("" if longer else ", or null for equal ones")
+        shorter = self.num_stages - longer
+        if self.num_stages > _LISTED:
+            some = f"{least + 1} for {longer} and {least} for {shorter} of them" if longer else f"all {least}"
+            written = f"write stage_layers of {self.num_stages} numbers, such as {some}"
+        else:
+            written = f"write `--set 'stage_layers={[least + 1] * longer + [least] * shorter}'`"
+        return self._other_virtual_stages() + written + ("" if longer else ", or null for equal ones")
 
     @property
     def issued_whole(self) -> bool:

@@ -152,13 +152,8 @@ class _Terms:
     @classmethod
     def of(cls, workload: LayeredModel) -> "_Terms":
         """Take them from a workload."""
-        axes, trains = Axes(workload), workload.mode == "training"
+        axes, sizes = Axes(workload), bytes_of_a_parameter(workload)
         sharing = axes.dense(), axes.experts()
-        sizes = {
-            "parameters": workload.item_bytes,
-            "gradients": workload.gradient_bytes if trains else 0,
-            "optimizer_states": _state_bytes(workload) if trains else 0,
-        }
         divided = {kind: _divided(workload, kind, sharing) for kind in sizes}
         return cls(sizes, divided, (sharing[0].shards > 1, sharing[1].shards > 1), _passed_bytes(workload))
 
@@ -199,6 +194,16 @@ def _divided(workload: LayeredModel, kind: str, sharing: tuple[GradientSync, Gra
     dense, experts = sharing
     whole = kind == "parameters" or (kind == "gradients" and workload.replicas_at_end)
     return (dense.shards, experts.shards) if whole else (dense.owners, experts.owners)
+
+
+def bytes_of_a_parameter(workload: LayeredModel) -> Mapping[str, int]:
+    """Return what a parameter takes, by kind: itself, its gradient and the optimizer's states of it."""
+    trains = workload.mode == "training"
+    return {
+        "parameters": workload.item_bytes,
+        "gradients": workload.gradient_bytes if trains else 0,
+        "optimizer_states": _state_bytes(workload) if trains else 0,
+    }
 
 
 def _state_bytes(workload: LayeredModel) -> int:
