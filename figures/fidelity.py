@@ -52,7 +52,7 @@ WHY = {
     "NCCL": "not known",
     "Megatron-LM": "not known; the largest models are the most too fast",
     "Megatron-LM memory": "rounding of the published figures",
-    "vTrain, one node": "tensor parallelism of 8: Megatron's fused softmax does not serve its shapes; not modelled",
+    "vTrain, one node": "measured times do not grow with the work: two sequences take no longer than one",
     "vTrain, many nodes": "measured times do not scale with the work at micro-batches of 2 to 6; no mechanism found",
     "llm-foundry": "likely the host, which bounds small models on A100",
     "torchtitan": "context parallelism over two GPUs; how its ring was overlapped is not published",

@@ -155,4 +155,4 @@ def __getattr__(name: str) -> "Any":
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted([*__all__, "testing", *(name for name in globals() if name.startswith("__"))])

@@ -8,8 +8,10 @@ length and hold any character: `shown` cuts a value, and what a message holds is
 import re
 import reprlib
 
-_UNPRINTABLE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What a terminal obeys or cannot write: controls but the end of a line, directions of text, halves of surrogates."""
+_UNPRINTABLE = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
+"""What a terminal obeys or cannot write: controls but the end of a line, directions, and what is no character."""
 _LONGEST_LINE, _MOST_LINES = 2000, 40
 
 _REPR = reprlib.Repr()

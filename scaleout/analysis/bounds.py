@@ -22,7 +22,7 @@ from scaleout.cluster.topology.placement import place, place_isolated
 from scaleout.cluster.topology.topology import Topology
 from scaleout.cluster.topology.what_if import names_of
 from scaleout.network.alpha_beta.cost import CollectiveCost, collective_cost
-from scaleout.program.graph import COLLECTIVES, NONE, Floats, Ints, NodeKind
+from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind, found_once
 from scaleout.program.program import Program
 from scaleout.simulation.columns import distinct
 from scaleout.simulation.folded_program import RECORDED, transfer_of
@@ -101,6 +101,10 @@ class Bound:
     busy_shares: Mapping[str, float]
 
 
+_Call = tuple[int, ...]
+"""Kind of node, kind of collective, group and bytes: what nodes have in common that are one row."""
+
+
 def bounds(result: Result, topology: Topology) -> list[Bound]:
     """Say of the collectives and messages of a step how long they are exposed, and what bounds each, by exposed time.
 
@@ -108,23 +112,30 @@ def bounds(result: Result, topology: Topology) -> list[Bound]:
     """
     found: dict[_Call, Floats] = {}  # count, busy and exposed seconds
     seen: dict[_Call, tuple[Timeline, int]] = {}
-    for line in result.timelines:
+    reads = ("kind", "collective", "group", "bytes", "slices")
+    found_calls = found_once((line.graph for line in result.timelines), reads, _calls_of)
+    for line, (nodes, first, which, calls) in zip(result.timelines, found_calls, strict=True):
         graph = line.graph
-        nodes = np.flatnonzero(line.is_communication & (graph.kind != NodeKind.RECV))
-        columns = (graph.kind, graph.collective, graph.group, graph.bytes * graph.slices)
-        calls = np.stack([column[nodes] for column in columns], axis=1)
-        first, which = distinct(*calls.T)
         start_s, end_s = _once(line.start_s[nodes], line.end_s[nodes], which)
         alone_s = (end_s - start_s) - Running.of(line, line.is_kernel).between(start_s, end_s)
         alone_s[alone_s < _ROUNDING * (end_s - start_s)] = 0.0
         each = np.stack([1 / graph.slices[nodes], line.duration_s[nodes], alone_s])
         sums = np.stack([np.bincount(which, row, minlength=len(first)) for row in each])
-        for number, call in enumerate(map(tuple, calls[first].tolist())):
+        for number, call in enumerate(calls):
             share = len(line.ranks) / result.program.num_ranks
             found[call] = found.get(call, np.zeros(len(sums))) + share * sums[:, number]
             seen.setdefault(call, (line, int(nodes[first[number]])))
     rows = [_bound(result.program, topology, seen[call], total) for call, total in found.items()]
     return sorted(rows, key=lambda row: (-row.exposed_communication_s, -row.busy_s))
+
+
+def _calls_of(graph: ExecutionGraph) -> tuple[Ints, Ints, Ints, list[_Call]]:
+    """Return the collectives and sends of a graph, the first of those alike, which each is of, and what they are."""
+    nodes = np.flatnonzero((graph.kind != NodeKind.COMPUTE) & (graph.kind != NodeKind.RECV))
+    columns = (graph.kind, graph.collective, graph.group, graph.bytes * graph.slices)
+    first, which = distinct(*(column[nodes] for column in columns))
+    calls = zip(*(column[nodes][first].tolist() for column in columns), strict=True)
+    return nodes, first, which, list(calls)
 
 
 def _once(start_s: Floats, end_s: Floats, which: Ints) -> tuple[Floats, Floats]:
@@ -140,9 +151,6 @@ def _once(start_s: Floats, end_s: Floats, which: Ints) -> tuple[Floats, Floats]:
 
 _ROUNDING = 1e-9
 """Share of a collective below which what is left of it is rounding."""
-
-_Call = tuple[int, ...]
-"""Kind of node, kind of collective, group and bytes: what nodes have in common that are one row."""
 
 
 def _bound(program: Program, topology: Topology, seen: tuple[Timeline, int], total: Floats) -> Bound:

@@ -145,16 +145,65 @@ def waited_for(result: Result, chooses: Callable[[Timeline], Bools]) -> float:
     """
     total = 0.0
     for line in result.timelines:
+        found = _Gaps.of(line, result.makespan_s)
+        chosen = np.r_[0, np.cumsum(chooses(line)[found.order])]
+        ends_idle = chosen[found.end] > chosen[found.begin]
+        total += len(line.ranks) * float(np.cumsum(np.r_[found.at_end_s, found.gap_s[ends_idle]])[-1])
+    return total / result.program.num_ranks
+
+
+@dataclass(frozen=True)
+class _Gaps:
+    """When a class of ranks neither computes nor communicates, and which nodes start at the end of each such gap."""
+
+    order: Ints  # (N,) nodes by their start
+    begin: Ints  # (gaps,) of the nodes that start next, the first in that order
+    end: Ints  # (gaps,) and one beyond the last
+    gap_s: Floats  # (gaps,)
+    at_end_s: float  # from the last node to the makespan
+
+    @classmethod
+    def of(cls, line: Timeline, makespan_s: float) -> "_Gaps":
+        """Find them."""
         order = np.argsort(line.start_s, kind="stable")
         starts = line.start_s[order]
         reach = np.r_[0.0, np.maximum.accumulate(line.end_s[order])]
         gaps = np.maximum(starts - reach[:-1], 0.0)
-        idle = np.flatnonzero(gaps)
-        chosen = np.r_[0, np.cumsum(chooses(line)[order])]
-        ends_idle = chosen[np.searchsorted(starts, starts[idle], side="right")] > chosen[idle]
-        waited = max(0.0, result.makespan_s - float(reach[-1]))
-        total += len(line.ranks) * float(np.cumsum(np.r_[waited, gaps[idle[ends_idle]]])[-1])
-    return total / result.program.num_ranks
+        begin = np.flatnonzero(gaps)
+        end = np.searchsorted(starts, starts[begin], side="right")
+        return cls(order, begin, end, gaps[begin], max(0.0, makespan_s - float(reach[-1])))
+
+
+@dataclass(frozen=True)
+class Waits:
+    """What idle time ends with: the communication of an axis, kernels, or the step; and the rank that idles least.
+
+    Times are in seconds, the mean over ranks; together they are `Breakdown.idle_s`.
+    """
+
+    by_cause_s: Mapping[str, float]  # the longest first
+    least_rank: int
+    least_s: float  # that it idles
+
+
+def waits_of(result: Result) -> Waits:
+    """Divide idle time among what ranks wait for; where several nodes start, the communication counts."""
+    names = ["kernels", "messages", *(f"communication over {family.axis}" for family in result.program.groups)]
+    totals, at_end, least = np.zeros(len(names)), 0.0, (np.inf, 0)
+    for line in result.timelines:
+        found = _Gaps.of(line, result.makespan_s)
+        causes = np.r_[np.where(line.is_communication, line.graph.group + 2, 0)[found.order], 0]
+        borders = np.column_stack([found.begin, found.end]).ravel()
+        of_gap = np.maximum.reduceat(causes, borders)[::2] if len(borders) else borders
+        mine = np.bincount(of_gap, weights=found.gap_s, minlength=len(names))
+        totals += len(line.ranks) * mine
+        at_end += len(line.ranks) * found.at_end_s
+        least = min(least, (float(mine.sum()) + found.at_end_s, min(line.ranks)))
+    sums: dict[str, float] = {"the end of the step": at_end}
+    for name, seconds in zip(names, totals.tolist(), strict=True):
+        sums[name] = sums.get(name, 0.0) + seconds
+    means = {name: seconds / result.program.num_ranks for name, seconds in sums.items() if seconds}
+    return Waits(dict(sorted(means.items(), key=lambda each: -each[1])), least[1], least[0])
 
 
 @dataclass(frozen=True)

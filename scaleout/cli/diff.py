@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import AS_GIVEN, SUMMARY, Output, output_options
+from scaleout.cli.options import AS_GIVEN, Output, output_options
 from scaleout.cli.printing import say
 from scaleout.errors import ConfigError
 
@@ -55,11 +55,7 @@ def diff(a: str, b: str, schedules: tuple[str, ...], topology: str | None, outpu
         raise ConfigError(f"--schedule is given {len(schedules)} times; give it once, or once for A and once for B")
     if topology is not None and all(is_result(Path(path)) for path in (a, b)):
         raise ConfigError("--topology is for traces, and neither A nor B is a folder of them; leave it out")
-    if output.folder is not None:
-        replaced = {output.folder.resolve(), (output.folder / SUMMARY).resolve()}
-        for path in (a, b):
-            if Path(path).resolve() in replaced:
-                raise ConfigError(f"--output {output.folder}: it would replace {path}; give another folder")
+    output.spare(a, b)
     of_a, of_b = (schedules * 2)[:2] if schedules else (None, None)
     timeline = output.folder is not None
     sides = named_apart([_side(path, of, topology, timeline=timeline) for path, of in ((a, of_a), (b, of_b))])

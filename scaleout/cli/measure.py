@@ -78,7 +78,7 @@ def measure(
     """
     from scaleout.validation.measure import experiments, shapes
     from scaleout.validation.measure.checkpoint import read
-    from scaleout.validation.measure.machine import backend, check_machine
+    from scaleout.validation.measure.machine import able, backend, check_machine
 
     listed = {} if what in (*NAMES, "all") else experiments.listed(read(Path(what)), where=what)
     if listed and (workload or file or quick):
@@ -107,15 +107,13 @@ def measure(
         return experiments.chosen(found, only=only, dtypes=dtypes)
 
     if plan_only:
-        for name in names:
-            for row in rows_of(name, gpus or 1 if name in ("kernels", "host", "steps") else gpus or 2):
+        for name in able(names, gpus or 2, of_all=what == "all"):
+            for row in rows_of(name, gpus or experiments.EXPERIMENTS[name].least_gpus):
                 say_json({"experiment": name, **row}, indent=None)
         return
     machine = backend()
-    if what == "all" and (gpus or machine.gpus()) == 1:
-        names = [name for name in names if experiments.EXPERIMENTS[name].least_gpus == 1]
-    ranks = check_machine(machine, names, gpus=gpus)
-    wanted = {name: rows_of(name, ranks) for name in names}
+    ranks = check_machine(machine, gpus=gpus)
+    wanted = {name: rows_of(name, ranks) for name in able(names, ranks, of_all=what == "all")}
     _measure(machine, wanted, output, ranks, repeats=repeats, retry=retry)
 
 

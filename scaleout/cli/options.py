@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -53,6 +54,15 @@ class Output(NamedTuple):
         print_tables()
         for name, meaning in written.items():
             say(one_line(f"{Path(self.folder or '') / name}  {meaning}"))
+
+    def spare(self, *paths: str) -> None:
+        """Refuse to replace what the answer is made of: the folder of another answer, or its summary."""
+        if self.folder is None:
+            return
+        replaced = {realpath(self.folder), realpath(self.folder / SUMMARY)}
+        for path in paths:
+            if realpath(path) in replaced:
+                raise ConfigError(f"--output {self.folder}: it would replace {path}; give another folder")
 
     def _drawn(self, folder: Path, write: Callable[[Path], Mapping[str, str]]) -> Mapping[str, str]:
         if self.picture == "png" and self.width is None:

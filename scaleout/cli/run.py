@@ -96,6 +96,7 @@ def run(
     """
     from scaleout.cli.progress import progress
 
+    output.spare(*([plan.rpartition("#")[0]] if plan else []))
     with progress(kept="nothing is kept", quiet=output.as_json) as told:
 
         def tell(done: int, total: int, schedule: str) -> None:

@@ -95,6 +95,8 @@ def study(
     from scaleout.study.sweep.engine import Execution
     from scaleout.study.sweep.study import load_study
 
+    if no_report and any(look):
+        raise ConfigError("--format and --width are of the report's pictures; leave out --no-report, or these")
     if not no_report:
         check_limits("give --no-report")
     if shard is not None and cluster:

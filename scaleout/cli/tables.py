@@ -60,6 +60,7 @@ def print_comparison(comparison: "Comparison", *, verbose: bool = False, unchang
     _print_rows("busy time by phase", comparison, analysis.by_phase, limit=None)
     _print_rows("busy time by operation", comparison, analysis.by_operation, limit=_OPERATION_ROWS)
     contends = comparison.provenance is not None and comparison.provenance.contention is not None
+    _print_what_busy_has(comparison, contends=contends)
     _print_bounds(min(comparison.outcomes, key=lambda outcome: outcome.makespan_s), steps, contends=contends)
     for outcome in comparison.outcomes:
         if outcome.result.busiest_links:
@@ -250,7 +251,8 @@ def _print_details(outcome: "Outcome", steps: int) -> None:
     """Print what few ask for: the critical path, when ranks are done, and what a schedule decided."""
     _print_critical_path(outcome, steps)
     _print_causes(outcome)
-    if outcome.result.has_puts:
+    _print_waits(outcome, steps)
+    if outcome.result.has_puts or len(outcome.result.timelines) > 1:
         _print_ranks(outcome)
     if outcome.decisions:
         print_table(f"what {outcome.schedule} decided", ("choice",), [[words] for words in outcome.decisions])
@@ -301,6 +303,18 @@ def _print_rows(
     print_table(title, (title.removeprefix("busy time by "), "", *names), rows[:limit], left=2)
 
 
+def _print_what_busy_has(comparison: "Comparison", *, contends: bool) -> None:
+    """Say why busy times of communication may be longer than what `schedules` has, or than without overlap."""
+    words = ["have waiting for SMs that kernels hold"] if contends else []
+    for outcome in comparison.outcomes:
+        calls_s = fsum(row.busy_s for row in analysis.by_operation(outcome.result) if row.kind == "communication")
+        if calls_s > outcome.breakdown.communication_s * (1 + 1e-9):
+            words.append("add up where calls run at the same time, which `schedules` counts once")
+            break
+    if words:
+        console().print(f"busy times of communication {', and '.join(words)}\n")
+
+
 def _print_critical_path(outcome: "Outcome", steps: int) -> None:
     """Print how much of the makespan each operation of the critical path decides, the largest first."""
     found = analysis.decisive(outcome.result)
@@ -339,6 +353,21 @@ def _print_causes(outcome: "Outcome") -> None:
     print_table(f"error bars of {outcome.schedule}", ("cause", "of the step", "faster", "slower"), rows)
     if bars.measurement is not None:
         console().print(f"next measurement: {bars.measurement.cause} (--measure-next FILE lists what to measure)")
+
+
+def _print_waits(outcome: "Outcome", steps: int) -> None:
+    """Print what idle ranks wait for, and the rank that idles least, which others wait for."""
+    found, step_s = analysis.waits_of(outcome.result), outcome.makespan_s / steps
+    rows = [
+        [name, format_seconds(seconds / steps), format_share(seconds / steps / step_s)]
+        for name, seconds in found.by_cause_s.items()
+    ]
+    if not rows:
+        return
+    print_table(f"what ranks of {outcome.schedule} wait for", ("idle until", "mean over ranks", "of the step"), rows)
+    if len(outcome.result.timelines) > 1:
+        console().print(f"rank {found.least_rank} idles least, {format_seconds(found.least_s / steps)} a step")
+        console().print()
 
 
 def _print_ranks(outcome: "Outcome") -> None:

@@ -32,6 +32,9 @@ LARGEST_INTEGER = 2**63 - 1
 _HUGE = (b"0" * 19, b"e000", b"e+000")
 """What a number that may be huge holds, digits as zeros."""
 _HUGE_INTEGER = re.compile(rb"(?<![0-9.])[0-9]{19,}+(?![.eE])")
+_LONG_INTEGER = b" " + b"0" * 19
+_BEFORE_ALIKE = bytes.maketrans(b"123456789:,[-\t\n\r", b"000000000       ")
+"""Digits as zeros, and what may stand before a number as spaces."""
 _DIGITS_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
 _PIECE = 2**20
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,17}")
@@ -151,8 +154,8 @@ def decoder_of(text: str) -> json.JSONDecoder:
 
 
 def holds_huge_integers(content: bytes) -> bool:
-    """Return whether JSON holds whole numbers of more than 64 bits, or texts that look like some."""
-    if _HUGE[0] not in content.translate(_DIGITS_ALIKE):
+    """Return whether JSON holds whole numbers of more than 64 bits, or texts with a part that looks like one."""
+    if _LONG_INTEGER not in content.translate(_BEFORE_ALIKE):
         return False
     return any(len(each) > 19 or int(each) > LARGEST_INTEGER for each in _HUGE_INTEGER.findall(content))
 

@@ -128,7 +128,7 @@ class _Text:
         if elements:
             self._at = ends[-1]
         else:
-            self._alone_to = self._before + len(self._text)
+            self._alone_to = self._before + (ends[-1] if ends else len(self._text))
         return elements
 
     def value(self) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, IntFlag
 from functools import cached_property
-from typing import Annotated, Any, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from scaleout.program.operations import RECORDED, Kernel, TimeSource
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+Found = TypeVar("Found")
 
 
 class NodeKind(IntEnum):
@@ -185,6 +186,20 @@ class ExecutionGraph:
         vars(made).update({name: getattr(self, name) for name in known}, **columns)
         _check(made, columns)
         return made
+
+
+def found_once(
+    graphs: Iterable[ExecutionGraph], reads: Sequence[str], find: Callable[[ExecutionGraph], Found]
+) -> list[Found]:
+    """Return what is found of each graph by what `reads` names alone: once for all graphs that share these."""
+    known: dict[tuple[int, ...], Found] = {}
+    found = []
+    for graph in graphs:
+        key = tuple([id(getattr(graph, name)) for name in reads])
+        if key not in known:
+            known[key] = find(graph)
+        found.append(known[key])
+    return found
 
 
 NEUTRAL: Mapping[str, float] = {

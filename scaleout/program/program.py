@@ -12,7 +12,7 @@ import numpy as np
 
 from scaleout.config.units import counted
 from scaleout.errors import GraphError, shown
-from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind
+from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind, found_once
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,14 +86,17 @@ class Program:
         for graph in self.graphs:
             if not isinstance(graph, ExecutionGraph):
                 raise GraphError(f"{shown(graph)} stands for a graph of the program; return a graph for each")
-            communication = graph.kind == NodeKind.COLLECTIVE
-            bad = np.flatnonzero(communication & ((graph.group < 0) | (graph.group >= len(self.groups))))
-            if bad.size:
-                node = int(bad[0])
-                raise GraphError(
-                    f"node {node} ({graph.names[node]!r}) is a collective over group {graph.group[node]}, "
-                    f"which the program does not have; give it one of {counted(len(self.groups), 'group')}"
-                )
+        found_once(self.graphs, ("kind", "group"), self._check_groups)
+
+    def _check_groups(self, graph: ExecutionGraph) -> None:
+        communication = graph.kind == NodeKind.COLLECTIVE
+        bad = np.flatnonzero(communication & ((graph.group < 0) | (graph.group >= len(self.groups))))
+        if bad.size:
+            node = int(bad[0])
+            raise GraphError(
+                f"node {node} ({graph.names[node]!r}) is a collective over group {graph.group[node]}, "
+                f"which the program does not have; give it one of {counted(len(self.groups), 'group')}"
+            )
 
     @property
     def num_ranks(self) -> int:

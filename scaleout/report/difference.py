@@ -96,15 +96,17 @@ def named_apart(sides: Sequence[Side]) -> list[Side]:
     """Return two results, each with what was asked of it and not of the other in its name."""
     found = []
     for side, other in zip(sides, reversed(sides), strict=True):
-        keys = [key for key, value in side.inputs.items() if key not in _IN_NAMES and other.inputs.get(key) != value]
+        changed = {key: value for key, value in side.inputs.items() if other.inputs.get(key) != value}
+        keys = [key for key, value in changed.items() if not _is_in(side.profile.name, key, value)]
         words = [f"{key.removeprefix('set.')}={_plain(side.inputs[key])}" for key in keys]
         name = ", ".join([side.profile.name, *words])
         found.append(replace(side, profile=replace(side.profile, name=name)))
     return found
 
 
-_IN_NAMES = ("workload", "topology", "schedule")
-"""Inputs that a result's name has already."""
+def _is_in(name: str, key: str, value: Any) -> bool:
+    """Whether a result's name has an input already: what is run, or a change as `_changes` words it."""
+    return key in ("workload", "topology", "schedule") or f"{key.replace('.', ' ', 1)}={value}" in name
 
 
 def _plain(value: Any) -> str:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaleout.cluster.topology.peers import distances, named_back, names_ranks, relative_peers_of_program
+from scaleout.cluster.topology.peers import distances, named_back, relative_peers_of_program, roles_that_name_ranks
 from scaleout.cluster.topology.placement import Placement, place
 from scaleout.cluster.topology.topology import Topology
-from scaleout.program.graph import NONE, Ints
+from scaleout.program.graph import NONE, Ints, found_once
 from scaleout.program.program import GroupFamily, Program
 
 
@@ -45,10 +45,11 @@ def fold(program: Program, topology: Topology, *, unfold: bool = False, orbits: 
     With `unfold` every rank is a class of its own, with the same result. Ranks share a class only where they share
     their number in `orbits`, (R,), as groups without common members slow each other down on shared links.
     """
-    used = sorted({int(group) for graph in program.graphs for group in graph.group[graph.collective != NONE]})
+    columns = found_once(program.graphs, ("group", "collective"), lambda graph: graph.group[graph.collective != NONE])
+    used = np.unique(np.concatenate([np.zeros(0, np.int64), *columns])).tolist()
     groups = {index: _group_of_rank(program.groups[index], program.num_ranks) for index in used}
     shapes = {index: _shapes(program.groups[index], topology, alike=orbits is not None)[0] for index in used}
-    unfolded = np.array([names_ranks(program, graph) for graph in program.graphs])
+    unfolded = np.array(roles_that_name_ranks(program))
     ranks = np.arange(program.num_ranks)
     apart = unfold | unfolded[program.role_of_rank]
     peers = [] if apart.all() else list(relative_peers_of_program(program).values())

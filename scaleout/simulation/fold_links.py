@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scaleout.cluster.topology.peers import names_ranks, relative_peers_of_program
+from scaleout.cluster.topology.peers import relative_peers_of_program, roles_that_name_ranks
 from scaleout.network.collectives.rounds import TooManyMessagesError
 from scaleout.network.flow.demand import NOTHING_ALIKE, Alike, Group, demand_of, messages_of
 from scaleout.network.flow.flows import Demand, Flows
@@ -43,7 +43,7 @@ def fold_on_links(folded: FoldedProgram, links: Links, *, unfold: bool) -> tuple
     Returns the program, and for each process-group set, and `NONE` for messages, what is alike.
     """
     sets = (NONE, *folded.folding.families)
-    if unfold or any(names_ranks(folded.program, graph) for graph in folded.program.graphs):
+    if unfold or any(roles_that_name_ranks(folded.program)):
         return _with(folded, fold(folded.program, folded.topology, unfold=True)), dict.fromkeys(sets, NOTHING_ALIKE)
     collectives = _collectives(folded)
     found = _symmetry(folded, collectives)

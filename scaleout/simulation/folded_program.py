@@ -102,6 +102,10 @@ class FoldedProgram:
                 column[offset : offset + len(part)] = part
         return column
 
+    def values(self, name: str, tasks: Ints) -> Any:
+        """Return a column at some tasks; the others are not laid out where these are none, as messages may be."""
+        return self.column(name)[tasks] if len(tasks) else np.zeros(0, getattr(self.graphs[0], name).dtype)
+
     def locate(self, task: int) -> tuple[int, int]:
         """Return the class and the index within its graph of a task."""
         number = bisect_right(self.offsets, task) - 1
@@ -236,7 +240,7 @@ def _check_agreement(folded: FoldedProgram, instances: CollectiveInstances) -> N
     for column in _AGREED:
         values = folded.column(column)
         differ = values[instances.tasks] != values[firsts]
-        if column == "bytes":
+        if column == "bytes" and differ.any():
             differ &= folded.column("collective")[firsts] != _ALL_TO_ALL
         if differ.any():
             for instance in instances:

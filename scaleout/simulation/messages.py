@@ -82,7 +82,7 @@ def messages_of(folded: FoldedProgram) -> Messages:
         raise _unmatched(folded, every)
     sends, receives = every.at(sent), every.at(received)
     size_bytes = _agreed_bytes(folded, sends.task, receives.task)
-    is_put = folded.column("collective")[sends.task] != NONE
+    is_put = folded.values("collective", sends.task) != NONE
     turns, puts = _puts_of(folded, sends, np.flatnonzero(is_put))
     order = np.concatenate([np.flatnonzero(~is_put), turns])
     sends, size_bytes = sends.at(order), size_bytes[order]
@@ -95,7 +95,7 @@ def messages_of(folded: FoldedProgram) -> Messages:
     )
     return Messages(
         sends.task, receives.task[order], sends.number, receives.number[order], sends.rank, sends.peer,
-        folded.column("group")[sends.task], size_bytes, latency_s + serialization_s, serialization_s, puts,
+        folded.values("group", sends.task), size_bytes, latency_s + serialization_s, serialization_s, puts,
     )  # fmt: skip
 
 
@@ -115,8 +115,8 @@ class _Ends:
         """Find the ends; `GraphError` if one names a rank or group that is none."""
         task = np.flatnonzero(folded.column("kind") > NodeKind.COLLECTIVE)
         number = np.searchsorted(folded.offsets, task, side="right") - 1
-        receives = folded.column("kind")[task] == NodeKind.RECV
-        group, further, tag = (folded.column(name)[task].astype(np.int64) for name in ("group", "peer", "tag"))
+        receives = folded.values("kind", task) == NodeKind.RECV
+        group, further, tag = (folded.values(name, task).astype(np.int64) for name in ("group", "peer", "tag"))
         firsts, kinds = distinct(number, group, further)
         peers = np.zeros(len(firsts), np.int64)
         for index in np.argsort(firsts).tolist():
@@ -157,8 +157,8 @@ def _unmatched(folded: FoldedProgram, ends: _Ends) -> SimulationError:
 
 def _agreed_bytes(folded: FoldedProgram, sends: Ints, receives: Ints) -> Ints:
     """Return the bytes of messages, on which both ends must agree, (M,)."""
-    sent: Ints = folded.column("bytes")[sends]
-    received = folded.column("bytes")[receives]
+    sent: Ints = folded.values("bytes", sends)
+    received = folded.values("bytes", receives)
     for at in np.flatnonzero(sent != received)[:1].tolist():
         source, destination = (folded.name(*folded.locate(int(tasks[at]))) for tasks in (sends, receives))
         raise SimulationError(
@@ -170,8 +170,8 @@ def _agreed_bytes(folded: FoldedProgram, sends: Ints, receives: Ints) -> Ints:
 
 def _costs(folded: FoldedProgram, sends: _Ends, size_bytes: Ints) -> tuple[list[CollectiveCost], Ints]:
     """Cost the kinds of messages that differ; return them, and which of them each message is, (M,)."""
-    recorded = np.isin(folded.column("time_source")[sends.task], RECORDED_SOURCES)
-    recorded_s = np.where(recorded, folded.column("duration_s")[sends.task], -1.0)
+    recorded = np.isin(folded.values("time_source", sends.task), RECORDED_SOURCES)
+    recorded_s = np.where(recorded, folded.values("duration_s", sends.task), -1.0)
     firsts, kinds = distinct(size_bytes[: len(recorded)], sends.rank, sends.peer, recorded_s)
     costs = []
     for at in firsts.tolist():

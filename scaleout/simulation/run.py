@@ -18,7 +18,7 @@ from scaleout.errors import SimulationError
 from scaleout.network.flow.instances import LinkNetwork
 from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.network.routes.links import links_of
-from scaleout.program.graph import NONE, Floats, NodeKind
+from scaleout.program.graph import NONE, ExecutionGraph, Floats, NodeKind, found_once
 from scaleout.program.program import Program
 from scaleout.simulation.columns import Sharing, Tasks, Times
 from scaleout.simulation.contention import Contention
@@ -95,9 +95,12 @@ def simulate(
 
 def _overlaps(folded: FoldedProgram) -> bool:
     """Whether anything can run at the same time on a device."""
-    graphs = {id(graph): graph for graph in folded.graphs}.values()
-    sends = any(((graph.kind == NodeKind.SEND) & (graph.collective == NONE)).any() for graph in graphs)
-    return sends or any(len(graph) and (graph.stream != graph.stream[0]).any() for graph in graphs)
+
+    def overlaps(graph: ExecutionGraph) -> bool:
+        sends = (graph.kind == NodeKind.SEND) & (graph.collective == NONE)
+        return bool(sends.any() or (graph.stream != graph.stream[:1]).any())
+
+    return any(found_once(folded.graphs, ("kind", "collective", "stream"), overlaps))
 
 
 _LOADING_S = 0.4

@@ -14,7 +14,7 @@ from scaleout.cluster.topology.communication_library import ResourceUse
 from scaleout.errors import GraphError
 from scaleout.network.alpha_beta.cost import CollectiveCost
 from scaleout.program.calls import columns_of
-from scaleout.program.graph import NONE, Bools, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
+from scaleout.program.graph import NONE, Bools, ExecutionGraph, Floats, Ints, NodeKind, NodeRole, found_once
 from scaleout.program.operations import Kernel
 from scaleout.simulation.columns import NOTHING_SHARED, Indices, Sharing, Tasks, narrow, offsets_of
 from scaleout.simulation.folded_program import CollectiveInstance, CollectiveInstances, FoldedProgram
@@ -205,6 +205,18 @@ _Keys = list[tuple[int, int, int]]
 """What identifies each kernel of a graph, but for its time; what is none is the last."""
 
 
+def _keys_of(graph: ExecutionGraph) -> _Keys:
+    rows = columns_of(graph.kernels)
+    identity = [id(rows.kinds[kind]) for kind in rows.kind.tolist()]
+    return [*zip(identity, *rows.rows()[1:], strict=True), (0, 0, 0)]
+
+
+def _kernels_by_call(graph: ExecutionGraph) -> Ints:
+    """Return the kernels on the device, equal ones one after another; so they are with other times as well."""
+    nodes = np.flatnonzero((graph.kind == NodeKind.COMPUTE) & ~graph.has_role(NodeRole.INPUT | NodeRole.HOST))
+    return nodes[np.lexsort((graph.duration_s[nodes], graph.kernel[nodes]))]
+
+
 def _kinds_of(graph: ExecutionGraph, nodes: Ints, keys: _Keys, kinds: _Kinds) -> tuple[Ints, Ints]:
     """Add what differs of the kernels of nodes, of which equal ones follow each other; return these and their kinds."""
     calls, times_s = graph.kernel[nodes], graph.duration_s[nodes]
@@ -213,9 +225,10 @@ def _kinds_of(graph: ExecutionGraph, nodes: Ints, keys: _Keys, kinds: _Kinds) ->
     numbers = []
     for call, duration_s in zip(calls[is_new].tolist(), times_s[is_new].tolist(), strict=True):
         key = (*keys[call], duration_s)
-        if key not in kinds:
-            kinds[key] = len(kinds), None if call == NONE else graph.kernels[call]
-        numbers.append(kinds[key][0])
+        kind = kinds.get(key)
+        if kind is None:
+            kind = kinds[key] = len(kinds), None if call == NONE else graph.kernels[call]
+        numbers.append(kind[0])
     kind_of = np.full(len(graph), NONE)
     kind_of[nodes] = np.array(numbers, np.int64)[np.cumsum(is_new) - 1]
     found = np.flatnonzero(kind_of != NONE)
@@ -226,24 +239,13 @@ def _share_kernels(laid: _Laid, first: int) -> tuple[list[tuple[Kernel | None, f
     """Make kernels on devices instances of their own, numbered from `first`; return what differs, and a row of each."""
     kinds: _Kinds = {}
     known: dict[int, tuple[Ints, Ints]] = {}
-    keys: dict[int, _Keys] = {}
-    orders: dict[tuple[int, ...], Ints] = {}
+    graphs = laid.folded.graphs
+    keys = found_once(graphs, ("kernels",), _keys_of)
+    orders = found_once(graphs, ("kind", "role", "kernel"), _kernels_by_call)
     nodes_of, kinds_of = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for graph in laid.folded.graphs:
+    for graph, order, its_keys in zip(graphs, orders, keys, strict=True):
         if id(graph) not in known:
-            columns = tuple(map(id, (graph.kind, graph.role, graph.kernel)))
-            if columns not in orders:
-                nodes = np.flatnonzero(
-                    (graph.kind == NodeKind.COMPUTE) & ~graph.has_role(NodeRole.INPUT | NodeRole.HOST)
-                )
-                orders[columns] = nodes[np.lexsort((graph.duration_s[nodes], graph.kernel[nodes]))]
-            order = orders[columns]
-            if id(graph.kernels) not in keys:
-                rows = columns_of(graph.kernels)
-                identity = [id(rows.kinds[kind]) for kind in rows.kind.tolist()]
-                keys[id(graph.kernels)] = [*zip(identity, *rows.rows()[1:], strict=True), (0, 0, 0)]
-            timed = order[graph.duration_s[order] > 0]
-            known[id(graph)] = _kinds_of(graph, timed, keys[id(graph.kernels)], kinds)
+            known[id(graph)] = _kinds_of(graph, order[graph.duration_s[order] > 0], its_keys, kinds)
         nodes_of.append(known[id(graph)][0])
         kinds_of.append(known[id(graph)][1])
     sizes = np.array([len(nodes) for nodes in nodes_of[1:]], np.int64)
@@ -378,18 +380,23 @@ def _streams(folded: FoldedProgram) -> Indices:
     Sends have a stream of their own, so that they do not hold up kernels, and puts one for each receiver. Receives of
     a rendezvous have one each; other receives have none.
     """
-    width = 2 + max((int(graph.stream.max()) for graph in folded.graphs if len(graph)), default=0)
+    width = 2 + max(found_once(folded.graphs, ("stream",), lambda graph: int(graph.stream.max(initial=0))), default=0)
     used, total = width * len(folded.graphs), folded.offsets[-1]
+
+    def within(graph: ExecutionGraph) -> tuple[Indices, Ints, Ints]:
+        """Stream of each node in its class, the ends of messages with streams besides, and the numbers of these."""
+        own = np.where(graph.kind == NodeKind.SEND, width - 1, graph.stream).astype(np.int32)
+        receives = np.flatnonzero(graph.kind == NodeKind.RECV)
+        puts = np.flatnonzero((graph.kind == NodeKind.SEND) & (graph.collective != NONE))
+        _, first, same = np.unique(
+            np.stack([graph.group[puts], graph.peer[puts]]), axis=1, return_index=True, return_inverse=True
+        )
+        waits = np.where(graph.group[receives] == NONE, NONE, receives)
+        return own, np.concatenate([receives, puts]), np.concatenate([waits, total + first[same.reshape(-1)]])
+
+    columns = found_once(folded.graphs, ("stream", "kind", "collective", "group", "peer"), within)
     streams = np.empty(total, np.int32)
-    for number, (graph, offset) in enumerate(zip(folded.graphs, folded.offsets, strict=False)):
-        own = number * width + graph.stream
-        own = np.where(graph.kind == NodeKind.SEND, number * width + width - 1, own)
-        puts = (graph.kind == NodeKind.SEND) & (graph.collective != NONE)
-        if puts.any():
-            _, first, same = np.unique(
-                np.stack([graph.group[puts], graph.peer[puts]]), axis=1, return_index=True, return_inverse=True
-            )
-            own[puts] = used + total + offset + first[same.reshape(-1)]
-        waits = np.where(graph.group == NONE, NONE, used + offset + np.arange(len(graph)))
-        streams[offset : offset + len(graph)] = np.where(graph.kind == NodeKind.RECV, waits, own)
+    for number, (offset, (own, ends, besides)) in enumerate(zip(folded.offsets, columns, strict=False)):
+        streams[offset : offset + len(own)] = own + number * width
+        streams[offset + ends] = np.where(besides == NONE, NONE, besides + used + offset)
     return streams

@@ -46,6 +46,8 @@ def sweep_buckets(
     base = job.work
     if not isinstance(base, ModelFamily) or base.data_parallel == 1:
         raise ConfigError("buckets are of gradients that data-parallel ranks reduce; set data_parallel above 1")
+    if getattr(base, "mode", "training") != "training":
+        raise ConfigError(f"buckets are of training, and {base.name} serves; leave out its mode")
     if not all(sizes_bytes):
         raise ConfigError("a bucket of 0 B holds nothing; give sizes of 1 B and more")
     rows = list[Bucketed]()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from strategies import jobs
 
 import scaleout as package
-from scaleout.analysis.breakdown import breakdown, exposed_by_family, waited_for
+from scaleout.analysis.breakdown import breakdown, exposed_by_family, waited_for, waits_of
 from scaleout.analysis.efficiency import fit
 from scaleout.analysis.pipeline import actions, over_time
 from scaleout.cli.options import parse_settings
@@ -56,6 +56,18 @@ def test_exposed_communication_and_idle_time_are_divided_in_full(job):
     assert sum(exposed_by_family(result).values()) == pytest.approx(parts.exposed_communication_s, abs=1e-15)
     assert waited_for(result, lambda line: np.ones(len(line.graph), bool)) == pytest.approx(parts.idle_s, abs=1e-15)
     assert waited_for(result, lambda line: np.zeros(len(line.graph), bool)) <= parts.idle_s + 1e-15
+    assert sum(waits_of(result).by_cause_s.values()) == pytest.approx(parts.idle_s, abs=1e-15)
+
+
+def test_all_wait_for_a_slow_rank_which_idles_least(scaleout):
+    """Its tensor peer waits for its collectives, replicas for its gradients."""
+    job = ("run", "llama-3-8b", "--set", "tensor_parallel=2", "--set", "data_parallel=4", "--set", "layers=2")
+    _, out, _ = scaleout(*job, "--schedule", "overlap", "--slow", "1=1.5", "-v")
+    assert "rank 1 idles least" in out
+    assert "communication over tensor" in out
+    assert "last rank" in out
+    _, out, _ = scaleout(*job, "--schedule", "overlap", "-v")
+    assert "idles least" not in out
 
 
 # ---- Efficiency

@@ -18,6 +18,8 @@ def test_what_is_read_is_not_replaced_and_no_option_is_passed_over(tmp_path, sca
         assert (code, out) == (2, "")
         assert "it would replace o" in err
     assert {path.name: path.read_bytes() for path in tmp_path.joinpath("o").iterdir()} == before
+    for plan in ("o#1", "o/summary.json#1", "./o/#x"):
+        assert "it would replace" in scaleout("run", "--plan", plan, "--output", "o")[2]
     for path in ("o", "o/summary.json"):
         with pytest.raises(ScaleoutError, match=f"--topology is for traces, and {path} holds none"):
             open_output(Path(path), topology="nonsense")
@@ -38,6 +40,9 @@ def test_what_is_read_is_not_replaced_and_no_option_is_passed_over(tmp_path, sca
         (("trace", "llama-3-8b", "--output", "t", "--set", "topology=nonsense"), "unknown topology 'nonsense'"),
         (("trace", "llama-3-8b", "--output", "t", "--set", "device=h100", "--device", "h200"), "both name the device"),
         (("import", "pytorch", ".", "--output", "t", "--step", "1", "--step", "2"), "--step is given twice"),
+        (("buckets", "llama-3-8b", "--set", "mode=decode"), "buckets are of training, and llama-3-8b serves"),
+        (("study", "topologies", "--output", "t", "--no-report", "--width", "page"), "are of the report's pictures"),
+        (("measure", "fused", "--plan", "--output", "t", "--gpus", "1"), "measuring fused needs 2 GPUs or more"),
     ],
 )
 def test_an_option_that_would_be_passed_over_is_refused(tmp_path, scaleout, monkeypatch, arguments, said):

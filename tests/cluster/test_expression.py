@@ -73,6 +73,8 @@ def test_an_expression_is_the_file_that_says_the_same(expression, file):
         ("dragonfly(2,2,2,ndr,global_links=1)", "(no link type has that of a dragonfly)"),
         ("switch(-4,ndr)", "switch: '-4' is no size; give a whole number of ranks, 1 or more"),
         ("switch(8.5,ndr)", "switch: '8.5' is no size; give a whole number of ranks, 1 or more"),
+        ("switch(8,,ndr)", "switch: nothing stands between two commas, or beside one; leave the comma out"),
+        ("switch(8,ndr,)", "switch: nothing stands between two commas, or beside one; leave the comma out"),
         ("switch(8,nvlink5) x switch(2,ndr)", "library 'NCCL on B200' knows no link 'infiniband'"),
         ("ring(1048577,ndr)", "size: 1048577 is too many or too much; give at most 1,048,576"),
         ("torus(1048576,1048576,ndr)", "give it at most 1048576"),

@@ -181,6 +181,12 @@ def test_slow_loads_of_unaligned_rows_are_not_transferred(cols, depth, dtype):
     assert found.seconds <= 2 * kernel_time(T3_GPU, padded).seconds
 
 
+def test_products_off_the_matrix_units_of_a100_are_as_slow_as_published():
+    """torch.bmm of 384 x 1024 x 1024 x 140 with CUDA 11.6: 12.21 TFLOP/s (pytorch/pytorch, issue 83272)."""
+    call = kernel("gemm", dtype="fp32", M=384 * 1024, N=140, K=1024)
+    assert call.flops / kernel_time(A100, call).seconds == pytest.approx(12.21e12, rel=0.1)
+
+
 def test_a_gemm_is_transferred_from_measurements_in_its_own_dtype():
     """fp16 GEMMs were measured one by one on H200, bf16 over and over at the power limit."""
     call = kernel("gemm", dtype="fp16", M=16384, N=3072, K=384)

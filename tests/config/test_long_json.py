@@ -69,6 +69,31 @@ def test_what_is_cut_off_or_followed_by_more_is_refused(value, data):
             read(damaged)
 
 
+LONG = st.text('"\\\\90u ', max_size=4).map(lambda text: text + "9" * 20 + text) | st.text('"\\\\90u', max_size=30)
+NUMBERS = st.sampled_from((0, 2**63 - 1, 2**63, 10**20, -(10**20), 1e20, 99999999999999999999.5))
+
+
+@given(
+    objects=st.lists(st.fixed_dictionaries({"a": LONG}, optional={"b": NUMBERS, "c": LONG}), min_size=2, max_size=9),
+    piece=st.integers(1, 200),
+)
+def test_long_numbers_are_found_and_texts_of_digits_are_none(objects, piece):
+    content = json.dumps(objects).encode()
+    if any(isinstance(each.get("b"), int) and abs(each["b"]) >= 2**63 for each in objects):
+        with pytest.raises(ValueError, match="64 bits"):
+            read(content, piece=piece)
+    else:
+        assert read(content, piece=piece) == objects
+
+
+def test_objects_with_texts_of_digits_are_read_together(monkeypatch):
+    alone, value = [], long_json._Text.value
+    monkeypatch.setattr(long_json._Text, "value", lambda text: alone.append(text) or value(text))
+    objects = [{"a": "9" * 20 + '"', "b": "1" * 30}] * 4000
+    assert read_long_json(io.BytesIO(json.dumps(objects).encode()).read, EVERYTHING) == objects
+    assert len(alone) < 400  # the last, which no object follows
+
+
 def test_elements_are_chosen_and_changed():
     takes = {"events": lambda value: 10 * value if value > 2 else LEFT_OUT}
     assert read(b'{"events": [0, 1, 2, 3, 4], "others": [1, 2]}', takes) == {"events": [30, 40], "others": [1, 2]}

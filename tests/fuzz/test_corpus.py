@@ -365,8 +365,8 @@ FILES = {
     "a long rank of nccl-tests": ("option", {
         "policy": b"nccl_ring=a.txt", "a.txt": b"#  Rank  " + HUGE.encode()}, "no sizes and times"),
     "a list as a size": ("measured rows", rows(M=[8]), "M is [8]; give a whole number"),
-    "an endless error bar": ("device", {"mine.yaml": b"like: h100\nspread:\n  machine: {value: 2147483648, source: x}\n"},
-                             "give at most 7"),
+    "an endless error bar": ("device", {
+        "mine.yaml": b"like: h100\nspread:\n  machine: {value: 2147483648, source: x}\n"}, "give at most 7"),
     "many ranks": ("measured rows", rows(gpus=2 * 10**8), "gpus is 200000000; give a whole number, at most 1,048,576"),
     "many chunks": ("measured rows", rows(chunks=10**9), "chunks is 1000000000; give a whole number, at most 10,000"),
     "a number as a topology": ("measured rows", rows() | {"environment.json": b'{"topology": 5}'}, "topology is 5"),

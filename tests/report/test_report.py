@@ -190,3 +190,23 @@ def test_a_format_is_of_an_output(scaleout):
     code, _, err = scaleout("run", "dlrm-128", "--format", "pdf")
     assert code == 2
     assert "give --output" in err
+
+
+@pytest.mark.parametrize(
+    "schedules", [["overlap"], ["baseline", "overlap"], ["baseline", "overlap", "fused", "centauri"]]
+)
+def test_legends_lie_above_the_bars_and_below_the_title(schedules, tmp_path, monkeypatch):
+    """Of one schedule they lay on the title, or beyond the picture."""
+    seen = []
+
+    def measured(figure, path):
+        figure.canvas.draw()
+        title = figure._suptitle.get_window_extent()
+        for axes in figure.axes:
+            legend, bars = axes.get_legend().get_window_extent(), axes.get_window_extent()
+            seen.append(bars.y1 <= legend.y0 < legend.y1 <= title.y0 < title.y1 <= figure.bbox.y1)
+        plot.plt.close(figure)
+
+    monkeypatch.setattr(plot, "save", measured)
+    plot.draw_comparison(scaleout.compare("llama-3-8b", changes={"layers": 2}, schedules=schedules), tmp_path / "x.png")
+    assert seen == [True, True]

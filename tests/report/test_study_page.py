@@ -26,6 +26,15 @@ FILE = {
 STUDY = study_of(FILE, name="two", where="two.yaml")
 
 
+def test_a_label_that_no_drawing_holds_is_written_as_an_escape(tmp_path, scaleout, monkeypatch):
+    """The engine ended the process: XML has neither controls nor what is no character."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text('title: "\\e"\nworkload: dlrm-128\nlabel: ["\\e[31m", "\\uffff", "a\\tb"]\n')
+    code, _, err = scaleout("study", "mine.yaml", "--output", "out", "--workers", "1", "--timelines", "none")
+    assert (code, err) == (0, "")
+    assert "\\x1b[31m" in next(Path("out/figures").glob("*.svg")).read_text()
+
+
 def cases_of(failed=()):
     """Steps of 8 ms a sequence on the ring and 4 on the switch; `overlap` saves a quarter; the switch costs twice."""
     rows = []

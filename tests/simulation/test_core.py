@@ -127,6 +127,29 @@ def cases(draw):
     return tasks, sharing_of(kernels, transfers), contention, (links, on_links, paced)
 
 
+@st.composite
+def posted_at_a_moment(draw):
+    """Messages that are posted on devices at the very moment at which GEMMs begin there, and end before these.
+
+    Such a GEMM begins without the SMs that the message holds, and has all from its end on; one of a higher priority
+    begins before the message.
+    """
+    count, devices = draw(st.integers(1, 4)), draw(st.integers(1, 2))
+    each = st.lists(st.sampled_from([0.5, 1.0, 2.0]), min_size=count, max_size=count)
+    lasts_s, isolated_s, issue_s = draw(each), draw(each), draw(each | st.just([0.0] * count))
+    messages = [
+        transfer(at, [at % devices, devices], each_s / 4, channels=24, posted=[at % devices], waiting={at: devices})
+        for at, each_s in enumerate(lasts_s)
+    ]
+    gemms = [(count + at, at % devices, KERNELS[1], isolated_s[at], issue_s[at]) for at in range(count)]
+    tasks = tasks_of(
+        [math.nan] * 2 * count, [*range(devices, devices + count), *(at % devices for at in range(count))],
+        [[]] * 2 * count, issue_s=issue_s * 2, instance=[*range(2 * count)], instance_size=[1] * 2 * count,
+        priority=draw(st.lists(st.integers(0, 1), min_size=2 * count, max_size=2 * count)),
+    )  # fmt: skip
+    return tasks, sharing_of(gemms, messages), Contention(H200, resource_use()), (None, {}, [])
+
+
 def run_compiled(*arguments):
     """Run in the compiled core; while another process compiles it, the core says that it cannot, and is asked again."""
     for _ in range(600):
@@ -137,8 +160,8 @@ def run_compiled(*arguments):
     raise AssertionError("the core was not compiled within five minutes")
 
 
-@given(cases())
-@settings(max_examples=400)
+@given(cases() | posted_at_a_moment())
+@settings(max_examples=500)
 def test_the_compiled_core_gives_the_bits_of_the_engine(case):
     tasks, sharing, contention, sent = case
     links, others = network(*sent), network(*sent)

@@ -157,3 +157,27 @@ def test_plain_pytorch_copies_heads_and_rotates_and_loses_in_fp32():
 def test_repeated_heads_are_of_whole_sequences():
     with pytest.raises(ValueError, match="context_parallel 2 cuts; leave one of them out"):
         workload(kv_heads=2, repeat_heads=True, context_parallel=2)
+
+
+@pytest.mark.parametrize(("hidden", "products"), [(4 * 108, 6 * LAYERS), (4 * 112, 0)])
+def test_products_of_unaligned_heads_leave_the_matrix_units(hidden, products):
+    given = {"hidden": hidden, "attention": "unfused", "unaligned_heads": "vector_units"}
+    (graph,) = generate(workload(**given)).graphs
+    calls = [graph.kernels[kernel] for kernel in graph.kernel.tolist() if kernel >= 0]
+    slow = [call for call in calls if call.op == "gemm" and call.dtype == "fp32"]
+    assert len(slow) == products
+    assert all(108 in call.sizes.values() for call in slow)  # no GEMM with weights
+    assert flops(**given) == flops(**given | {"unaligned_heads": "matrix_units"})
+
+
+def test_flash_attention_has_no_products_of_unaligned_heads():
+    with pytest.raises(ValueError, match="of products that attention flash has not; set attention to unfused"):
+        workload(unaligned_heads="vector_units")
+
+
+@pytest.mark.parametrize(("heads", "by_one_kernel"), [(4, True), (2, True), (6, True), (3, False), (1, False)])
+def test_a_fused_softmax_takes_multiples_of_four_heads_and_sequences(heads, by_one_kernel):
+    """Two sequences a micro-batch; else a cast, a scale, a mask, the softmax and a cast back, forward and backward."""
+    found = kernels(attention="unfused", hidden=192, heads=heads, microbatch=2)
+    assert found["softmax_fwd"] == found["softmax_bwd"] == LAYERS
+    assert found.get("mul_scalar", 0) == (0 if by_one_kernel else 4 * LAYERS)

@@ -77,6 +77,8 @@ def _entries(kind: str, arguments: list[str]) -> list[dict[str, Any]]:
     names = {*KINDS, *_SEVERAL, *(name for each in KINDS.values() for name in each.names_in_files)} - {"graph"}
     if kind not in names:
         raise ConfigError(f"unknown kind of dimension {kind!r}; {nearest(kind, names)}")
+    if len(arguments) > 1 and not all(arguments):
+        raise ConfigError(f"{kind}: nothing stands between two commas, or beside one; leave the comma out")
     sizes: list[int] = []
     entry: dict[str, Any] = {}
     for argument in filter(None, arguments):

@@ -10,7 +10,7 @@ import numpy as np
 
 from scaleout.cluster.topology.topology import Topology
 from scaleout.errors import GraphError
-from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind
+from scaleout.program.graph import NONE, ExecutionGraph, Ints, NodeKind, found_once
 from scaleout.program.program import Program
 
 RelativePeer = tuple[int, int]
@@ -24,9 +24,13 @@ def relative_peers_of(graph: ExecutionGraph) -> list[RelativePeer]:
     return sorted(set(zip(graph.group[messages].tolist(), graph.peer[messages].tolist(), strict=True)))
 
 
-def names_ranks(program: Program, graph: ExecutionGraph) -> bool:
-    """Whether messages of a graph name ranks by their numbers, which no other rank can do alike."""
-    return program.peers is None and any(group == NONE for group, _ in relative_peers_of(graph))
+def roles_that_name_ranks(program: Program) -> list[bool]:
+    """Whether messages of each role's graph name ranks by their numbers, which no other rank can do alike."""
+    return [program.peers is None and any(group == NONE for group, _ in peers) for peers in _of_roles(program)]
+
+
+def _of_roles(program: Program) -> list[list[RelativePeer]]:
+    return found_once(program.graphs, ("kind", "group", "peer"), relative_peers_of)
 
 
 def peer_of(program: Program, rank: int, graph: ExecutionGraph, node: int) -> int:
@@ -41,8 +45,8 @@ def peer_of(program: Program, rank: int, graph: ExecutionGraph, node: int) -> in
 def relative_peers_of_program(program: Program) -> dict[RelativePeer, Ints]:
     """Return each relative peer of a program and which rank it is of each rank that sends to it, `NONE` of others."""
     roles: dict[RelativePeer, list[int]] = {}
-    for role, graph in enumerate(program.graphs):
-        for peer in [] if names_ranks(program, graph) else relative_peers_of(graph):
+    for role, (peers, name_ranks) in enumerate(zip(_of_roles(program), roles_that_name_ranks(program), strict=True)):
+        for peer in [] if name_ranks else peers:
             roles.setdefault(peer, []).append(role)
     found = {}
     for (group_set, further), using in sorted(roles.items()):

@@ -21,6 +21,7 @@ from markupsafe import Markup
 import scaleout
 from scaleout.config.units import counted
 from scaleout.config.writing import write_bytes
+from scaleout.errors import printable
 from scaleout.report.look import COLUMN_POINTS, NARROW_IN, PAGE_POINTS, look_now
 from scaleout.report.pages.vega import chart_script
 from scaleout.report.pages.views import IN_COLUMN, ON_PAGE, Cases, chart_of, views_of
@@ -123,11 +124,20 @@ def _for_journal(chart: Any) -> dict[str, Any]:
     return found
 
 
+def _drawable(value: Any) -> Any:
+    """Return what a chart is of with `printable` texts: the engine ends the process at what XML cannot hold."""
+    if isinstance(value, dict):
+        return {_drawable(key): _drawable(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_drawable(each) for each in value]
+    return printable(value) if isinstance(value, str) else value
+
+
 def _write_figures(specification: dict[str, Any], directory: Path, name: str) -> list[str]:
     """Write a chart in the formats and at the width that `look` says, and return the names of the files."""
     how = look_now()
     (directory / name).parent.mkdir(exist_ok=True)
-    drawn = vl_convert.vegalite_to_svg(specification)
+    drawn = vl_convert.vegalite_to_svg(_drawable(specification))
     numbers: dict[str, str] = {}  # of colour scales, which a process counts on: the same bytes for the same view
     svg = re.sub(r"gradient_\d+", lambda found: numbers.setdefault(found[0], f"gradient_{len(numbers)}"), drawn)
     scale, ppi = 2.0, 72.0

@@ -175,8 +175,8 @@ def _bars(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> None
     axes.set_xlim(0, max(left) * 1.3)
     axes.set_xlabel(f"time [{unit}]")
     axes.legend(
-        loc="upper center",
-        bbox_to_anchor=(0.5, 1.0 + 0.5 / len(names)),
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
         ncols=legend_columns(3),
         frameon=False,
         fontsize=7,
@@ -198,8 +198,8 @@ def _chains(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> No
     axes.set_xlabel(f"time [{unit}]")
     axes.legend(
         handles=[Patch(color=COMPUTE, label="compute"), Patch(color=COMMUNICATION, label="communication")],
-        loc="upper center",
-        bbox_to_anchor=(0.5, 1.0 + 0.5 / len(names)),
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
         ncols=2,
         frameon=False,
         fontsize=7,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from scaleout.config.checkpoint import Row
 from scaleout.config.reading import nearest
+from scaleout.config.units import MOST_COUNT
 from scaleout.errors import ConfigError, shown
 from scaleout.network.collectives import KINDS
 from scaleout.validation.measure import shapes
@@ -196,9 +197,9 @@ def listed(rows: Sequence[Mapping[str, Any]], *, where: str) -> dict[str, list[R
     found: dict[str, list[Row]] = {}
     for row in rows:
         name = row.get("experiment")
-        if name not in EXPERIMENTS:
+        if not isinstance(name, str) or name not in EXPERIMENTS:
             raise ConfigError(f"{where}: a row has experiment {shown(name)}; {nearest(str(name), EXPERIMENTS)}")
-        found.setdefault(str(name), []).append({key: value for key, value in row.items() if key != "experiment"})
+        found.setdefault(name, []).append({key: value for key, value in row.items() if key != "experiment"})
     if not found:
         raise ConfigError(f"{where}: holds no rows; give one JSON object a line, with its experiment")
     return {name: found[name] for name in EXPERIMENTS if name in found}
@@ -216,9 +217,24 @@ def check_rows(name: str, rows: Sequence[Mapping[str, Any]], *, gpus: int) -> li
         if set(row) not in [set(each) for each in alike]:
             wanted = ", ".join(alike[0])
             raise ConfigError(f"a row to measure of {name} has the keys {wanted}; this one has {', '.join(row)}")
+        _check_values(row, alike, of=name)
         if row.get("gpus", gpus) != gpus:
             raise ConfigError(f"a row is for {row['gpus']} GPUs; {gpus} take part, say --gpus {row['gpus']}")
     return list(rows)
+
+
+def _check_values(row: Mapping[str, Any], alike: Sequence[Row], *, of: str) -> None:
+    """Refuse a name that no row has, and values that are neither texts nor sizes where those of rows alike are."""
+    for key, value in row.items():
+        known = [each[key] for each in alike if key in each]
+        if key in _NAMES and not (isinstance(value, str) and value in known):
+            raise ConfigError(f"cannot measure {key} {shown(value)} of {of}; {nearest(str(value), {*map(str, known)})}")
+        sizes = [each for each in known if isinstance(each, int)]
+        is_size = type(value) is int and 0 < value <= MOST_COUNT
+        is_text = isinstance(value, str) and (not sizes or value in known)
+        if not (is_text or (sizes and is_size)):
+            wanted = "whole number above zero" if sizes else "text"
+            raise ConfigError(f"a row to measure of {of} has {key} {shown(value)}; give a {wanted}")
 
 
 def _checked_collectives(rows: Sequence[Mapping[str, Any]], gpus: int) -> list[Row]:
@@ -229,12 +245,15 @@ def _checked_collectives(rows: Sequence[Mapping[str, Any]], gpus: int) -> list[R
                 f"this row has {', '.join(row)}"
             )
         kind = row["collective"]
-        if kind not in KINDS:
+        if not isinstance(kind, str) or kind not in KINDS:
             raise ConfigError(f"cannot measure collective {shown(kind)}; {nearest(str(kind), KINDS)}")
-        if not (isinstance(row["ranks"], int) and 2 <= row["ranks"] <= gpus):
+        if not (type(row["ranks"]) is int and 2 <= row["ranks"] <= gpus):
             raise ConfigError(f"a row has ranks {shown(row['ranks'])}; this machine can measure 2 to {gpus}")
-        if not (isinstance(row["bytes"], int) and row["bytes"] >= 2 * row["ranks"]):
-            raise ConfigError(f"a row has {row['bytes']} bytes; give a whole number, at least two a rank")
+        if not (type(row["bytes"]) is int and 2 * row["ranks"] <= row["bytes"] <= MOST_COUNT):
+            raise ConfigError(f"a row has {shown(row['bytes'])} bytes; give a whole number, at least two a rank")
+        for key in FORCED:
+            if key in row and not isinstance(row[key], str):
+                raise ConfigError(f"a row has {key} {shown(row[key])}; give NCCL's name")
     return list(rows)
 
 

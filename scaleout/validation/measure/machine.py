@@ -24,21 +24,26 @@ def backend() -> ModuleType:
     return importlib.import_module("scaleout.validation.measure.workers")
 
 
-def check_machine(machine: ModuleType, names: Sequence[str], *, gpus: int | None) -> int:
-    """Return the number of GPUs to use for some experiments; raise `ConfigError` if there are too few."""
+def check_machine(machine: ModuleType, *, gpus: int | None) -> int:
+    """Return the number of GPUs to use; raise `ConfigError` if there are too few."""
     found: int = machine.gpus()
     if found == 0:
         raise ConfigError("measuring needs a GPU, and PyTorch finds none; run this on the machine that has it")
     if gpus is not None and not 1 <= gpus <= found:
         raise ConfigError(f"--gpus {gpus}: PyTorch finds {found} here; ask for 1 to {found}")
-    wanted = found if gpus is None else gpus
-    for name in names:
-        if wanted < EXPERIMENTS[name].least_gpus:
-            raise ConfigError(
-                f"measuring {name} needs {EXPERIMENTS[name].least_gpus} GPUs or more, and there are {wanted}; "
-                f"run this on a machine with more, or leave it out"
-            )
-    return wanted
+    return found if gpus is None else gpus
+
+
+def able(names: Sequence[str], gpus: int, *, of_all: bool) -> list[str]:
+    """Return the experiments for which there are enough GPUs; raise `ConfigError` if one is not, unless `of_all`."""
+    found = [name for name in names if gpus >= EXPERIMENTS[name].least_gpus]
+    lacking = next((name for name in names if name not in found), None)
+    if lacking and not of_all:
+        raise ConfigError(
+            f"measuring {lacking} needs {EXPERIMENTS[lacking].least_gpus} GPUs or more, and there are {gpus}; run this "
+            f"on a machine with more, or leave it out"
+        )
+    return found
 
 
 def measure(job: Job, *, machine: ModuleType, log: MeasurementLog) -> Iterator[tuple[int, int]]:

@@ -205,10 +205,10 @@ def checked(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
             if not isinstance(row[key], str) or key in row["shape"]:
                 raise ConfigError(f"a kernel to measure has {key} {shown(row[key])}; give a name, outside its shape")
         for name, size in row["shape"].items():
-            if not isinstance(size, int):
+            if isinstance(size, bool) or not isinstance(size, int):
                 raise ConfigError(f"{row['op']}: size {name!r} is {shown(size)}; give a whole number")
         made = _row(kernel(row["op"], dtype=row["dtype"], **row["shape"]))
-        method = row.get("method") or made["method"]
+        method = row.get("method", made["method"])
         if method not in ("graph_replay", "kernel_durations"):
             raise ConfigError(f"{row['op']}: unknown method {shown(method)}; use graph_replay or kernel_durations")
         found.append({**made, "method": method})

@@ -114,6 +114,14 @@ RESTATED = (
         where={"dtype": "bf16"},
     ),
     Restated(
+        "bigscience-workshop/bigscience",
+        "CUDA 11.5 (train/tr11-176B-ml/README.md): with 11.6 torch.bmm of 384 x 1024 x 1024 x 140 ran at 12.2 TFLOP/s "
+        "in bf16, with 11.7 at 85.6 (pytorch/pytorch, issue 83272); that fp16, 53.9 there, was as slow for packed "
+        "queries, keys and values is inferred from these plans",
+        changes={"unaligned_heads": "vector_units"},
+        where={"attention": "unfused"},
+    ),
+    Restated(
         "InternLM/InternEvo",
         "the table is of 8 July 2023 (InternLM/InternLM, c18bec9), of Flash-Attention 1.0.5 (doc/en/install.md); the "
         "second came on 17 July. Its version in Triton stands for the first",

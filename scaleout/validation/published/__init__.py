@@ -32,6 +32,7 @@ SOURCES: Mapping[str, str | Family] = {
     "maxtext_tpu_v5e": "maxtext",
     "simumax_b200": "simumax",
     "ultrascale": "ultrascale",
+    "megatron_bridge": "megatron_bridge",
     "flux_comet_kernels": _without_model("FLUX and Comet", "no device and no network of L20 or H800 is described"),
     "deepep": _without_model("DeepEP", "no model of messages that kernels send over the network card themselves"),
     "all_to_all_lowlat": _without_model(

@@ -102,7 +102,12 @@ class Transformer(LayeredModel):
         default="flash",
         description="flash: one kernel, no scores kept, the fastest of the device (cuDNN or FlashAttention 3 on "
         "Hopper); flash2, triton: the same by FlashAttention 2, or 1 in Triton; unfused: scores, softmax, values one "
-        "by one",
+        "by one, the softmax as Megatron's fused one where heads times sequences are a multiple of 4, else in fp32",
+    )
+    unaligned_heads: Literal["matrix_units", "vector_units"] = Field(
+        default="matrix_units",
+        description="attention unfused: units for products of heads whose width is no multiple of 16 bytes; "
+        "vector_units: as fast as in fp32, as cuBLAS had them before CUDA 11.7",
     )
     linear_dtype: Literal["same", "fp8_delayed", "fp8_tensorwise", "fp8_rowwise", "fp8_blockwise"] = Field(
         default="same",
@@ -192,6 +197,11 @@ class Transformer(LayeredModel):
         if self.window is not None and self.attention in ("flash2", "triton"):
             raise ValueError(
                 f"attention {self.attention} is written for all keys before a token; with window, choose flash"
+            )
+        if self.unaligned_heads != "matrix_units" and self.attention != "unfused":
+            raise ValueError(
+                f"unaligned_heads {self.unaligned_heads} is of products that attention {self.attention} has not; set "
+                "attention to unfused, or leave it out"
             )
         if self.recompute == "up_projections" and self.latent is None:
             raise ValueError("recompute up_projections is of latent attention; give latent, or recompute full")

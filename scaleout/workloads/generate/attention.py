@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from scaleout.program.graph import NONE, NodeKind, NodeRole
-from scaleout.program.operations import ITEM_BYTES
+from scaleout.program.operations import ITEM_BYTES, kernel
 from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape
 from scaleout.workloads.generate.layers import (
     GATHER_IN,
@@ -276,13 +276,36 @@ def _unfused(tape: AutogradTape, x: int, heads: Heads) -> int:
     """Scores, softmax and values one after the other; the scores' mask saves nothing."""
     workload = heads.workload
     rows = workload.microbatch_size * heads.heads * workload.sequence
-    x = gemm(tape, x, (rows, workload.sequence, workload.score_dim), name="attention_scores")
-    tape.save_for_backward(rows * workload.sequence)
-    x = pointwise(tape, x, ("softmax_fwd", "softmax_bwd"), name="softmax", tokens=rows, keys=workload.sequence)
+    aligned = workload.unaligned_heads == "matrix_units" or workload.score_dim * workload.item_bytes % 16 == 0
+    product = partial(gemm, dtype=None if aligned else "fp32")
+    x = product(tape, x, (rows, workload.sequence, workload.score_dim), name="attention_scores")
+    if workload.microbatch_size * heads.heads % _FUSED_HEADS == 0:
+        tape.save_for_backward(rows * workload.sequence)
+        x = pointwise(tape, x, ("softmax_fwd", "softmax_bwd"), name="softmax", tokens=rows, keys=workload.sequence)
+    else:
+        x = _softmax_in_fp32(tape, x, rows, workload.sequence)
     if workload.dropout:
         x = dropout(tape, x, elements=rows * workload.sequence)
         tape.save_for_backward(rows * workload.sequence)
-    return gemm(tape, x, (rows, workload.score_dim, workload.sequence), name="attention_values")
+    return product(tape, x, (rows, workload.score_dim, workload.sequence), name="attention_values")
+
+
+_FUSED_HEADS = 4
+"""Heads times sequences of which Megatron's fused softmax takes a multiple (megatron/model/fused_softmax.py)."""
+
+
+def _softmax_in_fp32(tape: AutogradTape, x: int, rows: int, keys: int) -> int:
+    """Scores to fp32, scale, mask, softmax and the cast back, one by one; probabilities are kept in fp32."""
+    elements = rows * keys
+    cast = kernel("cast_to_fp32", dtype=tape.dtype, elements=elements)  # back it moves as many bytes
+    scale = kernel("mul_scalar", dtype="fp32", elements=elements)
+    softmax, gradient = (kernel(op, dtype="fp32", tokens=rows, keys=keys) for op in ("softmax_fwd", "softmax_bwd"))
+    tape.save_for_backward(elements, 4)
+    steps = {"to_fp32": (cast, cast), "scale": (scale, scale), "mask": (scale, scale), "softmax": (softmax, gradient)}
+    for name, (forward, backward) in {**steps, "from_fp32": (cast, cast)}.items():
+        tape.push(partial(tape.add, backward, name=f"{name}_gradient"), makes=4 / tape.item_bytes * elements)
+        x = tape.add(forward, x, name=name)
+    return x
 
 
 def _ulysses(tape: AutogradTape, x: int, heads: Heads) -> int:

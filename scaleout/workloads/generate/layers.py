@@ -9,8 +9,10 @@ Chen et al., arXiv:1604.06174 (checkpoints).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from scaleout.program.graph import NodeRole
+from scaleout.program.operations import kernel
 from scaleout.workloads.config.style import CASTS
 from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket
 
@@ -18,17 +20,23 @@ Layer = Callable[[AutogradTape, int], int]
 """From the node that makes an input to the node that makes the output."""
 
 
-def gemm(tape: AutogradTape, x: int, sizes: tuple[int, int, int], *, name: str, groups: int = 0) -> int:
-    """Multiply two activations, (m, k) by (k, n), of each group if there are some: one GEMM forward, two backward."""
+def gemm(
+    tape: AutogradTape, x: int, sizes: tuple[int, int, int], *, name: str, groups: int = 0, dtype: str | None = None
+) -> int:
+    """Multiply two activations, (m, k) by (k, n), of each group if there are some: one GEMM forward, two backward.
+
+    They take as long as GEMMs of a `dtype`, of the tape's if none is given.
+    """
     m, n, k = sizes
     op, of = ("grouped_gemm", {"groups": groups}) if groups else ("gemm", {})
+    made = partial(kernel, op, dtype=dtype or tape.dtype, **of)
 
     def backward(dy: int) -> int:
-        dx = tape.kernel(op, dy, name=f"{name}_left_gradient", **of, M=m, N=k, K=n)
-        return tape.kernel(op, dx, name=f"{name}_right_gradient", **of, M=k, N=n, K=m)
+        dx = tape.add(made(M=m, N=k, K=n), dy, name=f"{name}_left_gradient")
+        return tape.add(made(M=k, N=n, K=m), dx, name=f"{name}_right_gradient")
 
     tape.push(backward, makes=max(groups, 1) * (m * k + n * k))
-    return tape.kernel(op, x, name=name, **of, M=m, N=n, K=k)
+    return tape.add(made(M=m, N=n, K=k), x, name=name)
 
 
 def pointwise(
