@@ -114,7 +114,7 @@ def _with_replicas(job: NamedJob, gpus: int) -> NamedJob:
 def _nodes(name: str, gpus: int) -> int | None:
     """Return how many nodes of a topology are so many ranks; none if it has these."""
     from scaleout.cluster.topology.topology import load_topology
-    from scaleout.config.units import counted
+    from scaleout.cluster.topology.what_if import without_nodes
 
     topology = load_topology(name)
     inside = topology.num_ranks // topology.shape[-1]
@@ -124,8 +124,8 @@ def _nodes(name: str, gpus: int) -> int | None:
         ranks = topology.num_ranks
         other = f"a multiple of {ranks} and a topology of several nodes" if gpus % ranks else "one of several nodes"
         raise ConfigError(
-            f"--gpus {gpus}: topology {topology.name!r} has {counted(ranks, 'rank')} and no nodes that there could be "
-            f"more of; give {other}, such as --topology dgx-h200-2 (`scaleout list topologies`)"
+            f"--gpus {gpus}: {without_nodes(topology)}; give {other}, such as --topology dgx-h200-2 "
+            f"(`scaleout list topologies`)"
         )
     if gpus % inside:
         raise ConfigError(f"--gpus {gpus}: a node of topology {topology.name!r} has {inside}; give a multiple")

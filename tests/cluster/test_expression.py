@@ -14,7 +14,7 @@ from scaleout.cluster.topology.topology import load_topology
 from scaleout.config import library
 from scaleout.config.yaml_files import read_yaml
 from scaleout.errors import ConfigError
-from scaleout.network.alpha_beta.cost import collective_costs
+from scaleout.network.alpha_beta.cost import collective_cost, collective_costs
 
 EQUAL = {
     "switch(8,nvlink4)": "dgx-h200-1",
@@ -73,9 +73,13 @@ def test_an_expression_is_the_file_that_says_the_same(expression, file):
         ("dragonfly(2,2,2,ndr,global_links=1)", "(no link type has that of a dragonfly)"),
         ("switch(-4,ndr)", "switch: '-4' is no size; give a whole number of ranks, 1 or more"),
         ("switch(8.5,ndr)", "switch: '8.5' is no size; give a whole number of ranks, 1 or more"),
+        (
+            "switch(8,nvlink4) x switch(4,bandwidth=50GB/s,latency=2us)",
+            "dimensions.1: library 'NCCL 2.28.9' cannot know what link this is, as it has a bandwidth and a latency "
+            "only; name a link type (`scaleout list link-types`), or write `link: nvlink` or `link: infiniband`",
+        ),
         ("switch(8,,ndr)", "switch: nothing stands between two commas, or beside one; leave the comma out"),
         ("switch(8,ndr,)", "switch: nothing stands between two commas, or beside one; leave the comma out"),
-        ("switch(8,nvlink5) x switch(2,ndr)", "library 'NCCL on B200' knows no link 'infiniband'"),
         ("ring(1048577,ndr)", "size: 1048577 is too many or too much; give at most 1,048,576"),
         ("torus(1048576,1048576,ndr)", "give it at most 1048576"),
         ("ring(" + "4," * 3000 + "ndr)", "has more than 4,096 bytes; write a file"),
@@ -161,3 +165,15 @@ def test_a_tree_is_never_faster_for_want_of_a_library(kind, size):
         for found in map(load_topology, topologies)
     )
     assert all(tapered[name] >= full[name] * (1 - 1e-12) for name in full)
+
+
+def test_b200_of_several_racks_pay_for_their_protocols():
+    """Two racks are slower than one at the same bytes a rank, and no link is used beyond what NCCL makes of it."""
+    one, two = load_topology("switch(72,nvlink5)"), load_topology("switch(72,nvlink5) x switch(2,ndr)")
+    assert two.library is not None
+    assert two.library == one.library
+    for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+        within, over = (collective_cost(kind, 2**30, place(each, range(each.num_ranks))).time_s for each in (one, two))
+        assert over > within
+    pair = collective_cost("all_gather", 2**30, place(two, [0, 72])).time_s
+    assert pair == pytest.approx(33e-6 + 11.3e-6 + 2.7e-6 + 2**29 / (0.94 * 50e9), rel=0.02)

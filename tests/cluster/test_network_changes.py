@@ -208,12 +208,13 @@ def test_rate_of_a_rank_is_kept_where_it_was_given(tmp_path):
     """Of four fully connected ranks each link has a third of a rank's rate, of eight a seventh."""
     path = tmp_path / "mine.yaml"
     path.write_text(
-        "source: x\ndimensions:\n  - {kind: fully_connected, size: 4, bandwidth_per_rank: 210 GB/s, "
+        "source: x\ndimensions:\n  - {kind: ring, size: 2, bandwidth: 1 GB/s, bandwidth_source: x, latency: 1 us, "
+        "latency_source: x}\n  - {kind: fully_connected, size: 4, bandwidth_per_rank: 210 GB/s, "
         "bandwidth_source: x, latency: 1 us, latency_source: x}\n"
     )
-    assert load_topology(path).dimensions[0].bytes_per_s == 70e9
-    assert changed(str(path), nodes=8).dimensions[0].bytes_per_s == 30e9
-    assert changed(str(path), bandwidth={"0": "2x"}, nodes=8).dimensions[0].bytes_per_s == 60e9
+    assert load_topology(path).dimensions[1].bytes_per_s == 70e9
+    assert changed(str(path), nodes=8).dimensions[1].bytes_per_s == 30e9
+    assert changed(str(path), bandwidth={"1": "2x"}, nodes=8).dimensions[1].bytes_per_s == 60e9
 
 
 def test_changes_are_told_and_can_be_given_again():
@@ -255,7 +256,8 @@ def test_changes_are_told_and_can_be_given_again():
         ("dgx-h200-16-fat-tree", {"taper": {"1": "2:1@4"}}, "the tree has leaves of 4; leave out @4"),
         ("dgx-h200-16-fat-tree", {"taper": {"1": "2:1,2:1"}}, "give a number of 1 or more for each level but the last"),
         ("torus-8x16", {"taper": {"1": "2:1"}}, "taper 1=2:1: a ring has no switches in levels"),
-        ("graph-8", {"nodes": 4}, "nodes=4: nodes cannot resize a dimension of levels or links"),
+        ("graph-8", {"nodes": 4}, "nodes=4: topology 'graph-8' has 8 ranks and no nodes that there could be more of"),
+        ("gb200-nvl72-1", {"nodes": 144}, "such as dgx-h200-2 or 'switch(72,nvlink5) x switch(2,ndr)'"),
         ("dgx-h200-16-fat-tree", {"nodes": 10}, "10 nodes are no multiple of the 4 below a switch of the top level"),
         ("dgx-h200-2", {"nodes": 0}, "nodes: 0 is no whole number above zero; give one"),
         ("dgx-h200-2", {"nodes": 1e3}, "nodes: 1000.0 is no whole number above zero"),

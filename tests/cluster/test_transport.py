@@ -246,7 +246,7 @@ dimensions:
     [
         ("absent.yaml", "cable", "absent.yaml' does not exist; give one beside the topology file"),
         ("toy.yaml", "cables", "dimensions.0: library 'toy' knows no link 'cables'; did you mean 'cable'?"),
-        ("toy.yaml", "''", "dimensions.0: library 'toy' knows no link ''"),
+        ("toy.yaml", "''", "dimensions.0: library 'toy' cannot know what link this is"),
     ],
 )
 def test_what_is_wrong_between_topology_and_library_is_said(tmp_path, library, link, message):

@@ -290,4 +290,10 @@ def _check_links(dimensions: Sequence[Dimension], found: Library) -> None:
     for index, dimension in enumerate(dimensions):
         if dimension.link not in found.links:
             hint = validated.nearest(dimension.link, found.links)
+            if not dimension.link:
+                known = " or ".join(f"`link: {each}`" for each in found.links)
+                raise ConfigError(
+                    f"dimensions.{index}: library {found.name!r} cannot know what link this is, as it has a bandwidth "
+                    f"and a latency only; name a link type (`scaleout list link-types`), or write {known} in a file"
+                )
             raise ConfigError(f"dimensions.{index}: library {found.name!r} knows no link {dimension.link!r}; {hint}")

@@ -23,7 +23,7 @@ from scaleout.cluster.topology.faults import LinkChange, find_link, name_link
 from scaleout.cluster.topology.topology import Topology, break_links, degrade_links, slow_down
 from scaleout.config.documents import NUMBER, number, whole
 from scaleout.config.reading import nearest
-from scaleout.config.units import BYTES_PER_S, SECONDS, Quantity, parse
+from scaleout.config.units import BYTES_PER_S, SECONDS, Quantity, counted, parse
 from scaleout.errors import ConfigError, shown
 
 Pairs = tuple[tuple[str, str], ...]
@@ -200,8 +200,19 @@ def names_of(topology: Topology) -> list[tuple[str, ...]]:
     ]
 
 
+def without_nodes(topology: Topology) -> str:
+    """Say that a topology of one dimension is one node."""
+    ranks = counted(topology.num_ranks, "rank")
+    return f"topology {topology.name!r} has {ranks} and no nodes that there could be more of"
+
+
 def _with_nodes(topology: Topology, nodes: int) -> Topology:
     """Give the outermost dimension another size."""
+    if len(topology.dimensions) < 2:
+        raise ConfigError(
+            f"nodes={nodes}: {without_nodes(topology)}; give one of several nodes, such as dgx-h200-2 or "
+            f"'switch(72,nvlink5) x switch(2,ndr)', or write one of another size"
+        )
     if topology.changes or topology.slow_ranks:
         raise ConfigError(
             f"nodes={nodes}: topology {topology.name!r} has slow or broken links or slow ranks, which are those of "
