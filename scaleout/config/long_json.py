@@ -147,12 +147,22 @@ class _Text:
                 if end + 2 < len(self._text) or self._ended:  # else a number may be cut behind its '.', 'e' or 'e-'
                     check_values(self._text, self._at, end)
                     check_levels(self._text, self._at, end)
+                    if "\\ud" in self._text[self._at : end].lower():
+                        _check_text(value, at=self.passed)
                     self._at = end
                     return value
             if len(self._text) - self._at > MOST_BYTES:
                 raise ValueError(f"a value of more than {MOST_BYTES:,} characters begins at character {self.passed:,}")
             check_values(self._text, self._at)
             self._more()
+
+
+def _check_text(value: Any, *, at: int) -> None:
+    """Refuse half a surrogate pair, which no file of ours can hold; orjson refuses it as well."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"half of a surrogate pair in the value at character {at:,}, which is no text") from None
 
 
 def _decoded(text: str) -> list[Any]:

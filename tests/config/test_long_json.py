@@ -106,6 +106,7 @@ REFUSED = {
     b'{"events": [{"a": 1, "a": 2}]}': "stands twice",
     b'{"events": [99999999999999999999]}': "64 bits",
     b'{"events": [NaN]}': "no finite number",
+    b'[{"a": "\\ud83d\\ude00"}, {"a": "\\uD800"}, {"a": 0}]': "half of a surrogate pair in the value at character 24",
     b'[{"a": 0}, {"a": 9223372036854775808}, {"a": 0}]': "'9223372036854775808' takes more than 64 bits",
     b'[{"a": 0}, {"a": -18446744073709551616}, {"a": 0}]': "takes more than 64 bits",
     b'[{"a": 0}, {"a": 1e400}, {"a": 0}]': "'1e400' is no finite number",

@@ -191,6 +191,7 @@ RECORDINGS = {
     "a huge number": ({"job.rank0.json": f'{{"traceEvents": [{HUGE}]}}'.encode()}, "takes more than 64 bits"),
     "less than no time": (job(kernel_with(dur=-5)), "begins 10 us after the first and lasts -5 us"),
     "centuries": (job(kernel_with(dur=1e17)), "a recording spans at most 1e+15 us"),
+    "half a character": (job(kernel_with(name="\ud800")), "half of a surrogate pair"),
     "many groups": (job(of_groups(20, 2**20), world=2**20), "groups of more than 8,388,608 ranks in all"),
     "many calls": (job(operators(400)), "begins while 256 others of its thread run"),
     "many streams": (job(on_streams(1500)), "kernels on 1,500 streams; at most 1,024 are read"),

@@ -104,7 +104,7 @@ def test_each_figure_is_simulated_once_and_what_is_missing_is_missed(monkeypatch
     assert cells in page(list(rows.values()))
 
 
-@pytest.mark.parametrize(("paper", "met"), [("fused", 14), ("t3", 42), ("aluminum", 13), ("centauri", 5)])
+@pytest.mark.parametrize(("paper", "met"), [("fused", 14), ("t3", 42), ("aluminum", 16), ("centauri", 5)])
 def test_as_many_claims_are_met_as_documented_and_every_miss_says_why(paper, met):
     """A change of kernels, networks or schedules that moves a paper's numbers has to be looked at, and written down."""
     rows = reproduce([paper])
