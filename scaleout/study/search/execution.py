@@ -13,7 +13,7 @@ from itertools import groupby, islice
 from multiprocessing import Pipe, connection
 from typing import Any, TypeVar
 
-from scaleout.config.workers import end_with_parent, leave_signals
+from scaleout.config.workers import end_with_parent, leave_signals, signals_held
 from scaleout.errors import ScaleoutError
 from scaleout.study.search.best import Best, Choice, Counts
 from scaleout.study.search.checkpoint import Memory
@@ -58,6 +58,9 @@ def pools_of(workers: int) -> Iterator[list[Executor]]:
         ends = [Pipe(duplex=False) for _ in range(workers)]
         for end, _ in ends:
             pools.append(stack.enter_context(ProcessPoolExecutor(1, initializer=_begin_worker, initargs=(end,))))
+        with signals_held():
+            for pool in pools:
+                pool.submit(os.getpid)  # the first task starts its process
         try:
             yield pools
         except BaseException as error:
