@@ -61,13 +61,21 @@ def model(
         asked = {"path": str(path), **{f"set.{key}": value for key, value in changes.items()}}
         say_json(document("import model", _summary(found), inputs=asked))
         return
-    for note in found.notes:
+    for note in (*found.notes, *(() if topology is None else _of_another(topology, found.keys["device"]))):
         say(f"note: {note}", err=True)
     if output is None:
         say(found.text.rstrip())
         return
     _print(found)
     say(f"{output}  the workload, for `scaleout run {output}` or `scaleout search {output}`")
+
+
+def _of_another(topology: str, device: str) -> list[str]:
+    """Say that the device, which may be chosen, is not that of the topology."""
+    from scaleout.cluster.topology.topology import load_topology
+    from scaleout.study.provenance import of_another
+
+    return of_another(load_topology(topology), device)
 
 
 def _name(name_or_file: str) -> str:

@@ -128,16 +128,26 @@ def provenance(
     )
 
 
-def _of_another(topology: Topology, device: Device | str) -> list[str]:
-    """Say that a network is that of other devices, by what its library says; of devices that ship with the package."""
-    name, library = device if isinstance(device, str) else device.name, topology.library
-    own = library is None or any(re.search(rf"\b{each}\b", name, re.IGNORECASE) for each in library.devices)
-    if library is None or own or not library.devices or name not in names("device"):
+def of_another(topology: Topology, device: Device | str) -> list[str]:
+    """Say that a network is that of other devices, by its name or its library's; of devices that ship with the package.
+
+    Names count by their first word: h100-p5 is an h100.
+    """
+    name, shipped = device if isinstance(device, str) else device.name, names("device")
+    if name not in shipped:
         return []
-    others = " or ".join(library.devices)
+    kinds = {each.partition("-")[0] for each in shipped}
+    others = [word.upper() for word in topology.name.split("-") if word in kinds]
+    whose = "its links are theirs"
+    if not others and topology.library is not None:
+        others = list(topology.library.devices)
+    if topology.library is not None:
+        whose = f"its links and the times of {topology.library.name} are theirs"
+    if not others or any(re.search(rf"\b{each}\b", name, re.IGNORECASE) for each in others):
+        return []
     return [
-        f"topology {topology.name} is a network of {others}: its links and the times of {library.name} are theirs, not "
-        f"those of device {name}"
+        f"topology {topology.name} is a network of {' or '.join(others)}: {whose}, and kernels those of device {name} "
+        f"(--device gives another)"
     ]
 
 
@@ -169,7 +179,7 @@ def _notes(topology: Topology, device: Device | str | None, options: SimulationO
         notes.append(_of_cards(topology, options.network))
     if device is None:
         return notes
-    notes += _of_another(topology, device)
+    notes += of_another(topology, device)
     if isinstance(device, str):
         notes.append(f"no file of device {device}: kernels and collectives do not slow each other down")
     elif options.contention and not contends:

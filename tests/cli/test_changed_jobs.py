@@ -61,10 +61,15 @@ def test_gpus_of_a_search_are_nodes(scaleout):
 @pytest.mark.parametrize(
     ("topology", "device", "whose"),
     [
-        ("dgx-h200-1", "mi300x", "H100 or H200 or H800"),
+        ("dgx-h200-1", "mi300x", "H200"),
+        ("switch(8,nvlink4)", "mi300x", "H100 or H200 or H800"),
         ("a100-node-8", "h100", "A100"),
+        ("dgx-h100-1", "h200", "H100"),
+        ("dgx-h100-1", "h100-p5", ""),
+        ("dgx-a100-2", "h200", "A100"),
         ("dgx-h200-1", "h200", ""),
-        ("dgx-h200-1", "h100-p5", ""),
+        ("p5-64", "h100", ""),
+        ("tpu-v4-128", "tpu-v4", ""),
         ("ring-128", "mi300x", ""),
     ],
 )

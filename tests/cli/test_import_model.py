@@ -28,6 +28,15 @@ def test_a_workload_is_printed_and_what_it_lacks_is_told(scaleout, folder):
     assert "not read, as they do not change what a step costs: " in err
 
 
+@pytest.mark.parametrize(
+    ("options", "told"), [((), True), (("--device", "a100-80g"), False), (("--set", "device=h200"), True)]
+)
+def test_a_device_that_is_not_the_topology_s_is_told(scaleout, folder, options, told):
+    code, _, err = scaleout("import", "model", folder, "--topology", "dgx-a100-2", *options)
+    assert code == 0
+    assert ("topology dgx-a100-2 is a network of A100: its links" in err) == told
+
+
 def test_a_workload_is_written_and_runs(scaleout, folder, tmp_path):
     file = str(tmp_path / "small.yaml")
     code, out, _ = scaleout("import", "model", folder, "--topology", "h200-node-4", "--output", file)
