@@ -366,7 +366,8 @@ def _print_waits(outcome: "Outcome", steps: int) -> None:
         return
     print_table(f"what ranks of {outcome.schedule} wait for", ("idle until", "mean over ranks", "of the step"), rows)
     if len(outcome.result.timelines) > 1:
-        console().print(f"rank {found.least_rank} idles least, {format_seconds(found.least_s / steps)} a step")
+        mean, least = format_seconds(outcome.breakdown.idle_s / steps), format_seconds(found.least_s / steps)
+        console().print(f"rank {found.least_rank} idles least, {least} of {mean} in the mean: others wait for it")
         console().print()
 
 

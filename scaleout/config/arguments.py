@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, Wrap
 from pydantic_core import core_schema
 
 from scaleout.config.documents import LARGEST_INTEGER
+from scaleout.config.reading import nearest
 from scaleout.config.validated import validate
 from scaleout.errors import shown
 
@@ -75,7 +76,9 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{function.__name__}() {error}") from None
+            unknown = [name for name in kwargs if name not in signature.parameters]
+            hint = f"; {nearest(unknown[0], signature.parameters)}" if "unexpected" in str(error) and unknown else ""
+            raise TypeError(f"{function.__name__}() {error}{hint}") from None
         bound.arguments.update(_validated(function, bound.arguments))
         return function(*bound.args, **bound.kwargs)
 

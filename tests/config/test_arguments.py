@@ -129,7 +129,9 @@ def test_a_fault_in_one_of_several_types_is_told_of_that_which_it_is():
 def test_missing_and_unknown_arguments_are_type_errors():
     with pytest.raises(TypeError, match=r"^load_device\(\) missing a required argument: 'name_or_path'$"):
         scaleout.load_device()
-    with pytest.raises(TypeError, match=r"^simulate\(\) got an unexpected keyword argument 'netwrok'$"):
+    with pytest.raises(
+        TypeError, match=r"^simulate\(\) got an unexpected keyword argument 'netwrok'; did you mean 'network'\?$"
+    ):
         scaleout.simulate(None, None, netwrok="link")
     with pytest.raises(TypeError, match=r"'netwrok'; did you mean 'network'\?"):
         scaleout.compare("dlrm-128", netwrok="link")

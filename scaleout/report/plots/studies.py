@@ -1,7 +1,8 @@
 """Studies to pictures: back ends, gradient buckets, buffers, steps and speed-ups over ranks, and plans of a search."""
 
 from collections.abc import Mapping, Sequence
-from itertools import count, cycle, groupby
+from itertools import count, cycle, groupby, pairwise
+from math import hypot, inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -187,6 +188,19 @@ def draw_plans(request: SearchRequest, answer: Answer, path: Path) -> None:
         axes.text(1.02, 1.0, legend, transform=axes.transAxes, va="top", fontsize=6.5)
 
 
+def _names_below(memory: Sequence[float], times: Sequence[float]) -> list[bool]:
+    """Whether each point of a front has its name below it, at the right, or above, at the left: off its nearer one.
+
+    A front goes up and to the left, from the fastest point on.
+    """
+    points = list(zip(memory, times, strict=True))
+    far = [
+        hypot((x - x0) / max(memory), (y - y0) / max(times) if max(times) else 0.0)
+        for (x0, y0), (x, y) in pairwise(points)
+    ]
+    return [after < before for before, after in zip([inf, *far], [*far, inf], strict=True)]
+
+
 def plot_plans(request: SearchRequest, answer: Answer, axes: Axes | None = None) -> Axes:
     """Draw step time against memory of all evaluated plans; those that none under their schedule beats are joined."""
     scale, unit = time_scale(answer.fastest[0].estimate.step_s)
@@ -206,12 +220,12 @@ def plot_plans(request: SearchRequest, answer: Answer, axes: Axes | None = None)
             under = f", under {front[0].schedule}" if request.schedules else ""
             drawn_on.step(memory, times, where="pre", color=colour, linewidth=1)
             drawn_on.scatter(memory, times, s=24, color=colour, zorder=3, label=f"least memory for its time{under}")
-            for x, y in zip(memory, times, strict=True):
-                number = next(numbers)
-                side, align = ((4, 4), "left") if number % 2 else ((-4, -9), "right")  # neighbours may be close
+            for x, y, below in zip(memory, times, _names_below(memory, times), strict=True):
+                side, align = ((4, -9), "left") if below else ((-4, 4), "right")
                 drawn_on.annotate(
-                    str(number), (x, y), xytext=side, textcoords="offset points", fontsize=7, horizontalalignment=align
-                )
+                    str(next(numbers)), (x, y), xytext=side, textcoords="offset points", fontsize=7,
+                    horizontalalignment=align,
+                )  # fmt: skip
         limit = request.memory_bytes / 2**30
         drawn_on.axvline(limit, color=COMMUNICATION, linestyle="--", linewidth=1, label=f"limit {limit:.3g} GiB")
         drawn_on.set_xlim(0, None)
