@@ -76,7 +76,7 @@ def on_gpus(job: NamedJob, gpus: int, *, replicas: bool = True) -> NamedJob:
     Raises
     ------
     ConfigError
-        If the job is of no model of layers, replicas or nodes do not divide the GPUs, or either is given as well.
+        If it is of a trace, replicas or nodes do not divide the GPUs, or either is given as well.
     """
     from scaleout.workloads.families import load_workload
 
@@ -91,15 +91,14 @@ def on_gpus(job: NamedJob, gpus: int, *, replicas: bool = True) -> NamedJob:
 
 def _with_replicas(job: NamedJob, gpus: int) -> NamedJob:
     from scaleout.config.units import counted
-    from scaleout.workloads.config.layered import LayeredModel
     from scaleout.workloads.families import load_workload
 
     given = "--nodes" if job.changes.nodes is not None else "--set data_parallel"
     if job.changes.nodes is not None or "data_parallel" in job.settings:
         raise ConfigError(f"--gpus {gpus} and {given} both say how many ranks there are; give one of them")
-    workload = None if job.workload is None else load_workload(job.workload, job.settings)
-    if not isinstance(workload, LayeredModel):
-        raise ConfigError(f"--gpus {gpus} is for models of layers, which have replicas; give --set and --topology")
+    if job.workload is None:
+        raise ConfigError(f"--gpus {gpus} is for workloads, which have replicas; a trace has the ranks that it has")
+    workload = load_workload(job.workload, job.settings)
     model_ranks = workload.num_ranks // workload.data_parallel
     if gpus % model_ranks:
         raise ConfigError(

@@ -419,7 +419,8 @@ def _print_fit(found: "Fit", under: str) -> None:
         size = format_bytes(advice.peak.total_bytes)
         console().print(f"  {advice.settings}: {size} on {counted(advice.ranks, 'rank')}, {explanation}")
     if not found.advice:
-        console().print("  no change that was tried; take devices with more memory")
+        tried = "no change that was tried; " if not found.peak.named else "more ranks, a smaller batch or model; "
+        console().print(f"  {tried}take devices with more memory")
     console().print()
 
 

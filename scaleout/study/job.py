@@ -211,9 +211,8 @@ def _replicas(work: ModelFamily | Program, num_ranks: int) -> str | None:
     """Return the option that gives a model so many ranks; empty if none is known, None for a trace."""
     if isinstance(work, Program):
         return None
-    model_ranks = work.num_ranks // work.data_parallel if isinstance(work, LayeredModel) else 0
-    fits = model_ranks and num_ranks % model_ranks == 0
-    return f"--set data_parallel={num_ranks // model_ranks}" if fits else ""
+    model_ranks = work.num_ranks // work.data_parallel
+    return "" if num_ranks % model_ranks else f"--set data_parallel={num_ranks // model_ranks}"
 
 
 def prepare(job: Job) -> list[Prepared]:

@@ -38,7 +38,8 @@ def test_gpus_are_replicas_and_nodes(scaleout, gpus, same):
             "give a multiple of 8 and a topology of several nodes",
         ),
         (("llama-3-8b", "--gpus", "12", "--topology", "dgx-h200-2"), "a node of topology 'dgx-h200-2' has 8"),
-        (("dlrm-128", "--gpus", "64"), "--gpus 64 is for models of layers, which have replicas"),
+        (("dlrm-128", "--gpus", "60"), "a node of topology 'torus-8x16' has 8"),
+        (("--trace", "x", "--gpus", "64"), "--gpus 64 is for workloads, which have replicas"),
         (("llama-3-8b", "--gpus", "64", "--nodes", "8"), "--gpus 64 and --nodes both say how many ranks there are"),
         (("llama-3-8b", "--gpus", "64", "--set", "data_parallel=8"), "--set data_parallel both say how many ranks"),
     ],
@@ -47,6 +48,14 @@ def test_gpus_that_cannot_be(scaleout, options, message):
     code, out, err = scaleout("run", *options)
     assert (code, out) == (2, "")
     assert message in err
+
+
+def test_gpus_of_a_model_without_stages_are_its_ranks(scaleout):
+    found, expected = (
+        json.loads(scaleout("run", "resnet-50", *each, "--schedule", "baseline", "--json")[1])["results"]
+        for each in (("--gpus", "16"), ("--set", "data_parallel=16", "--nodes", "4"))
+    )
+    assert found == expected
 
 
 def test_gpus_of_a_search_are_nodes(scaleout):

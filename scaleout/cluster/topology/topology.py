@@ -277,7 +277,9 @@ def check_ranks(topology: Topology, num_ranks: int, *, option: str | None = "") 
 def _nodes_for(topology: Topology, num_ranks: int) -> str:
     """Say which option gives a topology so many ranks."""
     unknown, inside = "--nodes gives one another size", topology.num_ranks // topology.shape[-1]
-    if num_ranks % inside or len(topology.dimensions) < 2:
+    if len(topology.dimensions) < 2:
+        return "`scaleout list topologies`"
+    if num_ranks % inside:
         return unknown
     try:
         topology.dimensions[-1].resized(num_ranks // inside)
