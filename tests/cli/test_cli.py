@@ -65,7 +65,17 @@ def test_run_prints_the_128_node_table(scaleout):
 
 def test_run_json_has_the_promised_keys(summary):
     found = summary("run", "dlrm-128", "--schedule", "baseline", "--schedule", "fused")
-    assert set(found) == HEAD | {"workload", "topology", "device", "ranks", "model", "samples", "cost", "results"}
+    assert set(found) == HEAD | {
+        "workload",
+        "topology",
+        "device",
+        "ranks",
+        "model",
+        "samples",
+        "memory",
+        "cost",
+        "results",
+    }
     assert (found["workload"], found["topology"], found["device"], found["ranks"]) == (
         "dlrm-128",
         "torus-8x16",

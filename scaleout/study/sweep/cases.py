@@ -148,7 +148,7 @@ class Resolver:
 
     def _once(self, read: Callable[..., _Read], *arguments: Any) -> _Read:
         """Return what a function reads, or raise what it raised, from memory if it did so before."""
-        key = (read, *arguments)
+        key = (read, *arguments, _written(arguments))
         if key not in self._read:
             try:
                 self._read[key] = read(*arguments)
@@ -209,8 +209,17 @@ def changes_of(inputs: Inputs) -> NetworkChanges:
     return _changes(parts_of(inputs).network)
 
 
-@lru_cache(maxsize=1024)
+def _written(arguments: Iterable[Any]) -> str:
+    """Return what tells inputs apart that are equal, such as true and 1, of which one may be refused."""
+    return repr([each for each in arguments if type(each) is tuple])
+
+
 def _changes(part: tuple[tuple[str, Value], ...]) -> NetworkChanges:
+    return _changes_of(part, _written(part))
+
+
+@lru_cache(maxsize=1024)
+def _changes_of(part: tuple[tuple[str, Value], ...], _: str) -> NetworkChanges:
     inputs = dict(part)
     given: dict[str, Any] = {name: inputs[key] for key, name in _CHANGES.items() if inputs.get(key) is not None}
     given |= {key: found for key in _KEYED_CHANGES if (found := _keyed(inputs, key))}
