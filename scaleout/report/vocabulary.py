@@ -70,7 +70,7 @@ _ACCURACY = "num_rows predicted mean_absolute_error median_absolute_error p90_ab
 OBJECTS: Mapping[str, Contents] = {
     "model": Contents("version network library contention host clocks inputs notes"),
     "run row": Contents(
-        f"schedule {_TIMES} bound_by busy",
+        f"schedule {_TIMES} bound_by busy idle_by_cause_s waits",
         f"{_BARS} recorded_share scaled_share modelled_share samples_per_s tokens_per_s tokens_per_s_per_rank mfu hfu "
         "bubble exposed_by_axis_s critical_path bounds energy decisions memory rank_ends busiest_links traffic "
         "strategy peak_memory_bytes fits step_dollars dollars_per_million_tokens",
@@ -91,6 +91,7 @@ OBJECTS: Mapping[str, Contents] = {
     "bound": Contents(
         "operation axis bytes group_size count busy_s exposed_communication_s algorithm bound_by busy_shares"
     ),
+    "wait": Contents("members waits_for until idle_s"),
     "ends": Contents("members phase_end_s"),
     "link_use": Contents("link alike size_bytes utilisation"),
     "port_traffic": Contents("dimension kind role links total_bytes mean_utilisation most_utilisation"),
