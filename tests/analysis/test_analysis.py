@@ -175,7 +175,7 @@ def test_rows_are_those_of_a_loop_over_nodes(result):
 
 
 def test_estimates_beside_measured_kernels_are_told(scaleout):
-    """H200's GEMMs in bf16 were measured, those in fp8 with scales of 128 elements are the roofline, and seem fastest."""
+    """H200's GEMMs in bf16 were measured, those in fp8 by blocks are the roofline, and seem fastest."""
     job = ("run", "llama-3-8b", "--set=layers=2", "--schedule=baseline")
     told = ("not measured on h200: gemm_fp8_blockwise ", "of their time is a roofline estimate")
     words = " ".join(scaleout(*job, "--set=linear_dtype=fp8_blockwise")[1].split())
