@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from scaleout.cluster.device.kernel_times import source_names
+from scaleout.config.units import format_share
 from scaleout.network.flow.max_min import SAME
 from scaleout.program.graph import NONE, Bools, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
 from scaleout.program.operations import TimeSource
@@ -190,7 +191,7 @@ def by_operation(result: Result) -> list[Row]:
     return sorted(rows, key=lambda row: -row.busy_s)
 
 
-_MUCH = 0.1
+MUCH = 0.1
 """Share of the kernels' time from which an operation's times are told to be of another kind than the others'."""
 
 
@@ -211,9 +212,20 @@ def estimated_beside_measured(result: Result) -> dict[str, float]:
         for number, seconds in enumerate(np.bincount(which, time_s[others], minlength=len(first)).tolist()):
             name = line.graph.operation(int(kernels[others[first[number]]]))
             estimated_s[name] = estimated_s.get(name, 0.0) + seconds
-    if own_s < _MUCH * total_s:
+    if own_s < MUCH * total_s:
         return {}
-    return {name: seconds / total_s for name, seconds in estimated_s.items() if seconds >= _MUCH * total_s}
+    return {name: seconds / total_s for name, seconds in estimated_s.items() if seconds >= MUCH * total_s}
+
+
+def told_estimates(result: Result, device: str) -> str:
+    """Say how much of the kernels' time are estimates, and which kernels were not measured; nothing if it is little."""
+    share = breakdown(result).kernel_time_sources.get("roofline", 0.0)
+    if share < MUCH:
+        return ""
+    of = estimated_beside_measured(result)
+    most = ", ".join(f"{name} {format_share(each)}" for name, each in sorted(of.items(), key=lambda each: -each[1]))
+    words = f"{'all' if share > 1 - SAME else format_share(share)} of their time is a roofline estimate"
+    return f"{words}; not measured on {device}: {most}" if most else f"{words}, not measured on {device}"
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,7 @@ def _answer(comparison: "Comparison", unchanged: "Comparison | None") -> tuple[s
     elif comparison.samples and best.makespan_s:
         per_s = comparison.samples / best.makespan_s
         facts["speed"] = f"{format_rate(per_s / comparison.ranks)} samples/s/GPU, {format_rate(per_s)} in all"
+    facts |= _kernels(best, comparison.device)
     share = format_share(exposed / each_s) if each_s else "0%"
     facts["exposed"] = f"{format_seconds(exposed)} of communication, {share} of the step" + (
         f": {by_axis}" if by_axis else ""
@@ -134,6 +135,12 @@ def _answer(comparison: "Comparison", unchanged: "Comparison | None") -> tuple[s
         facts["model"] = comparison.provenance.title
     title = f"{comparison.workload} on {comparison.topology}, ranks {comparison.ranks}, device {comparison.device}"
     return title, facts
+
+
+def _kernels(outcome: "Outcome", device: str) -> dict[str, str]:
+    """Say which kernels' times are estimates, where that is much of the step."""
+    words = analysis.told_estimates(outcome.result, device)
+    return {"kernels": words} if words else {}
 
 
 def _rent(comparison: "Comparison", best: "Outcome") -> dict[str, str]:

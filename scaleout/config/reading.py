@@ -11,7 +11,7 @@ _SAID_ELSEWHERE = {
     "batch_per_replica": ("batch", "batch_size", "batchsize", "gbs", "global_batch", "global_batch_size"),
     "context_parallel": ("cp",),
     "data_parallel": ("dp",),
-    "dtype": ("precision",),
+    "dtype": ("allow_tf32", "mixed_precision", "precision", "tf32", "torch_dtype"),
     "expert_parallel": ("ep",),
     "expert_tensor_parallel": ("etp",),
     "experts": ("n_experts", "n_routed_experts", "num_experts", "num_local_experts"),

@@ -98,7 +98,7 @@ OBJECTS: Mapping[str, Contents] = {
     "plan_row": Contents(
         "plan schedule makespan_s compute_s exposed_by_axis_s bubble_s tokens_per_s mfu memory_by_kind_bytes host_s "
         "bubble peak_memory_bytes bound_by tokens_per_s_per_rank headroom_bytes inputs run",
-        f"{_BARS} step_dollars dollars_per_million_tokens",
+        f"{_BARS} kernel_time_sources step_dollars dollars_per_million_tokens",
     ),
     "simulations": Contents("done choices bounded left lower_bound_s"),
     "explanation": Contents("plan schedule overlap same_plan best_plan_under_baseline gain_over_best_under_baseline"),
@@ -134,7 +134,8 @@ OBJECTS: Mapping[str, Contents] = {
     "change": Contents(_CHANGE),
     "case_row": Contents(
         "workload case varied makespan_s run",
-        "tokens_per_s tokens_per_s_per_rank samples_per_s samples_per_s_per_rank network_dollars slower_share fits",
+        "tokens_per_s tokens_per_s_per_rank samples_per_s samples_per_s_per_rank network_dollars slower_share fits "
+        "roofline_share",
     ),
     "failed_for": Contents("message cases case"),
     "recorded_step": Contents("step recorded_s"),

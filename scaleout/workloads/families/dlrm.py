@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 
 from scaleout.config.units import MOST_WRITTEN, Count, LayerCount, Positive, Size
 from scaleout.program.program import Program
-from scaleout.workloads.config.family import Dtype, Moment, WholeModel
+from scaleout.workloads.config.family import DTYPE, Dtype, Moment, WholeModel
 from scaleout.workloads.families.sharding import Bags, EmbeddingTable, Kind, Plan, Step, plan_of
 from scaleout.workloads.generate import dlrm as blocks
 
@@ -47,7 +47,7 @@ class Dlrm(WholeModel):
         "means nothing for a dlrm; set data_parallel alone",
     )
 
-    dtype: Dtype = Field(default="fp32", description="data type of parameters and activations")
+    dtype: Dtype = Field(default="fp32", description=DTYPE)
     global_batch: Count = Field(description="samples in a step, over all ranks")
     tables_per_rank: Count | None = Field(
         default=None, description="embedding tables that a rank holds, whole, where all are alike"
