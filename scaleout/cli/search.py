@@ -272,6 +272,7 @@ def _print_answer(answer: "SearchAnswer", folder: Path | None, exports: "Sequenc
             else format_span(each.step_s, *answer.interval.of(each.step_s)),
             "speed": f"{format_rate(each.tokens_per_s / request.num_ranks)} tokens/s/GPU, MFU {format_share(each.mfu)} "
             f"of {peak_words(answer.mfu_peak)}",
+            **({"kernels": answer.estimates} if answer.estimates else {}),
             "exposed": ", ".join(exposed) or "nothing",
             "memory": f"fits: {format_bytes(each.peak_bytes)} of {format_bytes(request.memory_bytes)}, "
             f"{format_bytes(request.memory_bytes - each.peak_bytes)} left",
