@@ -78,7 +78,7 @@ class Kernel:
     shape: tuple[tuple[str, int], ...] = field(hash=False)  # the sizes, in the operation's order
     flops: int
     bytes: int  # the fewest that must move
-    tokens: str = field(default="", hash=False)  # of a recorded kernel, its sizes that count tokens, joined by ``*``
+    tokens: str = field(default="", hash=False)  # sizes that count tokens or samples, by ``*``, where it matters
     sizes: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

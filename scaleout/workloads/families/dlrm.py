@@ -98,7 +98,7 @@ class Dlrm(WholeModel):
     table_gradients: Literal["sparse", "dense"] = Field(
         default="sparse",
         description="sparse: one kernel updates rows; dense: gradients are as large as tables, and the optimizer steps "
-        "all rows, as by torch.nn.EmbeddingBag without sparse=True",
+        "all rows, as by torch.nn.EmbeddingBag without sparse=True; chunks of an exchange are then of the batch",
     )
 
     @model_validator(mode="after")

@@ -6,13 +6,13 @@ what meets its rows. Where tables lie says the workload's plan.
 Source: Naumov et al., arXiv:1906.00091; DCN-V2, arXiv:2008.13535 (cross layers of low rank).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, NodeRole
-from scaleout.program.operations import ITEM_BYTES, OPERATIONS, kernel
+from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Kernel, kernel
 from scaleout.workloads.config.family import Moment
 from scaleout.workloads.generate.autograd_tape import URGENT, AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import GradientSync
@@ -213,7 +213,7 @@ class TablesRank:
         if not tables:
             return ()
         sizes = {"batch": workload.local_batch, "tables": tables, "dim": workload.embedding_dim}
-        return (graph.compute(kernel("permute_for_all_to_all", dtype=workload.dtype, **sizes), after=nodes),)
+        return (graph.compute(_of_bags(workload, "permute_for_all_to_all", sizes), after=nodes),)
 
 
 def _bag(
@@ -224,7 +224,13 @@ def _bag(
     if "rows" in OPERATIONS[op].parameters:
         sizes["rows"] = -(-bags.rows // bags.tables)
     role = NodeRole.WEIGHT_GRADIENT if op == "embedding_bag_bwd_dense" else 0
-    return graph.compute(kernel(op, dtype=workload.dtype, **sizes), after=after, role=role)
+    return graph.compute(_of_bags(workload, op, sizes), after=after, role=role)
+
+
+def _of_bags(workload: "Dlrm", op: str, sizes: Mapping[str, int]) -> Kernel:
+    """Return a kernel of bags or their vectors; with PyTorch's own bags schedules cut the batch, not the tables."""
+    call = kernel(op, dtype=workload.dtype, **sizes)
+    return call.counting("batch") if workload.table_gradients == "dense" else call
 
 
 def _cross(tape: AutogradTape, x: int, workload: "Dlrm", bucket: Bucket) -> int:
