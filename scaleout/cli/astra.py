@@ -73,7 +73,7 @@ def astra(physical: bool, output: Output, **given: Any) -> None:
     if compared and output.folder:
         facts |= {name: value for name, value in compared.comparison.summary().items() if name not in facts}
     if outcome.notes:
-        facts["notes"] = [*outcome.notes, *facts.get("notes", ())]
+        facts["notes"] = [*outcome.notes, *(compared.comparison.notes if compared and output.folder else ())]
     named = {name: value for name, value in given.items() if value is not None}
     asked = {name: str(value) if isinstance(value, Path) else value for name, value in named.items()}
     model = f"ASTRA-sim's rules, congestion-{options.backend}, scaleout {scaleout.__version__}"
