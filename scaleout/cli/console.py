@@ -194,7 +194,8 @@ def _print_paragraphs(shown: Console, headings: Sequence[str], cells: Sequence[S
             shown.print()
         for place, (heading, cell) in enumerate(zip(headings, row, strict=True)):
             words = f"{heading}: {cell}" if heading else cell
-            _print_within(shown, words, 0 if place < left else _GAP, "bold" if place < left else "")
+            if cell or place < left:
+                _print_within(shown, words, 0 if place < left else _GAP, "bold" if place < left else "")
 
 
 def _print_within(shown: Console, words: str, indent: int, style: str = "") -> None:

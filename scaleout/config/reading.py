@@ -31,7 +31,7 @@ _SAID_ELSEWHERE = {
     "tensor_parallel": ("tp",),
     "virtual_stages": ("interleave", "vpp"),
     "vocabulary": ("padded_vocab_size", "vocab_size"),
-    "zero": ("fsdp", "full_shard", "sharding", "sharding_strategy", "zero_stage"),
+    "zero": ("fsdp", "full_shard", "sharding_strategy", "zero_stage"),
 }
 """Words of the field, to which no name of ours is near by its letters, by the name of ours."""
 

@@ -20,6 +20,8 @@ from scaleout.schedule import SCHEDULES
 HEAD = {"schema", "version", "command", "inputs", "models"}
 RESULT_KEYS = {
     "schedule",
+    "idle_by_cause_s",
+    "waits",
     "bound_by",
     "bounds",
     "critical_path",
