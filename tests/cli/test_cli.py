@@ -350,6 +350,7 @@ def refused(answer, *words):
             ["did you mean 'hierarchical_tree', NCCL's Tree?"],
         ),
         (["run", "dlrm-128", "--algorithm", "all_reduce=NVLS"], ["did you mean 'in_network', NCCL's NVLS?"]),
+        (["run", "dlrm-128", "--algorithm", "all_reduce="], ["--algorithm 'all_reduce=': write it as kind=name"]),
         (
             ["collective", "all_reduce", "--bytes", "1MiB", "--topology", "ring-128", "--algorithm", "auto,ring"],
             ["auto chooses from all"],
