@@ -24,13 +24,14 @@ _SAID_ELSEWHERE = {
     "microbatch": ("accumulation", "gradient_accumulation_steps", "mbs", "micro_batch_size", "num_microbatches"),
     "mode": ("decode", "inference", "phase", "prefill", "training"),
     "pipeline_parallel": ("pp",),
+    "pytorch": ("ddp", "eager", "torch"),
     "recompute": ("activation_checkpointing", "checkpointing", "gradient_checkpointing", "remat"),
     "sequence": ("context_length", "max_seq_len", "seqlen"),
     "sequence_parallel": ("sp",),
     "tensor_parallel": ("tp",),
     "virtual_stages": ("interleave", "vpp"),
     "vocabulary": ("padded_vocab_size", "vocab_size"),
-    "zero": ("fsdp", "sharding_strategy", "zero_stage"),
+    "zero": ("fsdp", "full_shard", "sharding_strategy", "zero_stage"),
 }
 """Words of the field, to which no name of ours is near by its letters, by the name of ours."""
 
@@ -40,11 +41,17 @@ _WHAT = {
     "batch_per_replica": "sequences of a step of each replica: the global batch over data_parallel",
     "microbatch": "sequences of a microbatch; a step has batch_per_replica / microbatch of them",
     "mode": "training or inference",
+    "zero": "3 shards as FSDP does; PyTorch's FSDP as it runs is framework=fsdp2",
 }
 """What such a name is, where the word may mean something else."""
 
 _FEW = 4
 """Names that begin with what was given, which are all named."""
+
+
+def key_of(word: str) -> str:
+    """Return the name of ours for a word of the field, such as ``tensor_parallel`` for ``tp``; nothing if none is."""
+    return _OURS.get(word, "")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -54,7 +61,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     words = sorted(known)
     meant = _OURS.get(name)
     if meant in words:
-        return f"did you mean {meant!r}{f', {_WHAT[meant]}' if meant in _WHAT else ''}?"
+        return f"did you mean {meant!r}{f' ({_WHAT[meant]})' if meant in _WHAT else ''}?"
     begun = [word for word in words if len(name) > 1 and word.lower().startswith(name.lower())]
     if begun and len(begun) <= _FEW:
         return f"did you mean {' or '.join(map(repr, begun))}?"

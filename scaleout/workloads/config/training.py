@@ -116,7 +116,9 @@ class Training(WithFramework):
         "layer is left out; as by torch.utils.checkpoint from 2.1 on, without reentrance",
     )
     zero: Literal[0, 1, 2, 3] = Field(
-        default=0, description="data-parallel ranks shard: 1 optimizer states, 2 gradients too, 3 parameters too (FSDP)"
+        default=0,
+        description="data-parallel ranks shard: 1 optimizer states, 2 gradients too, 3 parameters too (ZeRO-3: how "
+        "FSDP shards, and nothing else of it; PyTorch's FSDP as it runs is framework: fsdp2)",
     )
     overlap_gradient_reduce: bool = Field(
         default=False,
