@@ -48,6 +48,7 @@ class Unit:
         self._waiting = list(graph.num_dependencies)
         self._ready = [index for index, count in enumerate(self._waiting) if count == 0]
         self._busy = [False, False, False]
+        self._slots = [SLOTS[task.work] for task in graph.tasks]
 
     def split(self, groups: Sequence[Sequence[int]]) -> "list[Unit]":
         """Split into units of these ranks, all at the same point; one group is the unit itself."""
@@ -68,11 +69,12 @@ class Unit:
 
     def startable(self, now_ns: int) -> int | None:
         """Occupy the slot of the next task that can start and return the task, or None."""
+        slots, busy = self._slots, self._busy
         for position, index in enumerate(self._ready):
-            slot = SLOTS[self.graph.tasks[index].work]
-            if slot is None or not self._busy[slot]:
+            slot = slots[index]
+            if slot is None or not busy[slot]:
                 if slot is not None:
-                    self._busy[slot] = True
+                    busy[slot] = True
                 del self._ready[position]
                 self.running.add(index)
                 self.start_ns[index] = now_ns
@@ -81,8 +83,7 @@ class Unit:
 
     def end(self, index: int, now_ns: int) -> None:
         """Free what a task occupied, and the tasks that waited for it."""
-        work = self.graph.tasks[index].work
-        slot = SLOTS[work]
+        slot = self._slots[index]
         self.running.remove(index)
         self.end_ns[index] = now_ns
         passed_ns = now_ns - self.start_ns[index]
