@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from scaleout.cluster.device.kernel_times import source_names
+from scaleout.config.units import format_share
 from scaleout.network.flow.max_min import SAME
 from scaleout.program.graph import NONE, Bools, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
 from scaleout.program.operations import TimeSource
@@ -137,75 +138,6 @@ def by_axis(exposed_s: Mapping[GroupFamily | None, float]) -> dict[str, float]:
     return found
 
 
-def waited_for(result: Result, chooses: Callable[[Timeline], Bools]) -> float:
-    """Idle time that ends with a node that `chooses` picks, or with the makespan, in seconds, the mean over ranks.
-
-    A rank that neither computes nor communicates waits for the node that starts next; of several, for any chosen one.
-    `chooses` says of each node of a class, (N,), whether it is one.
-    """
-    total = 0.0
-    for line in result.timelines:
-        found = _Gaps.of(line, result.makespan_s)
-        chosen = np.r_[0, np.cumsum(chooses(line)[found.order])]
-        ends_idle = chosen[found.end] > chosen[found.begin]
-        total += len(line.ranks) * float(np.cumsum(np.r_[found.at_end_s, found.gap_s[ends_idle]])[-1])
-    return total / result.program.num_ranks
-
-
-@dataclass(frozen=True)
-class _Gaps:
-    """When a class of ranks neither computes nor communicates, and which nodes start at the end of each such gap."""
-
-    order: Ints  # (N,) nodes by their start
-    begin: Ints  # (gaps,) of the nodes that start next, the first in that order
-    end: Ints  # (gaps,) and one beyond the last
-    gap_s: Floats  # (gaps,)
-    at_end_s: float  # from the last node to the makespan
-
-    @classmethod
-    def of(cls, line: Timeline, makespan_s: float) -> "_Gaps":
-        """Find them."""
-        order = np.argsort(line.start_s, kind="stable")
-        starts = line.start_s[order]
-        reach = np.r_[0.0, np.maximum.accumulate(line.end_s[order])]
-        gaps = np.maximum(starts - reach[:-1], 0.0)
-        begin = np.flatnonzero(gaps)
-        end = np.searchsorted(starts, starts[begin], side="right")
-        return cls(order, begin, end, gaps[begin], max(0.0, makespan_s - float(reach[-1])))
-
-
-@dataclass(frozen=True)
-class Waits:
-    """What idle time ends with: the communication of an axis, kernels, or the step; and the rank that idles least.
-
-    Times are in seconds, the mean over ranks; together they are `Breakdown.idle_s`.
-    """
-
-    by_cause_s: Mapping[str, float]  # the longest first
-    least_rank: int
-    least_s: float  # that it idles
-
-
-def waits_of(result: Result) -> Waits:
-    """Divide idle time among what ranks wait for; where several nodes start, the communication counts."""
-    names = ["kernels", "messages", *(f"communication over {family.axis}" for family in result.program.groups)]
-    totals, at_end, least = np.zeros(len(names)), 0.0, (np.inf, 0)
-    for line in result.timelines:
-        found = _Gaps.of(line, result.makespan_s)
-        causes = np.r_[np.where(line.is_communication, line.graph.group + 2, 0)[found.order], 0]
-        borders = np.column_stack([found.begin, found.end]).ravel()
-        of_gap = np.maximum.reduceat(causes, borders)[::2] if len(borders) else borders
-        mine = np.bincount(of_gap, weights=found.gap_s, minlength=len(names))
-        totals += len(line.ranks) * mine
-        at_end += len(line.ranks) * found.at_end_s
-        least = min(least, (float(mine.sum()) + found.at_end_s, min(line.ranks)))
-    sums: dict[str, float] = {"the end of the step": at_end}
-    for name, seconds in zip(names, totals.tolist(), strict=True):
-        sums[name] = sums.get(name, 0.0) + seconds
-    means = {name: seconds / result.program.num_ranks for name, seconds in sums.items() if seconds}
-    return Waits(dict(sorted(means.items(), key=lambda each: -each[1])), least[1], least[0])
-
-
 @dataclass(frozen=True)
 class RankEnds:
     """When ranks that are alike have run the last kernel of each phase, in seconds from the step's begin."""
@@ -259,7 +191,7 @@ def by_operation(result: Result) -> list[Row]:
     return sorted(rows, key=lambda row: -row.busy_s)
 
 
-_MUCH = 0.1
+MUCH = 0.1
 """Share of the kernels' time from which an operation's times are told to be of another kind than the others'."""
 
 
@@ -280,9 +212,20 @@ def estimated_beside_measured(result: Result) -> dict[str, float]:
         for number, seconds in enumerate(np.bincount(which, time_s[others], minlength=len(first)).tolist()):
             name = line.graph.operation(int(kernels[others[first[number]]]))
             estimated_s[name] = estimated_s.get(name, 0.0) + seconds
-    if own_s < _MUCH * total_s:
+    if own_s < MUCH * total_s:
         return {}
-    return {name: seconds / total_s for name, seconds in estimated_s.items() if seconds >= _MUCH * total_s}
+    return {name: seconds / total_s for name, seconds in estimated_s.items() if seconds >= MUCH * total_s}
+
+
+def told_estimates(result: Result, device: str) -> str:
+    """Say how much of the kernels' time are estimates, and which kernels were not measured; nothing if it is little."""
+    share = breakdown(result).kernel_time_sources.get("roofline", 0.0)
+    if share < MUCH:
+        return ""
+    of = estimated_beside_measured(result)
+    most = ", ".join(f"{name} {format_share(each)}" for name, each in sorted(of.items(), key=lambda each: -each[1]))
+    words = f"{'all' if share > 1 - SAME else format_share(share)} of their time is a roofline estimate"
+    return f"{words}; not measured on {device}: {most}" if most else f"{words}, not measured on {device}"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from scaleout.analysis.breakdown import by_axis, exposed_by_family, waited_for
+from scaleout.analysis.breakdown import by_axis, exposed_by_family
+from scaleout.analysis.waits import waited_for
 from scaleout.cluster.device.spec import Device
 from scaleout.program.graph import Bools, NodeRole
 from scaleout.simulation.result import Result, Timeline

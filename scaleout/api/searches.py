@@ -85,7 +85,8 @@ class SearchAnswer(Answer):
     """The fastest plans that fit the memory; a row of the table is a plan, with the command that runs it.
 
     `plans` has all that is known, `explanation` what the fastest overlaps where schedules were asked for, `interval`
-    its error bars, `not_tried` what an interrupt left; `export` writes the configuration of a framework.
+    its error bars, `sources` and `estimates` where its kernels' times are from, `not_tried` what an interrupt left;
+    `export` writes the configuration of a framework.
     """
 
     request: SearchRequest
@@ -95,6 +96,8 @@ class SearchAnswer(Answer):
     asked: Mapping[str, Any]
     changes: Mapping[str, Any]
     not_tried: str = ""
+    sources: Mapping[str, float] | None = None
+    estimates: str = ""
     command: str = "search"
     rows: str = "fastest"
 
@@ -173,6 +176,8 @@ class SearchAnswer(Answer):
             summary["not_tried"] = self.not_tried
         if self.interval is not None:
             summary["fastest"][0] |= self.interval.summary(plans.fastest[0].estimate.step_s)
+        if self.sources:
+            summary["fastest"][0]["kernel_time_sources"] = dict(self.sources)
         if self.explanation is not None and plans.simulated is not None:
             counts = {key: value for key, value in vars(plans.simulated).items() if key != "found"}
             summary["simulated"] = {"simulated": len(plans.simulated.found), **counts}
@@ -357,4 +362,4 @@ def search(
             raise
         found = Found(tuple(best.fastest), tuple(best.near), (), so_far.counts, None)
         raise SearchInterrupted(answer(found, None, None, not_tried=so_far.left)) from None
-    return answer(plans, why, step.interval)
+    return answer(plans, why, step.interval, sources=step.sources, estimates=step.estimates)

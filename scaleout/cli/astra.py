@@ -67,13 +67,13 @@ def astra(physical: bool, output: Output, **given: Any) -> None:
 
     options = Options(**given)
     outcome = run(options)
-    for note in outcome.notes:
-        say(f"note: {note}", err=True)
     name = options.workload.name
     compared = _compared(outcome, name, physical=physical) if physical or output.folder else None
     facts = _facts(outcome, options.backend) | ({"physical": compared.summary()} if compared and physical else {})
     if compared and output.folder:
         facts |= {name: value for name, value in compared.comparison.summary().items() if name not in facts}
+    if outcome.notes:
+        facts["notes"] = [*outcome.notes, *(compared.comparison.notes if compared and output.folder else ())]
     named = {name: value for name, value in given.items() if value is not None}
     asked = {name: str(value) if isinstance(value, Path) else value for name, value in named.items()}
     model = f"ASTRA-sim's rules, congestion-{options.backend}, scaleout {scaleout.__version__}"
@@ -88,6 +88,8 @@ def astra(physical: bool, output: Output, **given: Any) -> None:
         if compared:
             _print_dimensions(outcome)
             _print_compared(compared)
+        for note in outcome.notes:
+            say(f"note: {note}")
 
     output.give(summary, print_tables, partial(_write, outcome, compared, summary))
 

@@ -6,6 +6,7 @@ name the row; then a paragraph a row. What is not for a terminal is as wide as C
 """
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
@@ -55,6 +56,11 @@ _PIPE = 240
 _GAP = 2
 """Columns of a terminal between two of a table."""
 
+_TOGETHER = re.compile(r"(?<=\d) (?=[A-Za-zµ]{1,3}(?:/[A-Za-z]+)?(?![A-Za-z]))|(?<=[a-z]) (?=\d[\d.]*(?:,|$))")
+"""Spaces at which no line ends: between a number and its unit, and in what a plan has, such as ``zero 2``."""
+_HELD = "\ue000"
+"""What stands for such a space until lines are made."""
+
 
 class _Console(Console):
     """A console that writes no controls of a text, and ends quietly when its reader, such as `head`, has enough."""
@@ -81,13 +87,24 @@ def console() -> Console:
 
 def print_answer(title: str, facts: Mapping[str, str]) -> None:
     """Print what is asked for first, in a box: a fact a line, wrapped at words."""
+    shown = console()
+    names = [one_line(name) for name in facts]
+    room = shown.width - 4 - _GAP - max(map(cell_len, names), default=0)  # less the box, and a space to either side
     grid = Table.grid(padding=(0, _GAP))
     grid.add_column(style="bold", overflow="fold")
     grid.add_column(overflow="fold")
-    for name, words in facts.items():
-        grid.add_row(one_line(name), one_line(words))
-    console().print(Panel.fit(Group(Text(one_line(title), style="bold"), grid), box=ROUNDED))
-    console().print()
+    lines = [_lines(shown, one_line(words), room) for words in facts.values()]
+    for name, some in zip(names, lines, strict=True):
+        grid.add_row(name, "\n".join(some))
+    wide = any(len(some) > 1 for some in lines)
+    shown.print(Panel(Group(Text(one_line(title), style="bold"), grid), box=ROUNDED, expand=wide))
+    shown.print()
+
+
+def _lines(shown: Console, words: str, width: int) -> list[str]:
+    """Wrap words, but no number from its unit."""
+    held = Text(_TOGETHER.sub(_HELD, words), overflow="fold").wrap(shown, max(1, width)) or [Text()]
+    return [line.plain.rstrip().replace(_HELD, " ") for line in held]
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
@@ -98,6 +115,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     shown = console()
     cells = [[one_line(cell) for cell in row] for row in rows]
     headings = [one_line(column) for column in columns]
+    used = [at for at in range(len(headings)) if at < left or headings[at] or any(row[at] for row in cells)]
+    cells, headings = [[row[at] for at in used] for row in cells], [headings[at] for at in used]
     shown.print(Text(one_line(title), style="bold"))
     bands = _bands(headings, cells, left, shown.width)
     for band in bands:
@@ -107,7 +126,9 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
             justify: Any = "left" if place < left else "right"
             table.add_column(headings[place], justify=justify, width=width, overflow="fold")
         for row in cells:
-            table.add_row(*(row[place] for place, _ in band))
+            table.add_row(
+                *("\n".join(_lines(shown, row[place], width)) if place < left else row[place] for place, width in band)
+            )
         shown.print(table)
         if band is not bands[-1]:
             shown.print()
@@ -162,7 +183,7 @@ def _widened(places: Sequence[int], sizes: Sequence[_Sizes], width: int) -> list
 def _sizes(heading: str, cells: Sequence[str], text: bool) -> _Sizes:
     """Measure a column: a heading and text wrap at spaces, other cells do not."""
     words = heading.split(" ")
-    least = [word for cell in cells for word in cell.split(" ")] if text else cells
+    least = [word for cell in cells for word in _TOGETHER.sub(_HELD, cell).split(" ")] if text else cells
     return _Sizes(max(map(cell_len, (*words, *least)), default=0), max(map(cell_len, (heading, *cells)), default=0))
 
 
@@ -173,14 +194,14 @@ def _print_paragraphs(shown: Console, headings: Sequence[str], cells: Sequence[S
             shown.print()
         for place, (heading, cell) in enumerate(zip(headings, row, strict=True)):
             words = f"{heading}: {cell}" if heading else cell
-            _print_within(shown, words, 0 if place < left else _GAP, "bold" if place < left else "")
+            if cell or place < left:
+                _print_within(shown, words, 0 if place < left else _GAP, "bold" if place < left else "")
 
 
 def _print_within(shown: Console, words: str, indent: int, style: str = "") -> None:
     """Print words on as many lines as they need, without spaces at the ends of these."""
-    for part in Text(words, style=style, overflow="fold").wrap(shown, max(1, shown.width - indent)) or [Text()]:
-        part.rstrip()
-        shown.print(Text.assemble(" " * indent, part))
+    for line in _lines(shown, words, shown.width - indent):
+        shown.print(Text.assemble(" " * indent, (line, style)))
 
 
 def print_paragraph(name: str, words: str, lines: Iterable[str]) -> None:

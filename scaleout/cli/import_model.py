@@ -62,7 +62,7 @@ def model(
         say_json(document("import model", _summary(found), inputs=asked))
         return
     for note in (*found.notes, *(() if topology is None else _of_another(topology, found.keys["device"]))):
-        say(f"note: {note}", err=True)
+        say(f"note: {note}", err=output is None)  # standard output is the file then
     if output is None:
         say(found.text.rstrip())
         return

@@ -448,12 +448,12 @@ def parse_algorithms(texts: Sequence[str]) -> dict[str, str]:
     from scaleout.network.collectives import ALGORITHMS, check_kind, hint
 
     chosen: dict[str, str] = {}
-    for key, name in parse_settings(texts, option="--algorithm").items():
-        kind = key.replace("-", "_")
+    for key, given in pairs_of(texts, option="--algorithm", form="as kind=name, such as all_reduce=ring").items():
+        kind, name = key.replace("-", "_"), given.strip(" ")
         check_kind(kind)
         able = [algorithm for algorithm, entry in ALGORITHMS.items() if kind in entry.schedules]
         if name not in able:
-            raise ConfigError(f"--algorithm {key}={name}: no algorithm of {kind}; {hint(str(name), able)}")
+            raise ConfigError(f"--algorithm {key}={name}: no algorithm of {kind}; {hint(name, able)}")
         if kind in chosen:
             raise ConfigError(f"--algorithm {key}={name}: {kind} is given twice; give it once")
         chosen[kind] = name

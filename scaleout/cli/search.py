@@ -153,7 +153,7 @@ def _write_exports(folder: Path, exports: "Sequence[Export]") -> dict[str, str]:
 
 
 def _print_exports(exports: "Sequence[Export]", model: "type[LayeredModel]", *, whole: bool) -> None:
-    """Print what is to be pasted, and on standard error what is to be known of it."""
+    """Print what is to be known of what is to be pasted, and that itself."""
     from scaleout.cli.printing import say
     from scaleout.config.keys import in_words
     from scaleout.interop.models.plans import FORMATS
@@ -162,7 +162,7 @@ def _print_exports(exports: "Sequence[Export]", model: "type[LayeredModel]", *, 
         told = "" if each.read_back is None else in_words(model, each.read_back.differs)
         for note in (each.why, *each.notes, f"the file's step differs from the plan's in {told}" if told else ""):
             if note:
-                say(f"note: {each.format}: {note}", err=True)
+                say(f"note: {each.format}: {note}")
         if whole:
             say(f"plan {each.plan} as {FORMATS[each.format].summary}")
             say(each.text)
@@ -272,6 +272,7 @@ def _print_answer(answer: "SearchAnswer", folder: Path | None, exports: "Sequenc
             else format_span(each.step_s, *answer.interval.of(each.step_s)),
             "speed": f"{format_rate(each.tokens_per_s / request.num_ranks)} tokens/s/GPU, MFU {format_share(each.mfu)} "
             f"of {peak_words(answer.mfu_peak)}",
+            **({"kernels": answer.estimates} if answer.estimates else {}),
             "exposed": ", ".join(exposed) or "nothing",
             "memory": f"fits: {format_bytes(each.peak_bytes)} of {format_bytes(request.memory_bytes)}, "
             f"{format_bytes(request.memory_bytes - each.peak_bytes)} left",

@@ -195,6 +195,32 @@ def _unfit(case: dict[str, Any]) -> str:
     return "" if case.get("fits", True) else " (does not fit into memory, as none does)"
 
 
+def _estimated(case: dict[str, Any]) -> str:
+    """Say how much of a case's kernel time is an estimate, where that is much."""
+    from scaleout.analysis.breakdown import MUCH
+    from scaleout.config.units import format_share
+
+    share = case.get("roofline_share", 0.0)
+    return f"{format_share(share)} of kernel time" if share >= MUCH else ""
+
+
+def _beside(asked: "Study", cases: "pd.DataFrame", fastest: dict[str, Any]) -> str:
+    """Say of a fastest case with estimated kernels how much that is, and which is the fastest of the others."""
+    from scaleout.analysis.breakdown import MUCH
+    from scaleout.config.units import format_seconds
+    from scaleout.study.sweep.table import best_of
+
+    words = _estimated(fastest)
+    if not words:
+        return ""
+    known = cases[(cases["workload"] == fastest["workload"]) & (cases["roofline_share"].astype("float64") < MUCH)]
+    others = "; ".join(
+        f"the fastest with less: {format_seconds(each['makespan_s'])}, case {each['case']}: {each['inputs']}"
+        for each in best_of(asked, known)
+    )
+    return f"; {words} is a roofline estimate of kernels not measured" + (f"; {others}" if others else "")
+
+
 def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str, Any], *, as_json: bool) -> None:
     from scaleout.cli.console import console, print_answer, print_table
     from scaleout.cli.printing import say, say_json
@@ -211,7 +237,7 @@ def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str
     rows = [
         [each["workload"], each["varied"], str(each["case"]), format_seconds(each["makespan_s"])]
         + [format_rate(each[by])] * also
-        + [f"{each['slower_share']:.1%}", "" if each.get("fits", True) else "no"]
+        + [f"{each['slower_share']:.1%}", _estimated(each), "" if each.get("fits", True) else "no"]
         for each in fastest
     ]
     facts = {"cases": _counts(summary)}
@@ -219,11 +245,14 @@ def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str
     for each, row in zip(fastest, rows, strict=True):
         if first[each["workload"]] is each and len(facts) <= _NAMED:
             facts[each["workload"]] = f"{row[3]}, case {each['case']}: {each['varied']}" + _unfit(each)
+            facts[each["workload"]] += _beside(asked, cases, each)
     print_answer(asked.title, facts)
     title = f"the fastest of each workload, by {label}"
-    heads = ("workload", "inputs", "case", "makespan", *[label] * also, "slower by", "fits")
-    if all(each.get("fits", True) for each in fastest):
-        heads, rows = heads[:-1], [row[:-1] for row in rows]
+    heads = ("workload", "inputs", "case", "makespan", *[label] * also, "slower by", "estimated", "fits")
+    told = [
+        place for place, head in enumerate(heads) if head not in ("estimated", "fits") or any(r[place] for r in rows)
+    ]
+    heads, rows = tuple(heads[place] for place in told), [[row[place] for place in told] for row in rows]
     print_table(title, heads, rows, left=2)
     for each in summary["cheapest_cases"]:
         console().print(

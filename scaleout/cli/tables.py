@@ -1,13 +1,14 @@
 """Comparisons as tables on the terminal."""
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from math import fsum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scaleout.analysis import breakdown as analysis
 from scaleout.analysis.bounds import bound_of_step
+from scaleout.analysis.waits import Wait, most_awaited, waits_of
 from scaleout.cli.console import console, print_answer, print_links, print_table
 from scaleout.config.units import (
     counted,
@@ -17,6 +18,7 @@ from scaleout.config.units import (
     format_dollars,
     format_flops_per_s,
     format_joules,
+    format_ranks,
     format_rate,
     format_rent,
     format_seconds,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 _PATH_ROWS = 8
 _OPERATION_ROWS = 12
 _BOUND_ROWS = 6
+_WAIT_ROWS = 8
 _MENTIONED = 1e-3
 """Share of a step from which a collective that is exposed is named."""
 _NO_CENTS = 1e-3
@@ -79,7 +82,7 @@ def print_comparison(comparison: "Comparison", *, verbose: bool = False, unchang
     for note in (*comparison.notes, *(model.notes if model else ())):
         console().print(f"note: {note}")
     if not verbose:
-        console().print("critical paths and decisions: -v; all of it: --json or --output DIRECTORY")
+        console().print("critical paths, who waits for whom and decisions: -v; all of it: --json or --output DIRECTORY")
 
 
 def _answer(comparison: "Comparison", unchanged: "Comparison | None") -> tuple[str, dict[str, str]]:
@@ -118,6 +121,7 @@ def _answer(comparison: "Comparison", unchanged: "Comparison | None") -> tuple[s
     elif comparison.samples and best.makespan_s:
         per_s = comparison.samples / best.makespan_s
         facts["speed"] = f"{format_rate(per_s / comparison.ranks)} samples/s/GPU, {format_rate(per_s)} in all"
+    facts |= _kernels(best, comparison.device)
     share = format_share(exposed / each_s) if each_s else "0%"
     facts["exposed"] = f"{format_seconds(exposed)} of communication, {share} of the step" + (
         f": {by_axis}" if by_axis else ""
@@ -131,6 +135,12 @@ def _answer(comparison: "Comparison", unchanged: "Comparison | None") -> tuple[s
         facts["model"] = comparison.provenance.title
     title = f"{comparison.workload} on {comparison.topology}, ranks {comparison.ranks}, device {comparison.device}"
     return title, facts
+
+
+def _kernels(outcome: "Outcome", device: str) -> dict[str, str]:
+    """Say which kernels' times are estimates, where that is much of the step."""
+    words = analysis.told_estimates(outcome.result, device)
+    return {"kernels": words} if words else {}
 
 
 def _rent(comparison: "Comparison", best: "Outcome") -> dict[str, str]:
@@ -356,19 +366,43 @@ def _print_causes(outcome: "Outcome") -> None:
 
 
 def _print_waits(outcome: "Outcome", steps: int) -> None:
-    """Print what idle ranks wait for, and the rank that idles least, which others wait for."""
-    found, step_s = analysis.waits_of(outcome.result), outcome.makespan_s / steps
+    """Print what idle ranks wait for, and which ranks wait for which."""
+    result, step_s = outcome.result, outcome.makespan_s / steps
+    found = waits_of(result)
     rows = [
         [name, format_seconds(seconds / steps), format_share(seconds / steps / step_s)]
         for name, seconds in found.by_cause_s.items()
     ]
-    if not rows:
+    if rows:
+        title = f"what ranks of {outcome.schedule} wait for"
+        print_table(title, ("idle until", "mean over ranks", "of the step"), rows)
+    waits: dict[tuple[tuple[int, ...], str], list[Wait]] = {}
+    for each in found.by_rank:
+        waits.setdefault((each.waits_for, each.until), []).append(each)
+    lines = [
+        [format_ranks(rank for each in alike for rank in each.ranks), format_ranks(awaited), until, _each(alike, steps)]
+        for (awaited, until), alike in waits.items()
+    ]
+    if not lines:
         return
-    print_table(f"what ranks of {outcome.schedule} wait for", ("idle until", "mean over ranks", "of the step"), rows)
-    if len(outcome.result.timelines) > 1:
-        mean, least = format_seconds(outcome.breakdown.idle_s / steps), format_seconds(found.least_s / steps)
-        console().print(f"rank {found.least_rank} idles least, {least} of {mean} in the mean: others wait for it")
-        console().print()
+    print_table(
+        f"who waits for whom under {outcome.schedule}",
+        ("ranks", "wait for", "until", "each"),
+        lines[:_WAIT_ROWS],
+        left=3,
+    )
+    if lines[_WAIT_ROWS:]:
+        console().print(f"{counted(len(lines) - _WAIT_ROWS, 'row')} of less: --json\n")
+    most, seconds = most_awaited(found.by_rank, result.program.num_ranks)
+    idle = format_seconds(outcome.breakdown.idle_s / steps)
+    who = f"{'ranks' if len(most) > 1 else 'rank'} {format_ranks(most)}"
+    console().print(f"most of all for {who}: {format_seconds(seconds / steps)} of {idle} idle, the mean over ranks\n")
+
+
+def _each(waits: "Sequence[Wait]", steps: int) -> str:
+    """Write how long each rank waits: one time, or the shortest and the longest."""
+    ends = [format_seconds(seconds / steps) for seconds in sorted(each.idle_s for each in waits)]
+    return ends[0] if ends[0] == ends[-1] else f"{ends[0]} to {ends[-1]}"
 
 
 def _print_ranks(outcome: "Outcome") -> None:

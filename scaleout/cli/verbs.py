@@ -80,6 +80,10 @@ def run_verb() -> None:
         sys.exit(2)
     except click.ClickException as error:
         words = StringIO()
+        if isinstance(error, click.NoSuchOption):
+            from scaleout.cli.hints import with_hint
+
+            error = with_hint(error)
         error.show(words)
         say(words.getvalue().rstrip(), err=True)
         sys.exit(error.exit_code)

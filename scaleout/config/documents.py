@@ -40,7 +40,6 @@ _PIECE = 2**20
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,17}")
 NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9_]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 """Without zeros before it and without colons, which YAML 1.1 takes for another base."""
-_ESCAPE = re.compile(rb"\\.", re.DOTALL)
 _STRING = re.compile(rb'"[^"]*+"?')
 _ALIKE = bytes.maketrans(b"{}", b"[]")
 _NEITHER = bytes(each for each in range(256) if each not in b'"[]{}')
@@ -154,10 +153,17 @@ def decoder_of(text: str) -> json.JSONDecoder:
 
 
 def holds_huge_integers(content: bytes) -> bool:
-    """Return whether JSON holds whole numbers of more than 64 bits, or texts with a part that looks like one."""
+    """Return whether whole values of JSON, `without_escapes`, hold numbers of more than 64 bits outside of strings."""
     if _LONG_INTEGER not in content.translate(_BEFORE_ALIKE):
         return False
-    return any(len(each) > 19 or int(each) > LARGEST_INTEGER for each in _HUGE_INTEGER.findall(content))
+    outside = (each for each in content.split(b'"')[::2] if len(each) >= 19)
+    numbers = (number for each in outside for number in _HUGE_INTEGER.findall(each))
+    return any(len(number) > 19 or int(number) > LARGEST_INTEGER for number in numbers)
+
+
+def without_escapes(content: bytes) -> bytes:
+    """Return JSON without escapes of quotes, so that a quote begins or ends a string."""
+    return content.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in content else content
 
 
 def to_json(value: object, *, indent: int | None = None) -> str:
@@ -223,14 +229,13 @@ def check_levels(text: str, begin: int = 0, end: int | None = None) -> None:
     """Raise `ValueError` if brackets outside of strings are too deep: the innermost pairs go level by level."""
     if text.count("[", begin, end) + text.count("{", begin, end) <= MOST_LEVELS:
         return
-    if too_deep(text[begin:end].encode("utf-8", "surrogatepass")):
+    if too_deep(without_escapes(text[begin:end].encode("utf-8", "surrogatepass"))):
         raise ValueError(f"more than {MOST_LEVELS} levels of lists and objects within one another")
 
 
 def too_deep(content: bytes) -> bool:
-    """Return whether brackets of JSON outside of strings are more than `MOST_LEVELS` deep."""
-    plain = _ESCAPE.sub(b"", content) if b"\\" in content else content
-    left = _STRING.sub(b"", plain.translate(_ALIKE, _NEITHER).replace(b'""', b""))
+    """Return whether brackets of JSON, `without_escapes`, are more than `MOST_LEVELS` deep outside of strings."""
+    left = _STRING.sub(b"", content.translate(_ALIKE, _NEITHER).replace(b'""', b""))
     for _ in range(MOST_LEVELS):
         if b"[]" not in left:
             break

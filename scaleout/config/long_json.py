@@ -24,6 +24,7 @@ from scaleout.config.documents import (
     holds_huge_integers,
     too_deep,
     unique,
+    without_escapes,
 )
 from scaleout.errors import shown
 
@@ -166,23 +167,20 @@ def _check_text(value: Any, *, at: int) -> None:
 
 
 def _decoded(text: str) -> list[Any]:
-    """Decode elements of a list, a piece at most; none if they are beyond a limit, no JSON, or a key stands twice."""
+    """Decode elements of a list, a piece at most; none if they are beyond a limit, no JSON, or a key stands twice.
+
+    Of two keys that are alike one is written again, so there are fewer quotes.
+    """
     content = text.encode()
-    if holds_huge_integers(content):
+    plain = without_escapes(content)
+    if holds_huge_integers(plain):
         return []
     try:
         elements: list[Any] = orjson.loads(b"[%b]" % content)
-        written = orjson.dumps(elements)
+        written = without_escapes(orjson.dumps(elements))
     except (ValueError, TypeError):  # no JSON; levels
         return []
-    return elements if _quotes(written) == _quotes(content) and not too_deep(written[1:-1]) else []
-
-
-def _quotes(content: bytes) -> int:
-    """Return how many quotes of JSON begin or end a text: fewer are written again where a key stood twice."""
-    if b"\\" in content:
-        content = content.replace(b"\\\\", b"").replace(b'\\"', b"")
-    return content.count(b'"')
+    return elements if written.count(b'"') == plain.count(b'"') and not too_deep(written[1:-1]) else []
 
 
 def _elements(text: _Text, take: Take) -> list[Any]:

@@ -8,27 +8,50 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 _SAID_ELSEWHERE = {
-    "batch": "batch_per_replica",
-    "batch_size": "batch_per_replica",
-    "batchsize": "batch_per_replica",
-    "cp": "context_parallel",
-    "dp": "data_parallel",
-    "ep": "expert_parallel",
-    "fsdp": "zero",
-    "global_batch": "batch_per_replica",
-    "pp": "pipeline_parallel",
-    "tp": "tensor_parallel",
+    "batch_per_replica": ("batch", "batch_size", "batchsize", "gbs", "global_batch", "global_batch_size"),
+    "context_parallel": ("cp",),
+    "data_parallel": ("dp",),
+    "dtype": ("allow_tf32", "mixed_precision", "precision", "tf32", "torch_dtype"),
+    "expert_parallel": ("ep",),
+    "expert_tensor_parallel": ("etp",),
+    "experts": ("n_experts", "n_routed_experts", "num_experts", "num_local_experts"),
+    "ffn": ("d_ff", "ffn_hidden_size", "intermediate_size"),
+    "heads": ("n_heads", "num_attention_heads", "num_heads"),
+    "hidden": ("d_model", "n_embd"),
+    "kv_heads": ("gqa", "n_kv_heads", "num_key_value_heads", "num_query_groups"),
+    "layers": ("n_layer", "num_hidden_layers"),
+    "linear_dtype": ("fp8", "mxfp8"),
+    "microbatch": ("accumulation", "gradient_accumulation_steps", "mbs", "micro_batch_size", "num_microbatches"),
+    "mode": ("decode", "inference", "phase", "prefill", "training"),
+    "pipeline_parallel": ("pp",),
+    "pytorch": ("ddp", "eager", "torch"),
+    "recompute": ("activation_checkpointing", "checkpointing", "gradient_checkpointing", "remat"),
+    "sequence": ("context_length", "max_seq_len", "seqlen"),
+    "sequence_parallel": ("sp",),
+    "tensor_parallel": ("tp",),
+    "virtual_stages": ("interleave", "vpp"),
+    "vocabulary": ("padded_vocab_size", "vocab_size"),
+    "zero": ("fsdp", "full_shard", "sharding_strategy", "zero_stage"),
 }
-"""Words of the field, to which no name of ours is near by its letters."""
+"""Words of the field, to which no name of ours is near by its letters, by the name of ours."""
 
+_OURS = {word: name for name, words in _SAID_ELSEWHERE.items() for word in words}
 
 _WHAT = {
     "batch_per_replica": "sequences of a step of each replica: the global batch over data_parallel",
+    "microbatch": "sequences of a microbatch; a step has batch_per_replica / microbatch of them",
+    "mode": "training or inference",
+    "zero": "3 shards as FSDP does; PyTorch's FSDP as it runs is framework=fsdp2",
 }
-"""What such a name is, where the word means something else."""
+"""What such a name is, where the word may mean something else."""
 
 _FEW = 4
 """Names that begin with what was given, which are all named."""
+
+
+def key_of(word: str) -> str:
+    """Return the name of ours for a word of the field, such as ``tensor_parallel`` for ``tp``; nothing if none is."""
+    return _OURS.get(word, "")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -36,9 +59,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     import difflib  # noqa: PLC0415 - only for messages
 
     words = sorted(known)
-    if _SAID_ELSEWHERE.get(name) in words:
-        meant = _SAID_ELSEWHERE[name]
-        return f"did you mean {meant!r}{f', {_WHAT[meant]}' if meant in _WHAT else ''}?"
+    meant = _OURS.get(name)
+    if meant in words:
+        return f"did you mean {meant!r}{f' ({_WHAT[meant]})' if meant in _WHAT else ''}?"
     begun = [word for word in words if len(name) > 1 and word.lower().startswith(name.lower())]
     if begun and len(begun) <= _FEW:
         return f"did you mean {' or '.join(map(repr, begun))}?"

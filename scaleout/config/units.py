@@ -12,6 +12,7 @@ all else but zero does.
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -212,6 +213,23 @@ def counted(number: int, one: str) -> str:
     ('1 rank', '1,024 files', '2 switches')
     """
     return f"{number:,} {one}{'' if number == 1 else 'es' if one.endswith('ch') else 's'}"
+
+
+def format_ranks(ranks: Iterable[int], most: int = 8) -> str:
+    """Write ranks, those that follow each other as a range; of many ranges the first.
+
+    >>> format_ranks([0, 1, 2, 4, 7, 6]), format_ranks(range(0, 64, 4))
+    ('0-2, 4, 6-7', '0, 4, 8, 12, 16, 20, 24, 28 and 8 more')
+    """
+    found: list[list[int]] = []
+    for rank in sorted(ranks):
+        if found and rank == found[-1][-1] + 1:
+            found[-1] = [found[-1][0], rank]
+        else:
+            found.append([rank])
+    words = ", ".join("-".join(map(str, each)) for each in found[:most])
+    more = sum(each[-1] - each[0] + 1 for each in found[most:])
+    return f"{words} and {more:,} more" if more else words
 
 
 def format_bytes(size_bytes: float) -> str:

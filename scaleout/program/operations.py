@@ -78,7 +78,7 @@ class Kernel:
     shape: tuple[tuple[str, int], ...] = field(hash=False)  # the sizes, in the operation's order
     flops: int
     bytes: int  # the fewest that must move
-    tokens: str = field(default="", hash=False)  # of a recorded kernel, its sizes that count tokens, joined by ``*``
+    tokens: str = field(default="", hash=False)  # sizes that count tokens or samples, by ``*``, where it matters
     sizes: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -430,7 +430,7 @@ def _counted(op: str, dtype: str, shape: tuple[tuple[str, int], ...]) -> Kernel:
 def kernel(op: str, *, dtype: str, **shape: int) -> Kernel:
     """Describe one call of an operation, with its FLOPs and fewest bytes.
 
-    A ``gemm`` of an fp8 dtype is a ``gemm_fp8``.
+    A ``gemm`` of an fp8 dtype is a ``gemm_fp8``; in ``tf32``, what multiplies no matrices is in ``fp32``.
 
     Parameters
     ----------
@@ -459,10 +459,10 @@ def kernel(op: str, *, dtype: str, **shape: int) -> Kernel:
     operation = OPERATIONS.get(op)
     if operation is None:
         raise GraphError(f"unknown operation {op!r}; {nearest(op, OPERATIONS)}")
+    dtype = "fp32" if dtype == "tf32" and operation.family not in (Family.GEMM, Family.CONVOLUTION) else dtype
     foreign = [name for name in shape if name not in operation.parameters]
     if foreign:
-        hint = nearest(foreign[0], operation.parameters)
-        raise GraphError(f"{op} has no size {foreign[0]!r}; {hint}")
+        raise GraphError(f"{op} has no size {foreign[0]!r}; {nearest(foreign[0], operation.parameters)}")
     given = {**{name: shape[same] for name, same in operation.defaults.items() if same in shape}, **shape}
     missing = [name for name in operation.parameters if name not in given]
     if missing:

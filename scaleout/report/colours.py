@@ -3,6 +3,9 @@
 COMPUTE, COMMUNICATION, IDLE, PUBLISHED = "#4477aa", "#ee7733", "#cccccc", "#222222"
 """Colours of all figures (Paul Tol's bright scheme, readable without colour vision)."""
 
+OVERLAPPED = "#f8cda8"
+"""Communication beside compute: the colour of communication, lighter."""
+
 SERIES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#885522")
 """Colours of lines that are told apart by a number."""
 

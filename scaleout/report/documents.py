@@ -40,6 +40,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "steps": "num_steps",
         "results.ranks": "rank_ends",
         "rank_ends.ranks": "members",
+        "waits.ranks": "members",
     },
     "search": {
         **_STEP,

@@ -41,7 +41,7 @@ def link_names(topology: Topology, number: int) -> Iterator[str]:
     dimension = topology.dimensions[number]
     edges = edges_of(dimension)
     seen: set[tuple[int, int]] = set()
-    for tail, head in zip(edges.tails.tolist(), edges.heads.tolist(), strict=True):
+    for tail, head in zip(map(int, edges.tails), map(int, edges.heads), strict=True):
         ends = (min(tail, head), max(tail, head))
         if ends in seen:
             continue

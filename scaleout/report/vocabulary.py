@@ -70,7 +70,7 @@ _ACCURACY = "num_rows predicted mean_absolute_error median_absolute_error p90_ab
 OBJECTS: Mapping[str, Contents] = {
     "model": Contents("version network library contention host clocks inputs notes"),
     "run row": Contents(
-        f"schedule {_TIMES} bound_by busy",
+        f"schedule {_TIMES} bound_by busy idle_by_cause_s waits",
         f"{_BARS} recorded_share scaled_share modelled_share samples_per_s tokens_per_s tokens_per_s_per_rank mfu hfu "
         "bubble exposed_by_axis_s critical_path bounds energy decisions memory rank_ends busiest_links traffic "
         "strategy peak_memory_bytes fits step_dollars dollars_per_million_tokens",
@@ -91,13 +91,14 @@ OBJECTS: Mapping[str, Contents] = {
     "bound": Contents(
         "operation axis bytes group_size count busy_s exposed_communication_s algorithm bound_by busy_shares"
     ),
+    "wait": Contents("members waits_for until idle_s"),
     "ends": Contents("members phase_end_s"),
     "link_use": Contents("link alike size_bytes utilisation"),
     "port_traffic": Contents("dimension kind role links total_bytes mean_utilisation most_utilisation"),
     "plan_row": Contents(
         "plan schedule makespan_s compute_s exposed_by_axis_s bubble_s tokens_per_s mfu memory_by_kind_bytes host_s "
         "bubble peak_memory_bytes bound_by tokens_per_s_per_rank headroom_bytes inputs run",
-        f"{_BARS} step_dollars dollars_per_million_tokens",
+        f"{_BARS} kernel_time_sources step_dollars dollars_per_million_tokens",
     ),
     "simulations": Contents("done choices bounded left lower_bound_s"),
     "explanation": Contents("plan schedule overlap same_plan best_plan_under_baseline gain_over_best_under_baseline"),
@@ -133,7 +134,8 @@ OBJECTS: Mapping[str, Contents] = {
     "change": Contents(_CHANGE),
     "case_row": Contents(
         "workload case varied makespan_s run",
-        "tokens_per_s tokens_per_s_per_rank samples_per_s samples_per_s_per_rank network_dollars slower_share fits",
+        "tokens_per_s tokens_per_s_per_rank samples_per_s samples_per_s_per_rank network_dollars slower_share fits "
+        "roofline_share",
     ),
     "failed_for": Contents("message cases case"),
     "recorded_step": Contents("step recorded_s"),

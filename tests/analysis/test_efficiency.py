@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from strategies import jobs
 
 import scaleout as package
-from scaleout.analysis.breakdown import breakdown, exposed_by_family, waited_for, waits_of
+from scaleout.analysis.breakdown import breakdown, exposed_by_family
 from scaleout.analysis.efficiency import fit
 from scaleout.analysis.pipeline import actions, over_time
+from scaleout.analysis.waits import LEAST, waited_for, waits_of
 from scaleout.cli.options import parse_settings
 from scaleout.cli.tables import print_comparison
 from scaleout.cluster.device.spec import load_device
@@ -56,18 +57,29 @@ def test_exposed_communication_and_idle_time_are_divided_in_full(job):
     assert sum(exposed_by_family(result).values()) == pytest.approx(parts.exposed_communication_s, abs=1e-15)
     assert waited_for(result, lambda line: np.ones(len(line.graph), bool)) == pytest.approx(parts.idle_s, abs=1e-15)
     assert waited_for(result, lambda line: np.zeros(len(line.graph), bool)) <= parts.idle_s + 1e-15
-    assert sum(waits_of(result).by_cause_s.values()) == pytest.approx(parts.idle_s, abs=1e-15)
+    found = waits_of(result)
+    assert sum(found.by_cause_s.values()) == pytest.approx(parts.idle_s, abs=1e-15)
+    named = sum(each.idle_s * len(each.ranks) for each in found.by_rank)
+    assert named <= parts.idle_s * program.num_ranks * (1 + 1e-9)
+    assert all(each.idle_s >= LEAST * result.makespan_s for each in found.by_rank)
+    assert all(not set(each.ranks) & set(each.waits_for) for each in found.by_rank)
 
 
-def test_all_wait_for_a_slow_rank_which_idles_least(scaleout):
+def test_all_wait_for_a_slow_rank(scaleout):
     """Its tensor peer waits for its collectives, replicas for its gradients."""
     job = ("run", "llama-3-8b", "--set", "tensor_parallel=2", "--set", "data_parallel=4", "--set", "layers=2")
     _, out, _ = scaleout(*job, "--schedule", "overlap", "--slow", "1=1.5", "-v")
-    assert "rank 1 idles least" in out
+    assert "most of all for rank 1: " in out
     assert "communication over tensor" in out
     assert "last rank" in out
-    _, out, _ = scaleout(*job, "--schedule", "overlap", "-v")
-    assert "idles least" not in out
+    slowed, before = (
+        json.loads(scaleout(*job, "--schedule", "overlap", *changes, "--json")[1])["results"][0]
+        for changes in (("--slow", "1=1.5"), ())
+    )
+    of_one = {(*each["members"], each["until"]): each["idle_s"] for each in slowed["waits"] if each["waits_for"] == [1]}
+    assert (3, 5, 7, "communication over data") in of_one
+    assert sum(idle_s * (len(key) - 1) for key, idle_s in of_one.items()) > 0.8 * 8 * slowed["idle_s"]
+    assert not before["waits"]
 
 
 # ---- Efficiency

@@ -20,6 +20,8 @@ from scaleout.schedule import SCHEDULES
 HEAD = {"schema", "version", "command", "inputs", "models"}
 RESULT_KEYS = {
     "schedule",
+    "idle_by_cause_s",
+    "waits",
     "bound_by",
     "bounds",
     "critical_path",
@@ -348,6 +350,7 @@ def refused(answer, *words):
             ["did you mean 'hierarchical_tree', NCCL's Tree?"],
         ),
         (["run", "dlrm-128", "--algorithm", "all_reduce=NVLS"], ["did you mean 'in_network', NCCL's NVLS?"]),
+        (["run", "dlrm-128", "--algorithm", "all_reduce="], ["--algorithm 'all_reduce=': write it as kind=name"]),
         (
             ["collective", "all_reduce", "--bytes", "1MiB", "--topology", "ring-128", "--algorithm", "auto,ring"],
             ["auto chooses from all"],
@@ -583,3 +586,21 @@ def test_a_mode_of_serving_says_what_of_training_it_leaves_out(scaleout):
         found["model"]["notes"]
     )
     assert found["results"][0]["bounds"] == []  # no communication is left
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("collective", "all_reduce", "--size", "4MB"), "Did you mean '--bytes' or '--nodes'?"),
+        (("run", "llama-3-8b", "--size", "4"), "Did you mean '--gpus' or '--nodes'?"),
+        (("search", "llama-3-8b", "--batch-size", "8"), "Did you mean '--global-batch'?"),
+        (("run", "llama-3-8b", "--tp", "8"), "a key of the workload: --set tensor_parallel=VALUE"),
+        (("run", "llama-3-8b", "--zero", "3"), "a key of the workload: --set zero=VALUE"),
+        (("run", "llama-3-8b", "--set", "fsdp=true"), "PyTorch's FSDP as it runs is framework=fsdp2"),
+        (("list", "--size", "3"), "No such option '--size'."),
+    ],
+)
+def test_words_of_other_tools_name_what_is_meant(scaleout, arguments, hint):
+    code, _, err = scaleout(*arguments)
+    assert code == 2
+    assert hint in err

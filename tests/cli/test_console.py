@@ -104,3 +104,20 @@ def test_a_row_that_fits_nowhere_is_a_paragraph(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "40")
     print_table("", ("name", "size"), [("a" * 30, "123,456,789 bytes")])
     assert "name: " + "a" * 30 + "\n  size: 123,456,789 bytes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("width", range(34, 90, 5))
+def test_no_line_ends_between_a_number_and_its_unit_or_within_what_a_plan_has(monkeypatch, capsys, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_answer("t", {"m": "16.4 GiB of 140 GiB, 123 GiB left, 450 GB/s, all_gather +8.95 ms, gemm +2.07 ms"})
+    print_table("t", ("", "plan", "step"), [("1", "tp 1, pp 1, dp 16, microbatch 1, zero 2", "810 ms")], left=2)
+    text = capsys.readouterr().out
+    for whole in ("16.4 GiB", "140 GiB", "450 GB/s", "+8.95 ms", "+2.07 ms", "dp 16", "microbatch 1", "zero 2"):
+        assert whole in text
+
+
+def test_a_column_of_nothing_is_not_printed(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "16")
+    print_table("t", ("name", "first", ""), [("a", "1.00 ms", ""), ("b", "3.00 ms", "")])
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines == ["t", "name    first", "a     1.00 ms", "b     3.00 ms", ""]

@@ -87,7 +87,7 @@ def test_without_a_directory_plans_are_printed(scaleout):
     code, out, err = scaleout(*SEARCH, "--set", "zero=3", "--export", "torchtitan")
     assert code == 0
     assert "plan 1 as TOML of torchtitan v0.2" in out
-    assert "torchtitan: no flavor of torchtitan v0.2.2 has these sizes" in err
+    assert "torchtitan: no flavor of torchtitan v0.2.2 has these sizes" in out
     code, out, err = scaleout(*SEARCH, "--set", "zero=3", "--export", "megatron", "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["exports"]["megatron"]["text"].startswith("# llama-3-8b on 8 ranks: data 8")

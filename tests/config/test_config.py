@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from scaleout.config import documents
+from scaleout.config import documents, reading
 from scaleout.config.units import BytesPerSecond
 from scaleout.config.validated import Config, nearest, read_yaml, validate
 from scaleout.errors import ConfigError
+from scaleout.workloads.config.frameworks import FRAMEWORKS
+from scaleout.workloads.families import FAMILIES
 
 
 class Link(Config):
@@ -65,14 +67,24 @@ def test_every_fault_has_a_line():
 
 def test_nearest_names_one_or_all():
     assert nearest("allreduce", ["all_reduce", "barrier"]) == "did you mean 'all_reduce'?"
-    assert nearest("fsdp", ["sequence", "zero"]) == "did you mean 'zero'?"
+    assert nearest("fsdp", ["sequence", "zero"]) == (
+        "did you mean 'zero' (3 shards as FSDP does; PyTorch's FSDP as it runs is framework=fsdp2)?"
+    )
     assert nearest("global_batch", ["batch_per_replica", "microbatch"]) == (
-        "did you mean 'batch_per_replica', sequences of a step of each replica: the global batch over data_parallel?"
+        "did you mean 'batch_per_replica' (sequences of a step of each replica: the global batch over data_parallel)?"
     )
     # what begins so goes before what is spelt nearly so
     assert nearest("a100", ["a100-40g", "a100-80g", "v100"]) == "did you mean 'a100-40g' or 'a100-80g'?"
     assert nearest("tp", ["ffn"]) == "known: ffn"
     assert nearest("xyz", ["b", "a"]) == "known: a, b"
+
+
+def test_words_of_other_tools_are_of_keys_that_models_have():
+    """So a key that is renamed takes its hints along; no word is a key's own name, for which none would ask."""
+    keys = {key for family in FAMILIES.values() for key in family.model_fields}
+    assert set(reading._SAID_ELSEWHERE) <= {*keys, *FRAMEWORKS}
+    assert not set(reading._OURS) & (keys - {"global_batch"})  # DLRM's own; transformers have none
+    assert len(reading._OURS) == sum(map(len, reading._SAID_ELSEWHERE.values()))
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_long_numbers_are_found_and_texts_of_digits_are_none(objects, piece):
 def test_objects_with_texts_of_digits_are_read_together(monkeypatch):
     alone, value = [], long_json._Text.value
     monkeypatch.setattr(long_json._Text, "value", lambda text: alone.append(text) or value(text))
-    objects = [{"a": "9" * 20 + '"', "b": "1" * 30}] * 4000
+    objects = [{"a": "9" * 20 + '"', "b": '" ' + "1" * 30 + "\\", "c": " 9" * 20}] * 4000
     assert read_long_json(io.BytesIO(json.dumps(objects).encode()).read, EVERYTHING) == objects
     assert len(alone) < 400  # the last, which no object follows
 

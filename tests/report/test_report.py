@@ -4,6 +4,7 @@ import json
 import re
 from itertools import pairwise
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -155,13 +156,16 @@ def test_a_directory_that_is_a_file_is_refused(tmp_path):
         pass
 
 
-def test_bars_add_up_to_the_makespan(comparison):
+@pytest.mark.parametrize("bins", [1, 7, 400])
+def test_shares_of_short_times_add_up_to_the_breakdown(comparison, bins):
     for outcome in comparison.outcomes:
-        line = outcome.result.timelines[0]
-        computing = sum(end - start for start, end in plot.merged_spans(line, communicates=False))
-        assert computing == pytest.approx(outcome.breakdown.compute_s)
-        communicating = sum(end - start for start, end in plot.merged_spans(line, communicates=True))
-        assert communicating == pytest.approx(outcome.breakdown.communication_s)
+        parts, edges_s = outcome.breakdown, np.linspace(0.0, outcome.makespan_s, bins + 1)
+        compute, exposed, overlapped = plot.shares_of_time(outcome.result.timelines[0], edges_s)
+        each_s = outcome.makespan_s / bins
+        assert compute.sum() * each_s == pytest.approx(parts.compute_s)
+        assert exposed.sum() * each_s == pytest.approx(parts.exposed_communication_s)
+        assert (exposed + overlapped).sum() * each_s == pytest.approx(parts.communication_s)
+        assert (compute + exposed).max() <= 1 + 1e-9
 
 
 @pytest.mark.parametrize(("longest_s", "unit"), [(2.0, "s"), (0.5, "ms"), (2e-5, "µs"), (3e-7, "ns")])

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from test_partition import check_conserved, columns_of
 
 from scaleout.cluster.device.annotate import time_kernels
+from scaleout.cluster.device.host import issue
 from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
@@ -21,7 +23,7 @@ from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule, plan_schedule
 from scaleout.schedule.centauri.operation_tier import Weights, cut
-from scaleout.schedule.centauri.partition.exchange import Written, chunk_times, partition_exchanges
+from scaleout.schedule.centauri.partition.exchange import Written, chunk_times, largest_count, partition_exchanges
 from scaleout.schedule.centauri.partition.segments import _Rows, find_segments
 from scaleout.schedule.cost import ProgramCosts
 from scaleout.schedule.out_of_order import weight_gradients_first
@@ -36,6 +38,7 @@ H200 = load_device("h200")
 MACHINE = Machine(H200, load_topology("dgx-h200-2"))
 JOBS = {
     "dlrm": ("dlrm-128", {"data_parallel": 16}),
+    "dlrm by PyTorch": ("dlrm-128", {"data_parallel": 16, "table_gradients": "dense"}),
     "one expert a rank": ("mixtral-8x7b", {"layers": 2, "data_parallel": 16}),
     "several experts": ("mixtral-8x7b", {"layers": 2, "data_parallel": 16, "expert_parallel": 2}),
     "grouped, shared": ("mixtral-8x7b", {
@@ -183,6 +186,7 @@ def test_segments_end_where_rows_meet():
     """Interaction, routers and residuals are no part of a segment; gradients of experts' weights are."""
     for job, made in (
         ("dlrm", {"embedding_bag_fwd", "permute_for_all_to_all", "embedding_sgd_sparse"}),
+        ("dlrm by PyTorch", {"embedding_bag_fwd", "permute_for_all_to_all", "embedding_bag_bwd_dense"}),
         (
             "one expert a rank",
             {"moe_repeat_topk", "moe_sum_topk", "moe_permute_rows", "gemm", "swiglu_fwd_unfused", "swiglu_bwd"},
@@ -287,6 +291,34 @@ def test_gradients_of_parts_are_added_for_all_groups(groups):
     assert sum(parts) >= sum(whole) + 3 * add_s * (1 - 1e-9)
 
 
+def test_chunks_of_bags_by_pytorch_are_of_the_batch_and_copy_their_indices():
+    graph = program_of("dlrm by PyTorch").graphs[0]
+    (pooled, *_), batch = (
+        np.flatnonzero([graph.operation(node) == "embedding_bag_fwd" for node in range(len(graph))]),
+        8,
+    )
+    call = graph.kernels[graph.kernel[pooled]]
+    parts = [kernel(call.op, dtype=call.dtype, **{**dict(call.shape), "batch": call.sizes["batch"] // batch})] * batch
+    copied = {"batch": parts[0].sizes["batch"], "tables": call.sizes["tables"], "dim": call.sizes["pooling"]}
+    times_s, _ = kernel_times(H200, [*parts, *[kernel("permute_for_all_to_all", dtype="fp64", **copied)] * batch])
+    assert sum(chunk_times(graph, pooled, batch, MACHINE)) >= sum(times_s) * (1 - 1e-9)
+    assert largest_count(graph, find_segments(graph)[0]) == min(
+        graph.kernels[graph.kernel[node]].sizes["batch"] for node in find_segments(graph)[0].nodes
+        if graph.kind[node] == NodeKind.COMPUTE
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("job", ["dlrm", "one expert a rank"])
+def test_a_gap_precedes_each_chunk_that_a_host_launches(job):
+    """By how much longer chunks are of a program that is launched call by call than of one that is issued whole."""
+    whole = program_of(job)
+    graphs = [program.graphs[0] for program in (issue(whole, H200, host="eager"), whole)]
+    for node in find_segments(graphs[0])[0].nodes:
+        if graphs[0].kind[node] == NodeKind.COMPUTE:
+            launched, at_once = (sum(chunk_times(graph, node, 8, MACHINE)) for graph in graphs)
+            assert launched == pytest.approx(at_once + 8 * H200.launch_gap_s, rel=1e-9)
+
+
 SHARED = Path(__file__).parents[3] / "shared" / "counterfactuals" / "rows.jsonl"
 OWN = Path(__file__).parents[2] / "traces" / "h200-pair" / "edits.jsonl"
 HELD_OUT = OWN.with_name("plain-chunks.jsonl")
@@ -355,31 +387,43 @@ TABLES = {
     "dtype": "fp32", "table_gradients": "dense",
 }  # fmt: skip
 """DLRM that was measured on two H200: tables are a torch.nn.EmbeddingBag, whose gradients are dense."""
-CHANGES = {
-    "base": {}, "batch1024": {"global_batch": 2048}, "batch4096": {"global_batch": 8192},
-    "dim64": {"embedding_dim": 64, "bottom_mlp": [512, 64]}, "pooling10": {"pooling": 10},
-    "tables16": {"tables_per_rank": 16}, "wide-top": {"top_mlp": [*[4096] * 6, 1]},
-    "deep-top": {"top_mlp": [*[1024] * 20, 1]},
-}  # fmt: skip
 
 
-@lru_cache
-def tables_us(variant):
-    name, _, count = variant.partition("serial-chunks")
-    workload = FAMILIES["dlrm"].model_validate(TABLES | CHANGES[name or "base"])
-    schedule = f"chunked:{count}" if count else "baseline"
+def tables_us(row):
+    """The step of a measured row: what it changes of measure.py's defaults, and the schedule that its program is."""
+    at = {"batch": 2048, "tables": 32, "dim": 128, "pooling": 40, "depth": 6, "width": 1024, **row}
+    changes = {
+        "global_batch": 2 * at["batch"], "tables_per_rank": at["tables"], "embedding_dim": at["dim"],
+        "pooling": at["pooling"], "bottom_mlp": [512, at["dim"]], "top_mlp": [*[at["width"]] * at["depth"], 1],
+        "mode": "forward" if "forward" in row else "training",
+    }  # fmt: skip
+    passes = ["overlap" if "overlap" in row else "baseline", *([f"chunked:{row['chunks']}"] if "chunks" in row else [])]
     options = SimulationOptions(host="eager", clocks="sustained")
-    return run(Job(workload, H200, two_h200(), schedule, options=options)).result.makespan_s * 1e6
+    job = Job(FAMILIES["dlrm"].model_validate(TABLES | changes), H200, two_h200(), "+".join(passes), options=options)
+    return run(job).result.makespan_s * 1e6
 
 
 @pytest.mark.parametrize("path", [OWN, OWN.with_name("later-edits.jsonl"), HELD_OUT], ids=lambda path: path.stem)
-def test_steps_of_dense_gradients_as_measured(path):
-    """Whole, and in chunks, each of which clears a gradient as large as the tables and adds it to what is there."""
-    measured = measured_us(path, "dlrm")
-    compared = [name for name in (*CHANGES, "serial-chunks2", "serial-chunks4") if name in measured]
-    assert len(compared) >= 3
-    for name in compared:
-        assert tables_us(name) == pytest.approx(measured[name], rel=0.05), name
+def test_steps_of_tables_as_measured(path):
+    """Training and inference, whole, and in chunks of the batch: indices are copied, dense gradients cleared, added."""
+    rows = [row for row in map(json.loads, path.read_text().splitlines()) if row["part"] == "dlrm"]
+    errors = {row["variant"]: abs(tables_us(row) / row["step_us"] - 1) for row in rows}
+    assert len(errors) >= 12
+    assert max(errors.values()) < 0.05, errors
+    assert max(errors[row["variant"]] for row in rows if "chunks" in row) < 0.035, errors
+    assert np.mean([*errors.values()]) < 0.02, errors
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"batch": 1024}, {"batch": 4096}, {"dim": 64}, {"pooling": 10}, {"tables": 16}]
+)
+@pytest.mark.parametrize("kind", [{}, {"forward": True}])
+def test_more_chunks_on_one_stream_take_longer(kind, changes):
+    """Nothing overlaps there: each chunk adds launches, starts of exchanges and, in training, a dense gradient."""
+    steps_us = [
+        tables_us({**kind, **changes, **({"chunks": count} if count > 1 else {})}) for count in (1, 2, 4, 8, 16)
+    ]
+    assert all(later > earlier for earlier, later in pairwise(steps_us))
 
 
 def test_exchanges_stay_whole_where_chunks_lose():

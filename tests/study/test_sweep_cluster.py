@@ -5,6 +5,7 @@ All are killed at work. `tests/benchmarks/cluster.py` kills more of them, in a s
 
 import logging
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -99,12 +100,18 @@ def test_workers_of_a_local_cluster_print_no_tracebacks():
 
 
 def test_a_scheduler_that_does_not_answer_is_told(tmp_path, scaleout, monkeypatch):
-    monkeypatch.setattr("scaleout.study.sweep.execution._PATIENCE_S", 0.5)
+    monkeypatch.setattr("scaleout.study.sweep.execution._ANSWER_S", 0.5)
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(STUDY, sort_keys=False))
     words = ("study", tmp_path / "study.yaml", "--output", tmp_path / "out", "--cluster")
-    code, _, err = scaleout(*words, "tcp://127.0.0.1:9")
-    assert code == 2
-    assert "does not answer" in err
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for port in (9, silent.getsockname()[1]):
+            code, _, err = scaleout(*words, f"tcp://127.0.0.1:{port}")
+            assert code == 2
+            assert "does not answer" in err
+    for port in ("0", "65536", "9" * 30):
+        code, _, err = scaleout(*words, f"tcp://127.0.0.1:{port}")
+        assert code == 2
+        assert err == f"error: --cluster tcp://127.0.0.1:{port}: there is no port {port}; give one from 1 to 65535\n"
     code, _, err = scaleout(*words, "kubernetes")
     assert code == 2
     assert "give local, slurm, or a scheduler's address" in err

@@ -1,5 +1,6 @@
 """Workloads: all shipped ones load, what does not divide is refused by its key, models have their published size."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from scaleout.cluster.topology.topology import load_topology
 from scaleout.config import library
 from scaleout.config.keys import in_words
 from scaleout.errors import ConfigError
+from scaleout.program.operations import OPERATIONS, Family
 from scaleout.workloads.families import FAMILIES, Dlrm, Moe, Transformer, load_workload
 from scaleout.workloads.generate import generate
 
@@ -163,7 +165,7 @@ REFUSED = [
     (
         TRANSFORMER,
         {"dtype": "int8"},
-        "dtype: must be fp32, bf16 or fp16, not 'int8'; fp8 is of GEMMs alone: linear_dtype",
+        "dtype: must be fp32, tf32, bf16 or fp16, not 'int8'; fp8 is of GEMMs alone: linear_dtype",
     ),
     (TRANSFORMER, {"gradient_bucket": "25 MeB"}, "gradient_bucket: '25 MeB': unknown unit 'MeB' for a size"),
     (TRANSFORMER, {"kind": "transfomer"}, "kind 'transfomer' is no kind of workload; did you mean 'transformer'?"),
@@ -380,3 +382,29 @@ def test_inference_leaves_out_the_passes_of_training_and_says_so():
     kept = load_workload("llama-3-405b", {"mode": "prefill"})
     assert kept.stage_layers
     assert "pipeline_schedule" not in kept.left_by_mode  # it is the plain one
+
+
+def test_tf32_is_fp32_but_for_gemms_and_convolutions(load):
+    for values in (TRANSFORMER, MOE, DLRM):
+        fp32, tf32 = (generate(load(values, dtype=dtype)).graphs[0] for dtype in ("fp32", "tf32"))
+        of = {(before.op, before.dtype, now.dtype) for before, now in zip(fp32.kernels, tf32.kernels, strict=True)}
+        in_tf32 = {op for op, _, dtype in of if dtype == "tf32"}
+        assert in_tf32
+        assert all(OPERATIONS[op].family in (Family.GEMM, Family.CONVOLUTION) for op in in_tf32)
+        assert all((before, now) == ("fp32", "fp32") for op, before, now in of if op not in in_tf32 and before != "u8")
+        assert [each.bytes for each in fp32.kernels] == [each.bytes for each in tf32.kernels]
+        assert fp32.bytes.tolist() == tf32.bytes.tolist()
+
+
+def test_tf32_is_refused_on_a_device_without_a_rate_for_it(scaleout):
+    code, _, err = scaleout("run", "dlrm-128", "--device", "mi210", "--set", "dtype=tf32", "--schedule", "baseline")
+    assert code == 2
+    assert "device 'mi210' states no peak rate for tf32; use one of fp64, fp32" in err
+
+
+def test_tf32_takes_less_than_fp32_on_h200(scaleout):
+    def step_s(dtype):
+        job = ("run", "dlrm-128", "--set", f"dtype={dtype}", "--schedule", "baseline", "--json")
+        return json.loads(scaleout(*job)[1])["results"][0]["makespan_s"]
+
+    assert step_s("bf16") < step_s("tf32") < step_s("fp32")

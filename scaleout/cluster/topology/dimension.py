@@ -187,10 +187,9 @@ def edges_of(dimension: Dimension) -> Edges:
     >>> list(zip(edges.tails.tolist(), edges.heads.tolist()))
     [(0, 1), (1, 2), (2, 0), (0, 2), (1, 0), (2, 1)]
     """
-    rows = dimension.structure.edges(dimension)
-    columns = zip(*rows, strict=True) if rows else [()] * 8
-    kinds = ["int64"] * 5 + ["float64"] * 3
-    return Edges._make(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True))
+    kinds = [(name, np.float64 if name.endswith("_s") else np.int64) for name in Edges._fields]
+    rows = np.fromiter(dimension.structure.edges(dimension), np.dtype(kinds))
+    return Edges._make(np.ascontiguousarray(rows[name]) for name in Edges._fields)
 
 
 def num_nodes(dimension: Dimension) -> int:

@@ -8,7 +8,7 @@ megatron/training/arguments.py; deepspeed.ai/docs/config-json.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scaleout.config.documents import to_json
@@ -55,7 +55,10 @@ def write_plan(name: str, workload: LayeredModel, *, schedule: str = BASELINE) -
     """
     if not isinstance(workload, Transformer) or workload.kind not in ("transformer", "moe", "state_space"):
         raise ConfigError(f"a model of kind {workload.kind} is none that {name} trains; decoders are written")
-    return FORMATS[name].write(workload, schedule)
+    if workload.dtype != "tf32":
+        return FORMATS[name].write(workload, schedule)
+    written = FORMATS[name].write(workload.model_copy(update={"dtype": "fp32"}), schedule)
+    return replace(written, notes=(*written.notes, "in code: torch.set_float32_matmul_precision('high'), for TF32"))
 
 
 def _refuse(framework: str, faults: Iterable[tuple[bool, str]]) -> None:

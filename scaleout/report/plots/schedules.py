@@ -1,6 +1,6 @@
 """Results to pictures: where the time goes in each schedule, and when.
 
-Colours: compute blue, communication orange, idle grey.
+Colours: compute blue, communication orange, lighter where it is overlapped, idle grey.
 """
 
 from collections.abc import Iterator
@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.axes import Axes as Axes  # noqa: PLC0414 - also for annotations elsewhere
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.text import Text
 
+from scaleout.analysis.breakdown import Running
 from scaleout.config.units import counted, format_seconds
 from scaleout.config.writing import write_bytes
 from scaleout.errors import ConfigError, shown
-from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE, time_scale
+from scaleout.program.graph import Floats
+from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE, OVERLAPPED, time_scale
 from scaleout.report.look import COLUMN_POINTS, NARROW_IN, PAGE_POINTS, look_now
 
 if TYPE_CHECKING:
@@ -43,8 +46,10 @@ _MOST_OPERATIONS = 20
 _JOURNAL: dict[Any, Any] = {"font.size": PAGE_POINTS, "axes.titlesize": PAGE_POINTS, "figure.dpi": 300}
 
 
-_HAIR = 1 / 400
-"""Of the longest timeline: a bar is drawn at least as wide, so that it is seen."""
+_BINS = 400
+"""Short times into which the longest timeline is divided, each about as wide as a dot of print."""
+_ROW_HEIGHT = 0.36
+"""Of a row of a timeline that is busy all the time; two schedules are 1 apart."""
 _SEEN = 0.01
 """Share of a bar from which a part of it is seen."""
 _LEAST_HEIGHT = 0.6
@@ -62,7 +67,7 @@ def draw_comparison(comparison: "Comparison", path: Path) -> None:
         grid[0, 1].set_xlim(grid[0, 0].get_xlim())
         rank = comparison.outcomes[0].result.timelines[0].ranks[0]
         grid[0, 0].set_xlabel(f"(a) time, mean over ranks [{unit}]")
-        grid[0, 1].set_xlabel(f"(b) timeline of rank {rank} [{unit}]")
+        grid[0, 1].set_xlabel(f"(b) rank {rank} over time [{unit}]; height: share of each moment")
         figure.suptitle(
             f"{comparison.workload} on {comparison.topology}, {counted(comparison.ranks, 'rank')} "
             f"of {comparison.device}"
@@ -107,9 +112,9 @@ def save(figure: Figure, path: Path) -> None:
     how = look_now()
     path = path.with_suffix(f".{how.format or 'png'}") if path.suffix == ".png" else path
     if how.width_in is not None:
+        _leave_titles_out(figure)
         wide, high = figure.get_size_inches()
         figure.set_size_inches(how.width_in, high * max(how.width_in / wide, _LEAST_HEIGHT))
-        figure.suptitle("")
         narrow = how.width_in < NARROW_IN
         for text in figure.findobj(Text):
             text.set_fontsize(min(text.get_fontsize(), COLUMN_POINTS if narrow else PAGE_POINTS))
@@ -122,6 +127,15 @@ def save(figure: Figure, path: Path) -> None:
     figure.savefig(drawn, format=path.suffix[1:] or None, metadata=metadata)
     plt.close(figure)
     write_bytes(path, drawn.getvalue())
+
+
+def _leave_titles_out(figure: Figure) -> None:
+    """Take away what a caption says: the title of the whole, and of a panel that is the only one with a title."""
+    figure.suptitle("")
+    titled = [axes for axes in figure.axes if any(axes.get_title(loc) for loc in ("left", "center", "right"))]
+    for axes in titled if len(titled) == 1 else ():
+        for loc in ("left", "center", "right"):
+            axes.set_title("", loc=loc)
 
 
 @contextmanager
@@ -184,37 +198,45 @@ def _bars(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> None
 
 
 def _chains(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> None:
-    """Draw two rows for each schedule: compute above, communication below."""
-    least = _HAIR * scale * max(outcome.makespan_s for outcome in comparison.outcomes)
+    """Draw two rows for each schedule: compute above, communication below, as high as the share of a short time."""
+    edges_s = np.linspace(0.0, max(outcome.makespan_s for outcome in comparison.outcomes), _BINS + 1)
+    kinds = {"compute": COMPUTE, "exposed communication": COMMUNICATION}
     for index, outcome in enumerate(comparison.outcomes):
-        line = outcome.result.timelines[0]
-        for communicates, offset, colour in ((False, -0.2, COMPUTE), (True, 0.2, COMMUNICATION)):
-            spans = merged_spans(line, communicates=communicates)
-            bars = [(start * scale, max((end - start) * scale, least)) for start, end in spans]
-            axes.broken_barh(bars, (index + offset - 0.17, 0.34), facecolors=colour)
+        compute, exposed, overlapped = shares_of_time(outcome.result.timelines[0], edges_s)
+        for offset, colour, low, high in (
+            (-0.02, COMPUTE, np.zeros(_BINS), compute),
+            (0.38, COMMUNICATION, np.zeros(_BINS), exposed),
+            (0.38, OVERLAPPED, exposed, exposed + overlapped),
+        ):
+            kinds |= {"overlapped": OVERLAPPED} if overlapped.max() > _SEEN else {}
+            bottom = index + offset
+            axes.plot([0, outcome.makespan_s * scale], [bottom, bottom], color=IDLE, linewidth=0.5, zorder=0)
+            top, base = bottom - _ROW_HEIGHT * high, bottom - _ROW_HEIGHT * low
+            axes.stairs(top, edges_s * scale, baseline=base, fill=True, color=colour, linewidth=0)
     names = [outcome.schedule for outcome in comparison.outcomes]
     axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
+    axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlabel(f"time [{unit}]")
     axes.legend(
-        handles=[Patch(color=COMPUTE, label="compute"), Patch(color=COMMUNICATION, label="communication")],
+        handles=[Patch(color=colour, label=name) for name, colour in kinds.items()],
         loc="lower center",
         bbox_to_anchor=(0.5, 1.0),
-        ncols=2,
+        ncols=legend_columns(3),
         frameon=False,
         fontsize=7,
     )
 
 
-def merged_spans(line: "Timeline", *, communicates: bool) -> list[tuple[float, float]]:
-    """Return the intervals in which a timeline computes, or communicates, joined where they touch."""
-    chosen = line.is_communication == communicates
-    spans: list[tuple[float, float]] = []
-    for start, end in sorted(zip(line.start_s[chosen].tolist(), line.end_s[chosen].tolist(), strict=True)):
-        if end == start:
-            continue
-        if spans and start <= spans[-1][1]:
-            spans[-1] = (spans[-1][0], max(spans[-1][1], end))
-        else:
-            spans.append((start, end))
-    return spans
+def shares_of_time(line: "Timeline", edges_s: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return the shares of short times, whose (N + 1,) edges are given, of compute and communication, (N,) each.
+
+    Communication is divided into what is exposed, and what is overlapped with compute.
+    """
+    spans = edges_s[:-1], edges_s[1:]
+    lengths = np.maximum(spans[1] - spans[0], np.finfo(float).tiny)
+    compute, communication, busy = (
+        Running.of(line, chosen).between(*spans) / lengths
+        for chosen in (line.is_kernel, line.is_communication, line.is_kernel | line.is_communication)
+    )
+    exposed = np.maximum(busy - compute, 0.0)
+    return compute, exposed, np.maximum(communication - exposed, 0.0)

@@ -5,13 +5,13 @@ backward; kernels ran concurrently but not for as long; or no kernel was ready t
 are means over ranks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaleout.analysis.breakdown import Running, covered
+from scaleout.analysis.breakdown import Running, covered, told_estimates
 from scaleout.analysis.uncertainty import Cause, Interval
 from scaleout.config.units import counted, format_bytes
 from scaleout.program.fastest import ranked
@@ -197,20 +197,27 @@ def explanation(
 
 
 class FastestStep(NamedTuple):
-    """What a simulation of the fastest plan shows: its error bars, if the device says any, and what it overlaps."""
+    """What a simulation of the fastest plan shows: its error bars, if the device says any, and what it overlaps.
+
+    `sources` are the shares of the kernels' time by where it comes from, `estimates` what is to be said of them.
+    """
 
     interval: Interval | None
     overlap: tuple[Overlap, ...]
+    sources: Mapping[str, float]
+    estimates: str
 
 
 def fastest_step(request: SearchRequest, answer: Answer, execution: Execution) -> FastestStep:
     """Simulate the fastest plan of an answer that has one, where its layers are written already."""
     choice = answer.fastest[0].choice
-    ((causes, overlap),) = execution.mapped("fastest", _shown, request, [choice], alike=lambda each: each[0].alike)
+    ((causes, overlap, sources, estimates),) = execution.mapped(
+        "fastest step", _shown, request, [choice], alike=lambda each: each[0].alike
+    )
     interval = (
         None if causes is None else Interval(tuple(Cause(**{**each, "rows": tuple(each["rows"])}) for each in causes))
     )
-    return FastestStep(interval, tuple(Overlap(*row) for row in overlap))
+    return FastestStep(interval, tuple(Overlap(*row) for row in overlap), sources, estimates)
 
 
 def _shown(request: SearchRequest, choices: Sequence[Choice]) -> list[Any]:
@@ -219,6 +226,8 @@ def _shown(request: SearchRequest, choices: Sequence[Choice]) -> list[Any]:
         (
             None if outcome.interval is None else [asdict(cause) for cause in outcome.interval.causes],
             [astuple(each) for each in overlap_by_axis(outcome.result)],
+            outcome.breakdown.kernel_time_sources,
+            told_estimates(outcome.result, request.device.name),
         )
         for outcome in outcomes
     ]

@@ -36,6 +36,7 @@ COLUMNS: Mapping[str, Column] = {
     "memory_capacity_bytes": Column("memory of a device", "B"),
     "fits": Column("fits into memory"),
     "measured_share": Column("share of kernel time that is measured", "share", "high"),
+    "roofline_share": Column("share of kernel time that is a roofline estimate", "share", "low"),
     "slowest_dimension_bytes": Column("bytes over the busiest link of the slowest dimension", "B", "low"),
     "joules": Column("energy of a step, as far as it is known", "J", "low"),
     "dollars": Column("list price of nodes and network", "$", "low"),

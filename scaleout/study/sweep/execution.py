@@ -4,12 +4,13 @@ A `Pool` takes chunks and hands back rows in whatever order they are done. It ke
 run again by whoever asks next. Dask is imported where a cluster is asked for, and nowhere else.
 """
 
+import asyncio
 import logging
 import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Protocol
 
@@ -23,7 +24,9 @@ _QUEUED = 2
 _TRIES = 25
 """Of a chunk that Dask gives up, each after some of its workers have died: those killed at random say nothing of it."""
 _PATIENCE_S = 60.0
-"""Until the first worker of a cluster has come, or its scheduler answers; jobs of Slurm may wait for days."""
+"""Until the first worker of a cluster has come, or a scheduler started here; jobs of Slurm may wait for days."""
+_ANSWER_S = 5.0
+"""Until a scheduler that is said to run already answers."""
 _SILENT = ("distributed", "distributed.client", "tornado.application")
 """Loggers of Dask: what is lost is told in one message."""
 _WATCHES = (
@@ -202,7 +205,7 @@ def cluster(where: str, workers: int | None) -> Iterator[Pool]:
         _ENVIRONMENT: _environment(dask.config.get(_ENVIRONMENT)),
     }
     for name in _SILENT:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     with ExitStack() as stack:
         stack.enter_context(dask.config.set(settings))
         jobs = Jobs(stack, workers or 1) if where == "slurm" else None
@@ -212,6 +215,9 @@ def cluster(where: str, workers: int | None) -> Iterator[Pool]:
         if isinstance(address, str):
             _check_spoken(address)
         try:
+            if address == where:
+                with ThreadPoolExecutor(1) as thread:  # in a notebook this one has a loop that runs
+                    thread.submit(asyncio.run, _check_answers(address)).result()
             client = stack.enter_context(Client(address, timeout=_PATIENCE_S))
             if jobs is None:
                 client.wait_for_workers(1, timeout=_PATIENCE_S)
@@ -230,7 +236,7 @@ def _environment(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_spoken(address: str) -> None:
-    """Refuse an address of a kind that this process cannot speak, for which a client of Dask would wait for minutes."""
+    """Refuse an address that this process cannot speak to, for which a client of Dask would wait."""
     from distributed.comm.registry import get_backend  # noqa: PLC0415 - Dask is an extra
     from distributed.security import Security  # noqa: PLC0415
 
@@ -243,6 +249,24 @@ def _check_spoken(address: str) -> None:
         why = str(error)
     if why:
         raise ConfigError(f"--cluster {address}: {kind}:// cannot be used here ({why}); give a tcp:// one")
+    port = address.rpartition(":")[2]
+    if port.isdecimal() and not 0 < int(port[:9]) < 2**16:
+        raise ConfigError(f"--cluster {address}: there is no port {port}; give one from 1 to 65535")
+
+
+async def _check_answers(address: str) -> None:
+    """Raise an error if nothing answers that speaks as Dask does: a client would wait for its first words for ever."""
+    from distributed.comm import connect  # noqa: PLC0415 - Dask is an extra
+    from distributed.security import Security  # noqa: PLC0415
+
+    given = Security().get_connection_args("client")
+    try:
+        comm = await asyncio.wait_for(connect(address, timeout=_ANSWER_S, **given), _ANSWER_S)
+        await comm.close()
+    except TimeoutError:
+        raise TimeoutError(f"nothing in {_ANSWER_S:g} s") from None
+    except Exception as error:  # whatever its decoders raise of what is not Dask's
+        raise OSError(str(error) or type(error).__name__) from None
 
 
 @contextmanager

@@ -261,7 +261,7 @@ def _choices(
 def _choice(study: Study, row: "pd.Series[Any]") -> dict[str, Any]:
     """Return a case's number, inputs that vary, step, memory, price of its network and command."""
     varied = [f"{name}={row[name]}" for name in study.axes if name != "workload" and not pd.isna(row[name])]
-    known = {name: row[name] for name in ("fits", "network_dollars") if not pd.isna(row.get(name))}
+    known = {name: row[name] for name in ("fits", "network_dollars", "roofline_share") if not pd.isna(row.get(name))}
     return {
         "workload": row["workload"],
         "case": int(row["case"]),

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from scaleout.analysis.cost import bill, energy, rent_of
 from scaleout.analysis.efficiency import fit
 from scaleout.analysis.traffic import bytes_by_dimension, slowest_dimension_bytes
+from scaleout.cluster.device.kernel_times.analytical import SOURCE as ROOFLINE
 from scaleout.cluster.device.kernel_times.measured import SOURCE as MEASURED
 from scaleout.cluster.device.spec import Device
 from scaleout.errors import ConfigError, ScaleoutError
@@ -156,7 +157,7 @@ def known_before(job: Job) -> Row:
 
 def results_of(outcome: Outcome, job: Job) -> Row:
     """Return the numbers of a case that was simulated, by their column; those that there are not are left out."""
-    times = outcome.breakdown
+    times, sources = outcome.breakdown, outcome.breakdown.kernel_time_sources
     found: Row = {
         "makespan_s": times.makespan_s,
         "compute_s": times.compute_s,
@@ -164,7 +165,8 @@ def results_of(outcome: Outcome, job: Job) -> Row:
         "exposed_communication_s": times.exposed_communication_s,
         "idle_s": times.idle_s,
         "exposed_share": times.exposed_communication_s / times.makespan_s if times.makespan_s else None,
-        "measured_share": times.kernel_time_sources.get(MEASURED) if times.kernel_time_sources else None,
+        "measured_share": sources.get(MEASURED) if sources else None,
+        "roofline_share": sources.get(ROOFLINE) if sources else None,
         "decisions": "; ".join(outcome.decisions),
     }
     if outcome.interval is not None:

@@ -19,7 +19,11 @@ from scaleout.program.mesh import RANK_ORDER, Mesh
 from scaleout.program.operations import ITEM_BYTES
 from scaleout.program.program import Program
 
-Dtype = Literal["fp32", "bf16", "fp16"]
+Dtype = Literal["fp32", "tf32", "bf16", "fp16"]
+DTYPE = (
+    "data type of parameters and activations; tf32 is fp32 whose GEMMs and convolutions run in TF32, as in PyTorch "
+    "with torch.set_float32_matmul_precision('high')"
+)
 
 
 class ModelFamily(Config):
@@ -50,7 +54,7 @@ class ModelFamily(Config):
     schedules: tuple[str, ...] = Field(
         default=(), description="schedules that `run` compares; baseline, overlap and fused if unset"
     )
-    dtype: Dtype = Field(default="bf16", description="data type of parameters and activations")
+    dtype: Dtype = Field(default="bf16", description=DTYPE)
     data_parallel: RankCount = Field(default=1, description="ranks that hold the same parameters and share a batch")
     tensor_parallel: RankCount = Field(default=1, description="ranks that share each layer's matrices")
     pipeline_parallel: RankCount = Field(default=1, description="ranks that share the layers, in stages")
@@ -73,7 +77,8 @@ class ModelFamily(Config):
     @classmethod
     def _of_all_but_gemms(cls, dtype: Any) -> Any:
         if isinstance(dtype, str) and dtype.startswith(("fp8", "fp4", "int")) and "linear_dtype" in cls.model_fields:
-            raise ValueError(f"must be fp32, bf16 or fp16, not {shown(dtype)}; fp8 is of GEMMs alone: linear_dtype")
+            known = "fp32, tf32, bf16 or fp16"
+            raise ValueError(f"must be {known}, not {shown(dtype)}; fp8 is of GEMMs alone: linear_dtype")
         return dtype
 
     @model_validator(mode="after")

@@ -292,7 +292,11 @@ FRAMEWORKS: dict[str, Framework] = {
 class WithFramework(ModelFamily):
     """Keys of a job that a framework runs: those that it sets count as not given (`model_fields_set`)."""
 
-    framework: str | None = Field(default=None, description="a name in `scaleout list frameworks`; keys beside it win")
+    framework: str | None = Field(
+        default=None,
+        description="a name in `scaleout list frameworks`, which sets what its steps do, such as fsdp2 (PyTorch's "
+        "FSDP: sharding, kernels, order of calls), pytorch (DDP) or megatron; keys beside it win",
+    )
 
     @model_validator(mode="wrap")
     @classmethod

@@ -16,7 +16,6 @@ from scaleout.config.units import MOST_WRITTEN, Count, CountOrZero, LayerCount, 
 from scaleout.config.validated import nearest, renamed
 from scaleout.errors import ConfigError
 from scaleout.program.operations import ITEM_BYTES
-from scaleout.workloads.config.family import Dtype
 from scaleout.workloads.config.frameworks import WithFramework
 from scaleout.workloads.pipeline import PIPELINES, named, stages_of_ranks
 
@@ -117,7 +116,9 @@ class Training(WithFramework):
         "layer is left out; as by torch.utils.checkpoint from 2.1 on, without reentrance",
     )
     zero: Literal[0, 1, 2, 3] = Field(
-        default=0, description="data-parallel ranks shard: 1 optimizer states, 2 gradients too, 3 parameters too (FSDP)"
+        default=0,
+        description="data-parallel ranks shard: 1 optimizer states, 2 gradients too, 3 parameters too (ZeRO-3: how "
+        "FSDP shards, and nothing else of it; PyTorch's FSDP as it runs is framework: fsdp2)",
     )
     overlap_gradient_reduce: bool = Field(
         default=False,
@@ -178,7 +179,9 @@ class Training(WithFramework):
     )
     master_weights: bool = Field(default=True, description="keep fp32 parameters where the model's are of 16 bits")
     moment_dtype: Literal["fp32", "bf16"] = Field(default="fp32", description="of the optimizer's moments")
-    gradient_dtype: Dtype | None = Field(default=None, description="of accumulated gradients; the model's if unset")
+    gradient_dtype: Literal["fp32", "bf16", "fp16"] | None = Field(
+        default=None, description="of accumulated gradients; the model's if unset"
+    )
     fused_accumulation: bool = Field(
         default=False, description="gradients are added to those of earlier micro-batches by the GEMM that makes them"
     )

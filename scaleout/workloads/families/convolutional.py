@@ -22,7 +22,7 @@ from scaleout.config.validated import Config
 from scaleout.program.graph import NONE, ExecutionGraph, GraphBuilder, NodeRole
 from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import Program
-from scaleout.workloads.config.family import Dtype, Moment, WholeModel
+from scaleout.workloads.config.family import DTYPE, Dtype, Moment, WholeModel
 from scaleout.workloads.generate.autograd_tape import AutogradTape, Bucket, Cursor, Gradients
 from scaleout.workloads.generate.axes import GradientSync
 from scaleout.workloads.generate.layers import pointwise
@@ -114,7 +114,7 @@ class Convolutional(WholeModel):
         "means nothing here; set data_parallel alone",
     )
 
-    dtype: Dtype = Field(default="fp32", description="data type of parameters and activations")
+    dtype: Dtype = Field(default="fp32", description=DTYPE)
     global_batch: Count | None = Field(default=None, description="samples of a step over all ranks (strong scaling)")
     batch_per_replica: Count | None = Field(default=None, description="samples of a step of a rank (weak scaling)")
     image: Count = Field(description="pixels along a side of an image")

@@ -52,7 +52,7 @@ def flat_gradients(workload: LayeredModel) -> tuple[tuple[str, str], ...]:
     if not workload.flat_gradients or workload.zero < 2:
         return ()
     dtype = workload.gradient_dtype or workload.dtype
-    cast = (("cast_to_fp32", workload.dtype),) if dtype == "fp32" != workload.dtype else ()
+    cast = (("cast_to_fp32", workload.dtype),) if dtype == "fp32" and workload.item_bytes < 4 else ()
     return (("clone", workload.dtype), *cast, ("mul_scalar", dtype))
 
 

@@ -10,7 +10,7 @@ Comparing Global Link Arrangements for Dragonfly Networks, CLUSTER 2015 (the cir
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from scaleout.cluster.topology.kinds.kind import DimensionKind, Edge, Ints, Port, check_radices, up_and_down
@@ -60,7 +60,7 @@ class Dragonfly(DimensionKind):
         _, routers, groups = dimension.radices
         return tuple(f"router-{group}-{router}" for group in range(groups) for router in range(routers))
 
-    def edges(self, dimension: "Dimension") -> list[Edge]:
+    def edges(self, dimension: "Dimension") -> Iterator[Edge]:
         """Half the latency of a router is on each of its links; those between routers have their own besides."""
         ranks, routers, groups = dimension.radices
         router_s, local_s, global_s = dimension.level_latency_s or (dimension.latency_s, 0.0, 0.0)
@@ -82,7 +82,7 @@ class Dragonfly(DimensionKind):
                 back = (parallel * (groups - 1) + groups - offset - 1) // dimension.global_links
                 to = (group + offset) % groups * routers + back
                 edges.append(between(first + router, 1 + routers + link, to, (far, router_s + global_s, _MINIMAL_S)))
-        return edges
+        return iter(edges)
 
     def ports(self, dimension: "Dimension") -> list[Port]:
         """A port up and down for each rank, and for each router links within its group and to others."""

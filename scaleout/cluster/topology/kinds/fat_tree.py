@@ -8,7 +8,7 @@ Symbols: n ranks along the dimension; m members, s apart.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -88,9 +88,9 @@ class FatTree(DimensionKind):
             f"switch-{level}-{k}" for level, span in enumerate(spans, start=1) for k in range(dimension.size // span)
         )
 
-    def edges(self, dimension: "Dimension") -> list[Edge]:
+    def edges(self, dimension: "Dimension") -> Iterator[Edge]:
         """Half the latency of a switch is on each of its links."""
-        n, edges = dimension.size, []
+        n = dimension.size
         radices = dimension.radices or (n,)
         latencies = _latencies_s(dimension)
         below, above = 0, n
@@ -99,9 +99,8 @@ class FatTree(DimensionKind):
             rest = (dimension.bytes_per_s * ports, (latencies[level] + latencies[level + 1]) / 2)
             for k in range(n // span):
                 first = k * span
-                edges += up_and_down(below + k, above + first // wider, level=level, at=(first, span), rest=rest)
+                yield from up_and_down(below + k, above + first // wider, level=level, at=(first, span), rest=rest)
             below, above = above, above + n // wider
-        return edges
 
     def ports(self, dimension: "Dimension") -> list[Port]:
         return [
@@ -218,8 +217,8 @@ class Switch(FatTree):
     def switches(self, dimension: "Dimension") -> tuple[str, ...]:
         return ("switch",)
 
-    def edges(self, dimension: "Dimension") -> list[Edge]:
-        return super().edges(dimension) if dimension.size > 1 else []
+    def edges(self, dimension: "Dimension") -> Iterator[Edge]:
+        return super().edges(dimension) if dimension.size > 1 else iter(())
 
     def ports(self, dimension: "Dimension") -> list[Port]:
         return super().ports(dimension) if dimension.size > 1 else []

@@ -4,6 +4,7 @@ Messages take the route of the lowest latency, and of those the one of the fewes
 node spreads them evenly over its next hops (ECMP).
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,7 @@ class Graph(DimensionKind):
         assert dimension.fabric is not None
         return dimension.fabric.switches
 
-    def edges(self, dimension: "Dimension") -> list[Edge]:
+    def edges(self, dimension: "Dimension") -> Iterator[Edge]:
         assert dimension.fabric is not None
         return edges_in_order(dimension.fabric.links, dimension.size)
 

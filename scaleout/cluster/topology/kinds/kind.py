@@ -10,7 +10,7 @@ group, in coordinates; M messages.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -98,13 +98,13 @@ class LineRoutes(NamedTuple):
         return cls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def edges_in_order(links: Iterable[tuple[int, int, float, float]], num_ranks: int) -> list[Edge]:
+def edges_in_order(links: Iterable[tuple[int, int, float, float]], num_ranks: int) -> Iterator[Edge]:
     """Number full-duplex links (node, node, bytes per second, seconds): port and coordinate are numbers only."""
-    ways = [(*ends, speed, latency_s) for a, b, speed, latency_s in links for ends in ((a, b), (b, a))]
-    return [
+    ways = ((*ends, speed, latency_s) for a, b, speed, latency_s in links for ends in ((a, b), (b, a)))
+    return (
         Edge(tail, head, *divmod(number, num_ranks), 1, speed, latency_s)
         for number, (tail, head, speed, latency_s) in enumerate(ways)
-    ]
+    )
 
 
 def up_and_down(a: int, b: int, *, level: int, at: tuple[int, int], rest: tuple[float, float]) -> list[Edge]:
@@ -145,15 +145,15 @@ class DimensionKind:
 
     # ---- Structure
 
-    def edges(self, dimension: "Dimension") -> list[Edge]:
-        """Return the edges of one line, two for each link; by default the links of ports between two ranks."""
+    def edges(self, dimension: "Dimension") -> Iterator[Edge]:
+        """Yield the edges of one line, two for each link; by default the links of ports between two ranks."""
         n = dimension.size
-        return [
+        return (
             Edge(i, (i + port.offset) % n, number, i, 1, port.bytes_per_s, dimension.latency_s)
             for number, port in enumerate(self.ports(dimension))
             for i in range(n)
             if i not in port.absent_at
-        ]
+        )
 
     def switches(self, dimension: "Dimension") -> tuple[str, ...]:
         """Return the names of the nodes that are no ranks."""
@@ -161,7 +161,7 @@ class DimensionKind:
 
     def ports(self, dimension: "Dimension") -> list[Port]:
         """Return what every rank has of the edges; by default as many as number them all."""
-        count = math.ceil(len(self.edges(dimension)) / dimension.size)
+        count = math.ceil(sum(1 for _ in self.edges(dimension)) / dimension.size)
         return [Port(0, "edge", dimension.bytes_per_s)] * count
 
     def links_of_a_rank(self, dimension: "Dimension") -> int:

@@ -50,11 +50,12 @@ DIMENSIONS: Mapping[str, tuple[Dimension, ...]] = {
         ("layer_norm_fwd", "layer_norm_bwd", "rms_norm_fwd", "rms_norm_bwd"),
         (Dimension(_OD, "tokens"), Dimension(_ND, "hidden")),
     ),
-    # Not in the paper, and only what they are cut along: tables are pooled one by one, a mixture's rows are tokens'.
+    # Not in the paper, and only what they are cut along: tables or samples are pooled one by one, and a mixture's rows
+    # are tokens'.
     **dict.fromkeys(
-        ("embedding_bag_fwd", "embedding_bag_bwd_sparse", "embedding_sgd_sparse", "permute_for_all_to_all"),
-        (Dimension(_OD, "tables"),),
+        ("embedding_bag_fwd", "permute_for_all_to_all"), (Dimension(_OD, "tables"), Dimension(_OD, "batch"))
     ),
+    **dict.fromkeys(("embedding_bag_bwd_sparse", "embedding_sgd_sparse"), (Dimension(_OD, "tables"),)),
     "embedding_bag_bwd_dense": (Dimension(_CD, "batch"),),
     **dict.fromkeys(
         ("moe_permute_rows", "moe_regroup_rows", "moe_repeat_topk", "moe_sum_topk"), (Dimension(_OD, "tokens"),)

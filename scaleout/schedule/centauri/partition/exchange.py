@@ -1,4 +1,4 @@
-"""All-to-alls and the kernels next to them, cut into chunks that overlap: of tables, or of tokens.
+"""All-to-alls and the kernels next to them, cut into chunks that overlap: of tables, of the batch, or of tokens.
 
 Between two collectives of a segment a chunk runs through all kernels before the next one does, so that it is sent while
 others are computed. Whatever else needs a segment's rows, such as gradients of weights, waits for all chunks. A part of
@@ -55,21 +55,37 @@ def largest_count(graph: ExecutionGraph, segment: Segment) -> int:
 def _along(graph: ExecutionGraph, node: int) -> tuple[str, int]:
     """Return the dimension that a kernel is cut along, and its size."""
     call = graph.kernels[graph.kernel[node]]
-    summed = graph.role[node] & NodeRole.WEIGHT_GRADIENT
-    dimension = sizes_of(call.op, DimensionType.CD)[0] if summed else ALONG[call.op]
-    return dimension, int(dict(call.shape)[dimension])
+    dimension = ALONG[call.op]
+    if graph.role[node] & NodeRole.WEIGHT_GRADIENT:
+        dimension = sizes_of(call.op, DimensionType.CD)[0]
+    elif call.tokens == "batch":
+        dimension = "batch"
+    return dimension, call.sizes[dimension]
 
 
 def chunk_times(graph: ExecutionGraph, node: int, count: int, machine: Machine | None) -> list[float]:
-    """Return how long each of equal chunks of a kernel takes: its share, or what its size takes on a known machine."""
+    """Return how long each of equal chunks of a kernel takes: its share, or what its size takes on a known machine.
+
+    Kernels that a host launches one by one have a gap between them, which is in their time: so have all chunks.
+    """
     whole_s = float(graph.duration_s[node])
     if graph.kernel[node] == NONE or count == 1 or machine is None:
         return [whole_s / count] * count
-    dimension, _ = _along(graph, node)
-    call = graph.kernels[graph.kernel[node]]
-    times_s = [whole_s * share for share in shares(machine.device, call, dimension, _edges(count))]
-    added_s = _addition_s(machine.device, call) if dimension in sizes_of(call.op, DimensionType.CD) else 0.0
+    (dimension, _), device = _along(graph, node), machine.device
+    call, gap_s = graph.kernels[graph.kernel[node]], device.launch_gap_s if graph.issue_s[node] else 0.0
+    times_s = [gap_s + (whole_s - gap_s) * share for share in shares(device, call, dimension, _edges(count))]
+    if call.op == "embedding_bag_fwd" and dimension == "batch":
+        copy_s = gap_s + _indices_s(device, call, count)
+        times_s = [chunk_s + copy_s for chunk_s in times_s]
+    added_s = _addition_s(device, call) if dimension in sizes_of(call.op, DimensionType.CD) else 0.0
     return [times_s[0], *(chunk_s + added_s for chunk_s in times_s[1:])]
+
+
+@lru_cache(maxsize=1024)
+def _indices_s(device: Device, call: Kernel, count: int) -> float:
+    """Return how long it takes to copy a chunk's indices, 8 bytes each, which lie among all of the batch by table."""
+    sizes = {"batch": -(-call.sizes["batch"] // count), "tables": call.sizes["tables"], "dim": call.sizes["pooling"]}
+    return float(kernel_times(device, [kernel("permute_for_all_to_all", dtype="fp64", **sizes)])[0][0])
 
 
 @lru_cache(maxsize=1024)

@@ -1,8 +1,8 @@
 """Segments: all-to-alls with the kernels that make and take their rows one by one.
 
-They are pooled embeddings of DLRM, which are cut by table; permutation, experts and activations of a mixture of
-experts, which are cut by token, with the gathers over the tensor axis between. Layers and micro-batches have segments
-that are alike: the nodes are searched once, and the others found by comparing columns.
+They are pooled embeddings of DLRM, which are cut by table or by sample; permutation, experts and activations of a
+mixture of experts, which are cut by token, with the gathers over the tensor axis between. Layers and micro-batches have
+segments that are alike: the nodes are searched once, and the others found by comparing columns.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence

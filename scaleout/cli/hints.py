@@ -1,0 +1,59 @@
+"""What an unknown option may mean: the option of ours for a word of other tools, or the key of a workload."""
+
+import click
+
+_MEANT = {
+    "batch": ("--global-batch",),
+    "batch_size": ("--global-batch",),
+    "gbs": ("--global-batch",),
+    "message_size": ("--bytes",),
+    "msg_size": ("--bytes",),
+    "num_bytes": ("--bytes",),
+    "payload": ("--bytes",),
+    "size": ("--bytes", "--gpus", "--nodes"),
+    "sizes": ("--bytes", "--gpus", "--nodes"),
+    "devices": ("--gpus",),
+    "gpu": ("--device", "--gpus"),
+    "hardware": ("--device",),
+    "np": ("--gpus",),
+    "num_gpus": ("--gpus",),
+    "ranks": ("--gpus",),
+    "world_size": ("--gpus",),
+    "num_nodes": ("--nodes",),
+    "nnodes": ("--nodes",),
+    "cluster": ("--topology",),
+    "network_topology": ("--topology",),
+    "algo": ("--algorithm",),
+    "out": ("--output",),
+    "output_dir": ("--output",),
+    "oversubscription": ("--taper",),
+    "straggler": ("--slow",),
+    "memory_limit": ("--memory",),
+}
+"""A word to the options that it may mean, as far as the verb has them."""
+
+
+def with_hint(error: click.NoSuchOption) -> click.UsageError:
+    """Return the error with what the option may mean, or as it is where nothing is known of the word."""
+    if error.ctx is None:
+        return error
+    options = {name for each in error.ctx.command.params for name in each.opts}
+    word = error.option_name.lstrip("-").replace("-", "_").lower()
+    meant = [name for name in _MEANT.get(word, ()) if name in options]
+    if meant:
+        words = f"No such option {error.option_name!r}. Did you mean {' or '.join(map(repr, meant))}?"
+        return click.UsageError(words, error.ctx)
+    key = _key(word) if "--set" in options else ""
+    if not key:
+        return error
+    words = f"No such option {error.option_name!r}. It is a key of the workload: --set {key}=VALUE; scaleout show "
+    return click.UsageError(f"{words}--keys workload {key} says what it may be.", error.ctx)
+
+
+def _key(word: str) -> str:
+    """Return the key of a workload that a word means; nothing if none is of that name."""
+    from scaleout.config.reading import key_of
+    from scaleout.workloads.families import FAMILIES
+
+    keys = {field.alias or name for family in FAMILIES.values() for name, field in family.model_fields.items()}
+    return word if word in keys else key_of(word) if key_of(word) in keys else ""
