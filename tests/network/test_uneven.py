@@ -15,6 +15,7 @@ from strategies import changed, dragonflies, fabrics, topologies
 
 from scaleout.cluster.topology.dimension import edges_of, graph_dimension, num_nodes
 from scaleout.cluster.topology.fabric import fabric_of
+from scaleout.cluster.topology.faults import LinkChange
 from scaleout.cluster.topology.kinds.dragonfly import global_links_of_a_pair
 from scaleout.cluster.topology.placement import arrange, place, siblings
 from scaleout.cluster.topology.topology import Dimension, Topology, break_links, degrade_links
@@ -81,6 +82,23 @@ def test_shortest_ways_over_the_edges_are_the_closed_forms(dimension, few_hops, 
         zip(*map(np.ndarray.tolist, found), strict=True)
     )
     assert latency_s == pytest.approx(dimension.latency_of(np.broadcast_to(hops, n * n - n)), rel=1e-12)
+
+
+@pytest.mark.parametrize("size", [3, 4, 7])
+def test_a_ring_without_a_link_is_a_line(size):
+    """As the shortest ways over its edges are, whichever link is broken, and whatever is slow besides."""
+    ring = Dimension("ring", size, 1e9, 7e-7)
+    ends = tuple(axis.ravel()[np.arange(size * size) % (size + 1) != 0] for axis in np.indices((size, size)))
+    for a in range(size):
+        link, slow = (a, (a + 1) % size), LinkChange(0, 0, ((a + 1) % size, (a + 2) % size), 0.5)
+        topology = Topology("t", (ring,), changes=(LinkChange(0, 0, link, 0.0), slow))
+        found = links_of(topology).routes(*ends)
+        ways, latency_s = router(ring, (link,)).ways(ends)
+        links = ways.port * size + ways.coordinate
+        assert sorted(zip(*map(np.ndarray.tolist, found[:3]), strict=True)) == sorted(
+            zip(*map(np.ndarray.tolist, (ways.message, links, ways.share)), strict=True)
+        )
+        assert found.latency_s == pytest.approx(latency_s, rel=1e-12)
 
 
 @given(fabrics(6))

@@ -426,6 +426,14 @@ def test_more_chunks_on_one_stream_take_longer(kind, changes):
     assert all(later > earlier for earlier, later in pairwise(steps_us))
 
 
+@pytest.mark.parametrize("changes", ["", "mbs2-", "d2048-"])
+def test_more_chunks_of_experts_take_longer(changes):
+    """Thirds, too, of no multiple of a load: gradients of weights sum over fewer rows, which are as long as before."""
+    steps_us = [experts_us(changes.removesuffix("-") or "base")]
+    steps_us += [experts_us(f"{changes}chunks{count}") for count in (2, 3, 4, 6, 8)]
+    assert all(later > earlier for earlier, later in pairwise(steps_us))
+
+
 def test_exchanges_stay_whole_where_chunks_lose():
     program = time_kernels(generate(FAMILIES["moe"].model_validate(EXPERTS)), H200)
     plan = plan_schedule(program, "centauri", machine=Machine(H200, two_h200()))

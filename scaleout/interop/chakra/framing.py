@@ -89,7 +89,9 @@ def bounds(content: Content) -> tuple[list[int], list[int], TraceError | None]:
     try:
         while start < size_bytes:
             size, body = whole[start], start + 1
-            if size > 0x7F:
+            if size > 0x7F and body < size_bytes and whole[body] <= 0x7F:  # the length of most messages takes two bytes
+                size, body = size & 0x7F | whole[body] << 7, body + 1
+            elif size > 0x7F:
                 size, body = _length(content, start, index=len(bodies))
             start = body + size
             if start > size_bytes:

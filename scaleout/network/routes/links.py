@@ -14,7 +14,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from scaleout.cluster.topology.dimension import edges_of, ports_of
+from scaleout.cluster.topology.dimension import Dimension, edges_of, ports_of
 from scaleout.cluster.topology.faults import LinkChange, name_link
 from scaleout.cluster.topology.kinds.kind import Ends, Floats, Ints, LineRoutes, Port
 from scaleout.cluster.topology.topology import Topology
@@ -202,15 +202,13 @@ class Links:
 
     def _routes_on(self, number: int, changes: tuple[LinkChange, ...], ends: Ends) -> tuple[LineRoutes, Floats]:
         dimension = self.topology.dimensions[number]
-        if dimension.structure.neighbours:
-            ahead = np.abs(ends[1] - ends[0])
-            hops = np.minimum(ahead, dimension.size - ahead) if dimension.structure.closed else ahead
-            check_crossed(dimension, int(hops.sum()))
-        closed_form = None if changes else dimension.structure.routes(dimension, ends)
-        if closed_form is not None:
-            return closed_form[0], dimension.latency_of(closed_form[1])
         broken = tuple(change.ends for change in changes if not change.factor)
-        return router(dimension, broken).ways(ends)
+        if dimension.structure.closed and len(broken) == 1 and dimension.size > 2:  # a line is left, behind the link
+            n, first = dimension.size, max(broken[0]) if abs(broken[0][0] - broken[0][1]) == 1 else 0
+            source, destination = ((coordinates - first) % n for coordinates in ends)
+            local, latency_s = _routes_along(replace(dimension, kind="mesh"), (source, destination))
+            return local._replace(coordinate=(local.coordinate + first) % n), latency_s
+        return _routes_along(dimension, ends, None if not changes else broken)
 
     def _refuse(self, number: int, changes: tuple[LinkChange, ...], ends: list[int]) -> NoReturn:
         broken = [name_link(self.topology.dimensions, change) for change in changes if not change.factor]
@@ -221,6 +219,20 @@ class Links:
             f"{'is link' if len(broken) == 1 else 'are links'} {', '.join(broken)}; keep the link, degrade it instead, "
             f"{card}or leave such ranks out of the job (messages do not detour through other dimensions)"
         )
+
+
+def _routes_along(
+    dimension: Dimension, ends: Ends, broken: tuple[tuple[int, int], ...] | None = None
+) -> tuple[LineRoutes, Floats]:
+    """Links and latency of messages along a line: in closed form, or searched for where links are changed."""
+    if dimension.structure.neighbours:
+        ahead = np.abs(ends[1] - ends[0])
+        hops = np.minimum(ahead, dimension.size - ahead) if dimension.structure.closed else ahead
+        check_crossed(dimension, int(hops.sum()))
+    closed_form = dimension.structure.routes(dimension, ends) if broken is None else None
+    if closed_form is not None:
+        return closed_form[0], dimension.latency_of(closed_form[1])
+    return router(dimension, broken or ()).ways(ends)
 
 
 def links_of(topology: Topology, *, injection_bytes_per_s: float | None = None) -> Links:

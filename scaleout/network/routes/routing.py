@@ -52,8 +52,8 @@ def check_crossed(dimension: Dimension, number: int) -> None:
     """Refuse messages that cross more links of a dimension than can be listed (`TooManyMessagesError`)."""
     if number > _MOST_CROSSED:
         raise TooManyMessagesError(
-            f"messages along dimension {dimension.kind} of {dimension.size:,} ranks cross its links more than "
-            f"{_MOST_CROSSED:,} times, too often to list; take fewer ranks or a network of fewer hops"
+            f"messages along a {dimension.kind} of {dimension.size:,} ranks cross its links {number:,} times or more; "
+            f"{_MOST_CROSSED:,} can be listed; take fewer ranks, a network of fewer hops or the model alpha_beta"
         )
 
 

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE, PUBLISHED, SERIES, time_scale
-from scaleout.report.plots.schedules import drawn, legend_columns
+from scaleout.report.plots.schedules import drawn, is_narrow, legend_columns
 from scaleout.schedule.fusion import Evaluation
 from scaleout.schedule.fusion.fused import RankTimeline, Recipe
 from scaleout.schedule.t3.overlap import Overlapped
@@ -38,8 +38,9 @@ def draw_timelines(evaluation: Evaluation, path: Path, *, title: str) -> None:
             _work_groups(grid[0, column], recipe, rank, scale)
             _slices(grid[1, column], recipe, rank, scale)
             many = len(evaluation.runs[order].ranks) == 1
-            grid[0, column].set_title(f"{order} order, {'every rank' if many else f'rank {rank.rank}'}")
-            grid[1, column].set_xlabel(f"time in the kernel [{unit}]")
+            of = "every rank" if many else f"rank {rank.rank}"
+            grid[0, column].set_title(f"{order} order,{chr(10) if is_narrow() else ' '}{of}")
+            grid[1, column].set_xlabel(f"time [{unit}]" if is_narrow() else f"time in the kernel [{unit}]")
         grid[0, 0].set_xlim(0, 1.03 * scale * max(_ends_at(evaluation.plan.recipes[o], rank) for o, rank in shown))
         grid[0, 0].set_ylabel("persistent work-group")
         grid[1, 0].set_ylabel("share of slices")
@@ -179,7 +180,7 @@ def draw_traffic(axes: Axes, found: Overlapped) -> None:
         bottom += rate
     for end_s in found.stage_ends_s:
         axes.axvline(end_s * 1e6, color=PUBLISHED, linewidth=0.4)
-    axes.legend(frameon=False, fontsize=7, ncols=legend_columns(4), loc="upper center", bbox_to_anchor=(0.5, 1.12))
+    axes.legend(frameon=False, fontsize=7, ncols=legend_columns(4), loc="lower right", bbox_to_anchor=(1.0, 1.0))
     axes.set_xlabel("time [us]; lines: ends of stages")
     axes.set_ylabel("memory traffic [GB/s]")
 

@@ -74,9 +74,14 @@ def draw_comparison(comparison: "Comparison", path: Path) -> None:
         )
 
 
+def is_narrow() -> bool:
+    """Tell whether the picture is as narrow as a column of text."""
+    return (look_now().width_in or NARROW_IN) < NARROW_IN
+
+
 def legend_columns(wanted: int) -> int:
     """Return the columns of a legend: two at most where the picture is as narrow as a column of text."""
-    return min(wanted, 2) if (look_now().width_in or NARROW_IN) < NARROW_IN else wanted
+    return min(wanted, 2) if is_narrow() else wanted
 
 
 def journal() -> dict[Any, Any]:
@@ -92,8 +97,7 @@ def drawn(
 
     A row of panels is a column of them where the picture is as narrow as a column of text.
     """
-    width_in = look_now().width_in
-    stacked = width_in is not None and width_in < NARROW_IN and rows == 1 and columns > 1
+    stacked = is_narrow() and rows == 1 and columns > 1
     if stacked:
         options.pop("width_ratios", None)
         wide, high = options.get("figsize", (10.0, 4.0))
@@ -115,9 +119,8 @@ def save(figure: Figure, path: Path) -> None:
         _leave_titles_out(figure)
         wide, high = figure.get_size_inches()
         figure.set_size_inches(how.width_in, high * max(how.width_in / wide, _LEAST_HEIGHT))
-        narrow = how.width_in < NARROW_IN
         for text in figure.findobj(Text):
-            text.set_fontsize(min(text.get_fontsize(), COLUMN_POINTS if narrow else PAGE_POINTS))
+            text.set_fontsize(min(text.get_fontsize(), COLUMN_POINTS if is_narrow() else PAGE_POINTS))
     of_axes = [each for axes in figure.axes for each in axes.get_children() if each not in axes.texts]
     for title in (each for each in (*figure.texts, *of_axes) if isinstance(each, Text)):
         title.set_text(title.get_text().encode(errors="replace").decode())  # names of files need be no proper text

@@ -4,14 +4,16 @@ from collections.abc import Mapping, Sequence
 from itertools import count, cycle, groupby, pairwise
 from math import hypot, inf
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.patches import Patch
 
 from scaleout.config.units import counted, format_bytes, format_seconds
 from scaleout.report.colours import COMMUNICATION, IDLE, PUBLISHED, SERIES, time_scale
-from scaleout.report.plots.schedules import drawn, legend_columns, on_axes
+from scaleout.report.plots.schedules import drawn, is_narrow, legend_columns, on_axes
 from scaleout.study.backends import BackendComparison
 from scaleout.study.buckets import Bucketed, best
 from scaleout.study.search.best import SLACK
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MARKERS = "^osDvPX"
+_LINE_IN = 0.2
+"""Height of a name below a narrow picture, of the height that it has before it is made narrower."""
+_NARROW_CHARACTERS = 60
+"""Of a line of text in a narrow picture."""
 _PANELS = 3
 """Panels in a row of curves."""
 _SEEN = 4
@@ -165,7 +171,7 @@ def draw_buckets(rows: Sequence[Bucketed], path: Path, *, title: str) -> None:
         steps.plot([], [], "o", markerfacecolor="none", markeredgecolor=PUBLISHED, markersize=8, label=said)
         for axes, what in ((steps, "step [ms]"), (exposed, "exposed communication [ms]")):
             _axes(axes, [row.bucket_bytes for row in rows], what)
-        steps.legend(frameon=False, fontsize=8)
+        steps.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
 
 
 def _axes(axes: Axes, sizes: Sequence[int], what: str) -> None:
@@ -178,14 +184,20 @@ def _axes(axes: Axes, sizes: Sequence[int], what: str) -> None:
 
 def draw_plans(request: SearchRequest, answer: Answer, path: Path) -> None:
     """Draw step time against memory of all evaluated plans; those that none under their schedule beats are named."""
-    with drawn(path, figsize=(9, 4.6)) as (_, grid):
+    below = _LINE_IN * len(answer.front) if is_narrow() else 0.0
+    with drawn(path, figsize=(9, 4.6 + below)) as (figure, grid):
         axes = plot_plans(request, answer, grid[0, 0])
         several = len({found.schedule for found in answer.evaluated}) > 1
-        legend = "\n".join(
+        names = [
             f"{number}  {found.plan}" + (f", {found.schedule}" if several else "")
             for number, found in enumerate(answer.front, start=1)
-        )
-        axes.text(1.02, 1.0, legend, transform=axes.transAxes, va="top", fontsize=6.5)
+        ]
+        if below:
+            lines = (fill(name, _NARROW_CHARACTERS, subsequent_indent="     ") for name in names)
+            handles = [Patch(visible=False, label=line) for line in lines]
+            figure.legend(handles=handles, loc="outside lower left", frameon=False, handlelength=0, handletextpad=0)
+        else:
+            axes.text(1.02, 1.0, "\n".join(names), transform=axes.transAxes, va="top", fontsize=6.5)
 
 
 def _names_below(memory: Sequence[float], times: Sequence[float]) -> list[bool]:
@@ -228,9 +240,10 @@ def plot_plans(request: SearchRequest, answer: Answer, axes: Axes | None = None)
                 )  # fmt: skip
         limit = request.memory_bytes / 2**30
         drawn_on.axvline(limit, color=COMMUNICATION, linestyle="--", linewidth=1, label=f"limit {limit:.3g} GiB")
+        drawn_on.margins(y=0.08)
         drawn_on.set_xlim(0, None)
         drawn_on.set_xlabel("memory of the fullest rank [GiB]")
         drawn_on.set_ylabel(f"time of a step [{unit}]")
         drawn_on.set_title(f"{request.base.name} on {request.topology.name}, global batch {request.batch}")
-        drawn_on.legend(loc="best", frameon=False, fontsize=7)
+        drawn_on.legend(loc="best", edgecolor="none", framealpha=0.9, fontsize=7)
     return drawn_on

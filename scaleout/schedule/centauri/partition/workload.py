@@ -374,12 +374,15 @@ def part_times(graph: ExecutionGraph, piece: Piece, edges: Sequence[float], mach
 
 @lru_cache(maxsize=4096)
 def shares(device: Device, call: Kernel, dimension: str, edges: tuple[float, ...]) -> tuple[float, ...]:
-    """Return how long parts of a kernel take, over the whole, both at full clock; together no less than one."""
+    """Return how long parts of a kernel take, over the whole, both at full clock; together no less than one.
+
+    Rows of a part are as long as in the whole, so parts of a GEMM with aligned rows count as sizes that are.
+    """
     shape = dict(call.shape)
-    cuts = [round(shape[dimension] * edge) for edge in edges]
-    calls = [
-        kernel(call.op, dtype=call.dtype, **{**shape, dimension: max(1, end - begin)}) for begin, end in pairwise(cuts)
-    ]
+    cuts, load = [round(shape[dimension] * edge) for edge in edges], 16 // ITEM_BYTES[call.dtype]
+    width = load if dimension in "KN" and shape[dimension] % load == 0 else 1
+    sizes = [max(1, -(-(end - begin) // width) * width) for begin, end in pairwise(cuts)]
+    calls = [kernel(call.op, dtype=call.dtype, **{**shape, dimension: size}) for size in sizes]
     seconds, _ = kernel_times(device, [call, *calls], full_clock=True)
     parts_s = [float(part_s) for part_s in seconds[1:]]
     return tuple(part_s / min(float(seconds[0]), fsum(parts_s)) for part_s in parts_s)
