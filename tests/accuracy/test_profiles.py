@@ -1,7 +1,6 @@
 """Collectives of PyTorch's DDP and FSDP in the order in which two H200 ran them, `traces/h200-pair/profiles.jsonl`.
 
-Its `provenance` says how it was recorded. Our layers end with a norm that the measured ones have not: its collectives
-of `NORM_BYTES` are left out, and under DDP it is in the first bucket.
+Its `provenance` says how it was recorded.
 """
 
 import itertools
@@ -26,8 +25,6 @@ H200 = load_device("h200")
 PAIR = Machine(H200, load_topology("h200-node-4")).of(2)
 PROFILES = H200.kernel_files[0].parents[1] / "h200-pair" / "profiles.jsonl"
 LAYERS = Row({"hidden": 2048, "layers": 12, "seq": 1024}, where="profiles", id="profile", source="profiles")
-NORM_BYTES = 2 * 2048 * 2
-"""Weight and bias of a norm, bf16."""
 MIB = 2**20
 
 
@@ -55,12 +52,11 @@ def simulated(**keys):
 
 
 def fsdp(**keys):
-    return [(kind, size) for kind, size in simulated(zero=3, **keys) if size != NORM_BYTES]
+    return simulated(zero=3, **keys)
 
 
 def ddp(bucket_mib):
-    (kind, first_bytes), *rest = simulated(gradient_bucket=bucket_mib * MIB, copied_buckets=True)
-    return [(kind, first_bytes - NORM_BYTES), *rest]
+    return simulated(gradient_bucket=bucket_mib * MIB, copied_buckets=True)
 
 
 def calls(run):

@@ -105,6 +105,17 @@ def test_calls_by_hand():
     assert gaps[3] == 0
 
 
+def test_reductions_of_gradients_are_calls_in_a_loop_and_exchanges_of_autograd_are_not():
+    graph = GraphBuilder("layer_backward", NodeRole.BACKWARD)
+    graph.collective("all_reduce", 1024, group=0, role=NodeRole.EXCHANGE)
+    for _ in range(2):
+        graph.collective("all_reduce", 1024, group=0, role=NodeRole.GRADIENTS)
+    launch = H200.host_launch_s
+    first_s = launch["start_backward"] + launch["all_reduce_backward"]
+    (issued,) = issue(program_of(graph), H200, host="eager").graphs
+    assert issued.issue_s == pytest.approx(first_s + launch["all_reduce_loop"] * np.arange(3))
+
+
 DOES = {
     "gemm": lambda graph: graph.compute(kernel("gemm", dtype="bf16", M=8, N=8, K=8)),
     "larger gemm": lambda graph: graph.compute(kernel("gemm", dtype="bf16", M=16, N=8, K=8)),

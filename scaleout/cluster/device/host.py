@@ -165,11 +165,13 @@ Call = tuple[str, str]
 def calls_of(graph: ExecutionGraph) -> tuple[tuple[Call, ...], Ints]:
     """Return the host's different calls, and which of them issues each node, (N,), `NONE` for none.
 
-    Recomputed nodes are issued as forward ones.
+    Recomputed nodes are issued as forward ones, reductions of gradients as calls in a loop: no operation of autograd
+    wraps them.
     """
     names = ("loop", "backward", "forward" if _trains(graph) else "no_grad")
     backward = graph.has_role(NodeRole.BACKWARD | NodeRole.DEFERRED | NodeRole.REDUCTION)
-    directions = np.where(graph.has_role(NodeRole.LOOP), 0, np.where(backward, 1, 2))
+    reductions = graph.has_role(NodeRole.GRADIENTS) & (graph.kind == NodeKind.COLLECTIVE)
+    directions = np.where(graph.has_role(NodeRole.LOOP) | reductions, 0, np.where(backward, 1, 2))
     nodes = np.flatnonzero((graph.kind != NodeKind.COMPUTE) | (graph.kernel != NONE))
     columns = [(column - NONE)[nodes] for column in (graph.kind_of_kernel, graph.collective, graph.kind, directions)]
     alike = np.ravel_multi_index(columns, [int(column.max(initial=0)) + 1 for column in columns])

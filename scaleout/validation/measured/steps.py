@@ -135,6 +135,7 @@ def layers(row: Row, **options: Any) -> dict[str, Any]:
         "optimizer": "none",
         "master_weights": False,
         "layout_copies": True,
+        "layers_only": True,
         **options,
     }
 
@@ -160,9 +161,12 @@ _DATA_PARALLEL: Mapping[str, Mapping[str, Any]] = {
     "dp_compute_only": {"data_parallel": 1},
     "dp_serial_allreduce_per_parameter": {"gradient_bucket": _ONE_GRADIENT},
     "dp_ddp_overlap": {"schedule": "overlap", "copied_buckets": True},
-    "fsdp2_fully_shard": {"schedule": "overlap", "framework": "fsdp2"},
+    "fsdp2_fully_shard": {"schedule": "overlap", "framework": "fsdp2", "layers_only": False},
 }
-"""Name of a data-parallel step to the keys of its workload, and its schedule."""
+"""Name of a data-parallel step to the keys of its workload, and its schedule.
+
+FSDP2's host was measured by unit, the whole network one of them; it holds nothing, and the last norm stands for it.
+"""
 
 
 def data_parallel(row: Row, machine: Machine) -> Case:

@@ -137,6 +137,10 @@ class Transformer(LayeredModel):
     compiled: bool = Field(default=False, description="element-wise kernels that follow each other are one")
     dropout: bool = Field(default=False, description="after attention's scores and each half of a layer, in training")
     vocabulary: CountOrZero = Field(default=0, description="tokens known; 0 leaves out embedding, head and loss")
+    layers_only: bool = Field(
+        default=False,
+        description="nothing around the layers, as benchmarks run them: no copy of the input, no last norm",
+    )
     predicted_ahead: CountOrZero = Field(
         default=0,
         le=16,
@@ -173,6 +177,8 @@ class Transformer(LayeredModel):
             raise ValueError(
                 f"heads {self.heads} does not divide by kv_heads {self.key_value_heads}; groups share a head"
             )
+        if self.layers_only and self.vocabulary:
+            raise ValueError(f"layers_only has no head for a vocabulary of {self.vocabulary}; leave one of them out")
         return self
 
     def _keeps(self) -> None:
@@ -460,7 +466,7 @@ class Transformer(LayeredModel):
     def active_parameters_of(self, part: str) -> int:
         """Parameters of a part that multiply a token: the head's are, whether the embedding shares them or not."""
         if part == HEAD:
-            return self.norm_width + self.vocabulary * self.hidden
+            return 0 if self.layers_only else self.norm_width + self.vocabulary * self.hidden
         return super().active_parameters_of(part) - (0 if part == EMBEDDING else self.addends_of(part))
 
     def mixing_flops(self, kind: str) -> int:

@@ -189,7 +189,7 @@ def embedding(tape: AutogradTape, x: int, rank: "Rank[Transformer]") -> int:
         return dw
 
     if workload.vocabulary == 0:
-        return tape.kernel("clone", x, name="input", elements=rank.elements)
+        return x if workload.layers_only else tape.kernel("clone", x, name="input", elements=rank.elements)
     tape.push(backward, scratch_bytes=rows * workload.hidden * tape.item_bytes)
     tape.hold(rows * workload.hidden, rank.dense)
     x = tape.kernel("embedding_fwd", x, tokens=workload.local_tokens, hidden=workload.hidden)
@@ -260,6 +260,8 @@ def _predict_ahead(tape: AutogradTape, x: int, rank: "Rank[Transformer]", number
 def _to_vocabulary(tape: AutogradTape, x: int, rank: "Rank[Transformer]", *, shared: list[int] | None) -> int:
     """The last norm, the output projection over a rank's part of the vocabulary, and the loss or the logits."""
     workload = rank.workload
+    if workload.layers_only:
+        return x
     x = _norm(tape, x, rank)
     if workload.vocabulary == 0:
         return x
