@@ -24,6 +24,7 @@ from scaleout.network.alpha_beta import cost as alpha_beta
 from scaleout.network.alpha_beta.load import load_of
 from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.network.collectives import ALGORITHMS, KINDS, schedule, transfers
+from scaleout.network.collectives.rounds import TooManyMessagesError
 from scaleout.network.flow import collective as link
 from scaleout.network.routes.links import links_of
 from scaleout.network.routes.routing import Router, router
@@ -99,6 +100,13 @@ def test_a_ring_without_a_link_is_a_line(size):
             zip(*map(np.ndarray.tolist, (ways.message, links, ways.share)), strict=True)
         )
         assert found.latency_s == pytest.approx(latency_s, rel=1e-12)
+
+
+def test_messages_that_cross_too_many_links_of_a_line_are_refused_before_they_are_listed():
+    topology = Topology("t", (Dimension("ring", 9000, 1e9, 7e-7),), changes=(LinkChange(0, 0, (0, 1), 0.0),))
+    ends = np.zeros(8999, np.int64), np.arange(1, 9000)
+    with pytest.raises(TooManyMessagesError, match="along a line of 9,000 ranks cross its links 40,495,500 times"):
+        links_of(topology).routes(*ends)
 
 
 @given(fabrics(6))

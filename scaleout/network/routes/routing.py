@@ -51,8 +51,9 @@ _MOST_CROSSED = 2 * 10**7
 def check_crossed(dimension: Dimension, number: int) -> None:
     """Refuse messages that cross more links of a dimension than can be listed (`TooManyMessagesError`)."""
     if number > _MOST_CROSSED:
+        what = "line" if dimension.kind == "mesh" else dimension.kind  # a ring without a link is one, too
         raise TooManyMessagesError(
-            f"messages along a {dimension.kind} of {dimension.size:,} ranks cross its links {number:,} times or more; "
+            f"messages along a {what} of {dimension.size:,} ranks cross its links {number:,} times or more; "
             f"{_MOST_CROSSED:,} can be listed; take fewer ranks, a network of fewer hops or the model alpha_beta"
         )
 
