@@ -1,6 +1,7 @@
 """Measured rows to predictions: what is read, what is said of rows that cannot be, and errors worked by hand."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -338,6 +339,29 @@ def test_a_row_for_which_another_device_stood_runs_on_its_own_unless_one_is_give
     given, other, _ = compare_files([path], device="h200").rows
     assert given.predicted == other.predicted
     assert "device" not in given.note
+
+
+def test_a_library_of_before_it_knew_contention_is_the_shipped_one_and_any_other_stays(tmp_path):
+    shipped = library.folder("topology") / "nccl" / "b200.yaml"
+    text = re.sub(r"contention:.*?(?=^algorithms:)", "", shipped.read_text(), flags=re.S | re.M)
+    port = "link: nvlink, bandwidth: 900 GB/s, bandwidth_source: t, latency: 0.6 us, latency_source: t"
+    topology = (
+        f"source: t\nstartup: 0 us\nstartup_source: t\ndimensions:\n- {{kind: switch, size: 8, {port}}}\nlibrary: "
+    )
+    for name, content in (("old", text), ("mine", text.replace("name: NCCL on B200", "name: mine"))):
+        (tmp_path / f"{name}-library.yaml").write_text(content)
+        (tmp_path / f"{name}.yaml").write_text(topology + f"{name}-library.yaml\n")
+    (tmp_path / "new.yaml").write_text(topology + "nccl/b200.yaml\n")
+    keys = {
+        "kind": "transformer", "hidden": 4096, "layers": 2, "heads": 32, "ffn": 16384, "sequence": 2048,
+        "batch_per_replica": 1, "data_parallel": 8,
+    }  # fmt: skip
+    row = {"workload": keys, "device": "b200", "measured_us": 1e4, "schedule": "overlap", "source": "another"}
+    path = write(tmp_path, [{**row, "topology": f"{name}.yaml"} for name in ("old", "mine", "new")], gpu="")
+    old, mine, new = compare_files([path]).rows
+    assert mine.predicted < old.predicted == new.predicted
+    assert "library nccl/b200.yaml: " in old.note
+    assert "library" not in mine.note + new.note
 
 
 @pytest.mark.parametrize("each", RESTATED, ids=lambda each: each.source)

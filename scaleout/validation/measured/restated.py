@@ -10,7 +10,9 @@ from typing import Any
 
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
+from scaleout.cluster.topology.communication_library import load_library
 from scaleout.cluster.topology.what_if import NetworkChanges, change_network
+from scaleout.config.library import folder
 from scaleout.validation.measured.rows import Row
 
 
@@ -29,6 +31,7 @@ class Restated:
     where: Mapping[str, Any] = field(default_factory=dict)  # keys that the row's workload has
     device: str = ""  # of rows that stand for it with one that was there when they were written
     stand_in: str = ""  # that one
+    library: str = ""  # shipped, for one of its name that the row's topology has from before it said more
 
     def of(self, row: Row) -> bool:
         """Whether it is of a row."""
@@ -49,6 +52,11 @@ _SC21 = (
 _GRAPHS = "so the host issues call by call"
 
 RESTATED = (
+    Restated(
+        "",
+        "the row's library is that of the first release, which did not say what collectives take from kernels",
+        library="nccl/b200.yaml",
+    ),
     Restated("", "published steps are a mean of many, one after the other", keys={"clocks": "sustained"}),
     Restated(
         "NVIDIA/dgxc-benchmarking at 8f5cbb3",
@@ -149,6 +157,20 @@ def _name(device: str) -> str:
     return load_device(device).name
 
 
+def _stand_ins(each: Restated, machine: Machine) -> tuple[Machine, dict[str, str]]:
+    """Return a machine with the device and the library for which others stand, and what was taken."""
+    taken = {}
+    if each.device and machine.device.name == _name(each.stand_in):
+        machine, taken["device"] = replace(machine, device=load_device(each.device)), each.device
+    own = machine.topology.library
+    if each.library and own is not None and own.resource_use is None:
+        shipped = load_library(folder("topology") / each.library)
+        if own.name == shipped.name:
+            topology = replace(machine.topology, library=shipped)
+            machine, taken["library"] = replace(machine, topology=topology), each.library
+    return machine, taken
+
+
 def restate(row: Row, machine: Machine) -> tuple[Row, Machine, str]:
     """Return a row and its machine as its source says they are, and what was restated, if anything."""
     notes = []
@@ -157,9 +179,7 @@ def restate(row: Row, machine: Machine) -> tuple[Row, Machine, str]:
             changes = {**row.values.get("changes", {}), **each.changes}
             row = replace(row, values={**row.values, **each.keys, "changes": changes})
             machine = replace(machine, topology=change_network(machine.topology, each.network))
-            stands = {"device": each.device} if each.device and machine.device.name == _name(each.stand_in) else {}
-            if stands:
-                machine = replace(machine, device=load_device(each.device))
+            machine, stands = _stand_ins(each, machine)
             words = [f"{key} {value}" for keys in (each.changes, each.keys, stands) for key, value in keys.items()]
             if not words and not each.network.words:
                 continue
