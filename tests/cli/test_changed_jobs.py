@@ -38,7 +38,7 @@ def test_gpus_are_replicas_and_nodes(scaleout, gpus, same):
             "give a multiple of 8 and a topology of several nodes",
         ),
         (("llama-3-8b", "--gpus", "12", "--topology", "dgx-h200-2"), "a node of topology 'dgx-h200-2' has 8"),
-        (("dlrm-128", "--gpus", "60"), "a node of topology 'torus-8x16' has 8"),
+        (("dlrm-128", "--set", "global_batch=1920", "--gpus", "60"), "a node of topology 'torus-8x16' has 8"),
         (("--trace", "x", "--gpus", "64"), "--gpus 64 is for workloads, which have replicas"),
         (("llama-3-8b", "--gpus", "64", "--nodes", "8"), "--gpus 64 and --nodes both say how many ranks there are"),
         (("llama-3-8b", "--gpus", "64", "--set", "data_parallel=8"), "--set data_parallel both say how many ranks"),
@@ -48,6 +48,19 @@ def test_gpus_that_cannot_be(scaleout, options, message):
     code, out, err = scaleout("run", *options)
     assert (code, out) == (2, "")
     assert message in err
+
+
+def test_keys_are_checked_against_the_replicas_that_gpus_make(scaleout):
+    """Of a file with 32 replicas: 64 experts' ranks divide those of --gpus 64, and none of --gpus 48."""
+    job = ("run", "qwen-3-235b-a22b", "--set", "mode=decode", "--set", "pipeline_parallel=1", "--set", "layers=2")
+    job += ("--set", "expert_parallel=64", "--set", "batch_per_replica=64", "--topology", "dgx-h200-8")
+    found, expected = (
+        json.loads(scaleout(*job, "--schedule", "overlap", *each, "--json")[1])["results"]
+        for each in (("--gpus", "64"), ("--set", "data_parallel=64"))
+    )
+    assert found == expected
+    assert "expert_parallel 64 does not divide data_parallel 48" in scaleout(*job, "--gpus", "48")[2]
+    assert "tensor_parallel: must be greater than 0" in scaleout(*job, "--set", "tensor_parallel=0", "--gpus", "64")[2]
 
 
 def test_gpus_of_a_model_without_stages_are_its_ranks(scaleout):
