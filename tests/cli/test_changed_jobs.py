@@ -85,7 +85,7 @@ def test_gpus_of_a_search_are_nodes(scaleout):
     [
         ("dgx-h200-1", "mi300x", "H200"),
         ("switch(8,nvlink4)", "mi300x", "H100 or H200 or H800"),
-        ("a100-node-8", "h100", "A100"),
+        ("dgx-a100-1", "h100", "A100"),
         ("dgx-h100-1", "h200", "H100"),
         ("dgx-h100-1", "h100-p5", ""),
         ("dgx-a100-2", "h200", "A100"),
@@ -99,6 +99,12 @@ def test_a_network_of_other_devices_is_told(topology, device, whose):
     notes = provenance(load_topology(topology), load_device(device), SimulationOptions()).notes
     told = [note for note in notes if "is a network of" in note]
     assert [note.startswith(f"topology {topology} is a network of {whose}:") for note in told] == [True] * bool(whose)
+
+
+@pytest.mark.parametrize("family", ["dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200"])
+def test_every_dgx_has_one_node_by_name(family):
+    topology = load_topology(f"{family}-1")
+    assert (topology.num_ranks, len(topology.dimensions)) == (8, 1)
 
 
 def test_a_card_that_is_down_says_what_nccl_does_without_it(scaleout):
