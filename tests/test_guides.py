@@ -25,7 +25,7 @@ from scaleout.study.search.search import search
 from scaleout.workloads.families import FAMILIES, load_workload
 from scaleout.workloads.generate.profile import profile_key
 
-EXTEND, FAMILY = "extend.md", "add-a-model-family.md"
+EXTEND, FAMILY, TRACES = "extend.md", "add-a-model-family.md", "chakra-and-astra-sim.md"
 NODE = load_topology("dgx-h200-1")
 MODEL = {"layers": 2, "data_parallel": 8, "device": "h200"}
 
@@ -141,6 +141,17 @@ def test_a_model_family(printed, monkeypatch, tmp_path):
     with pytest.raises(ConfigError, match="tensor_parallel 2 is not written for a mixer"):
         load_workload(str(file), {"tensor_parallel": 2})
     assert profile_key(load_workload(str(file), {"optimizer": "none"})) == profile_key(workload)
+
+
+def test_traces_that_you_write(printed, monkeypatch, tmp_path, scaleout):
+    monkeypatch.chdir(tmp_path)
+    title = "Traces that you write"
+    printed(TRACES, title, "my_traces")
+    code, answer, error = scaleout(*block(TRACES, title, "text").split()[1:])
+    assert code == 0, error
+    assert "ranks 4, device h200" in answer
+    assert "all_reduce over 1, 2, bound by nvlink" in answer
+    assert "roofline 85.1%, given 14.9%" in answer  # 250 us are given, the rest takes what the device's bound is
 
 
 @pytest.mark.parametrize("guide", [EXTEND, FAMILY])
