@@ -128,26 +128,32 @@ def provenance(
     )
 
 
-def of_another(topology: Topology, device: Device | str) -> list[str]:
-    """Say that a network is that of other devices, by its name or its library's; of devices that ship with the package.
+def devices_of(topology: Topology, device: Device | str) -> list[str]:
+    """Return whose network it is, by its name or its library's; nothing if it is the device's, or that is not known.
 
-    Names count by their first word: h100-p5 is an h100.
+    Of devices that ship with the package. Names count by their first word: h100-p5 is an h100.
     """
     name, shipped = device if isinstance(device, str) else device.name, names("device")
     if name not in shipped:
         return []
     kinds = {each.partition("-")[0] for each in shipped}
     others = [word.upper() for word in topology.name.split("-") if word in kinds]
-    whose = "its links are theirs"
     if not others and topology.library is not None:
         others = list(topology.library.devices)
+    return [] if any(re.search(rf"\b{each}\b", name, re.IGNORECASE) for each in others) else others
+
+
+def of_another(topology: Topology, device: Device | str) -> list[str]:
+    """Say that a network is that of other devices."""
+    others = devices_of(topology, device)
+    if not others:
+        return []
+    whose = "its links are theirs"
     if topology.library is not None:
         whose = f"its links and the times of {topology.library.name} are theirs"
-    if not others or any(re.search(rf"\b{each}\b", name, re.IGNORECASE) for each in others):
-        return []
     return [
-        f"topology {topology.name} is a network of {' or '.join(others)}: {whose}, and kernels those of device {name} "
-        f"(--device gives another)"
+        f"topology {topology.name} is a network of {' or '.join(others)}: {whose}, and kernels those of device "
+        f"{device if isinstance(device, str) else device.name} (--device gives another)"
     ]
 
 
