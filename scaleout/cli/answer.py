@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _MENTIONED = 1e-3
 """Share of a step from which a collective that is exposed is named."""
+_OF_FRAMEWORKS = ("baseline", "overlap")
+"""Schedules that frameworks run as they are, the nearest last."""
 _NO_CENTS = 1e-3
 """Dollars below which what a step costs is not said."""
 
@@ -36,30 +38,21 @@ _NO_CENTS = 1e-3
 def answer_of(comparison: "Comparison", unchanged: "Comparison | None") -> tuple[str, dict[str, str]]:
     """Say what the fastest schedule comes to, under a title that says of what."""
     best = min(comparison.outcomes, key=lambda outcome: outcome.makespan_s)
-    first, parts, found = comparison.outcomes[0], best.breakdown, best.efficiency
-    exposed = parts.exposed_communication_s
+    found, exposed = best.efficiency, best.breakdown.exposed_communication_s
     by_axis = (
         ""
         if found is None
         else ", ".join(f"{axis} {format_seconds(each)}" for axis, each in sorted(found.exposed_s.items()) if each)
     )
-    bars, steps = best.interval, comparison.steps or 1
+    steps, step = comparison.steps or 1, _step(best, comparison)
     each_s, exposed = best.makespan_s / steps, exposed / steps
-    took = format_seconds(each_s) if bars is None else format_span(each_s, *bars.of(each_s))
-    step = f"{took} under {best.schedule}"
-    if steps > 1:
-        step += f", the mean of {steps} recorded ones"
-    if best is not first:
-        step += f", {format_times(best.speedup)} as fast as under {first.schedule}"
-    elif len(comparison.outcomes) > 1:
-        step += f", the fastest of {len(comparison.outcomes)} schedules"
     fits = best.fit is None or best.fit.fits
     facts = {"step": step} if fits else {"memory": room(best.fit, comparison.ranks), "step": f"{step}, if it fitted"}
+    facts |= _today(best, comparison)
     if unchanged is not None:
         before_s = unchanged.outcomes[0].makespan_s
-        facts["unchanged"] = (
-            f"{format_seconds(before_s / steps)}; {format_difference(best.makespan_s, before_s)} with the changes"
-        )
+        changed = format_difference(best.makespan_s, before_s)
+        facts["unchanged"] = f"{format_seconds(before_s / steps)}; {changed} with the changes"
     if found is not None:
         facts["speed"] = f"{format_rate(found.tokens_per_s_per_rank)} tokens/s/GPU, MFU {format_share(found.mfu)}"
         facts["speed"] += f" of {peak_words(comparison.mfu_peak)}"
@@ -83,6 +76,32 @@ def answer_of(comparison: "Comparison", unchanged: "Comparison | None") -> tuple
         facts["model"] = comparison.provenance.title
     title = f"{comparison.workload} on {comparison.topology}, ranks {comparison.ranks}, device {comparison.device}"
     return title, facts
+
+
+def _step(best: "Outcome", comparison: "Comparison") -> str:
+    """Say how long a step of the fastest schedule is, and against what."""
+    first, bars, steps = comparison.outcomes[0], best.interval, comparison.steps or 1
+    each_s = best.makespan_s / steps
+    took = format_seconds(each_s) if bars is None else format_span(each_s, *bars.of(each_s))
+    step = f"{took} under {best.schedule}"
+    if steps > 1:
+        step += f", the mean of {steps} recorded ones"
+    if best is not first:
+        step += f", {format_times(best.speedup)} as fast as under {first.schedule}"
+    elif len(comparison.outcomes) > 1:
+        step += f", the fastest of {len(comparison.outcomes)} schedules"
+    return step
+
+
+def _today(best: "Outcome", comparison: "Comparison") -> dict[str, str]:
+    """Say how long the step is under the schedule of today's frameworks, where another was simulated too and wins."""
+    if best.schedule in _OF_FRAMEWORKS:
+        return {}
+    found = next((each for each in comparison.outcomes if each.schedule == _OF_FRAMEWORKS[-1]), None)
+    if found is None:
+        return {}
+    took = format_seconds(found.makespan_s / (comparison.steps or 1))
+    return {"today": f"{took} under {found.schedule}, nearest to what PyTorch and Megatron-LM run"}
 
 
 def _network(outcome: "Outcome", comparison: "Comparison") -> dict[str, str]:
