@@ -67,6 +67,7 @@ def answer_of(comparison: "Comparison", unchanged: "Comparison | None") -> tuple
     facts["exposed"] = f"{format_seconds(exposed)} of communication, {share} of the step" + (
         f": {by_axis}" if by_axis else ""
     )
+    facts["exposed"] += "" if comparison.bucketed else "; gradients lie in no buckets (--set gradient_bucket=25MiB)"
     facts["bound by"] = _bound(best, steps)
     facts.setdefault("memory", room(best.fit, comparison.ranks))
     if best.workload is not None and best.workload.left_out:

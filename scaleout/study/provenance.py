@@ -14,7 +14,7 @@ from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.topology import Topology
 from scaleout.config.keys import in_words
 from scaleout.config.library import names
-from scaleout.config.units import counted
+from scaleout.config.units import counted, format_bytes
 from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
 from scaleout.workloads.config.family import ModelFamily
@@ -81,9 +81,19 @@ def _left_out(work: ModelFamily | Program) -> list[str]:
     of_training = in_words(type(work), work.left_by_mode)
     notes = {
         f"workload {work.name} leaves out {model} of its model: no parameter nor kernel of it is counted": model,
+        f"workload {work.name} all-reduces each gradient by itself (gradient_bucket "
+        f"{format_bytes(work.gradient_bucket)}); PyTorch's DDP does so in buckets: --set gradient_bucket=25MiB": (
+            reduces_one_by_one(work)
+        ),
         f"mode {mode} leaves out how training runs: {of_training}; what is given beside mode stays": of_training,
     }
     return [note for note, holds in notes.items() if holds]
+
+
+def reduces_one_by_one(work: ModelFamily) -> bool:
+    """Whether gradients of a training step, which are not sharded with parameters, lie in no buckets."""
+    trains = getattr(work, "mode", "training") == "training" and getattr(work, "zero", 0) < 3
+    return trains and work.data_parallel > 1 and work.gradient_bucket <= work.item_bytes
 
 
 def _unknown(device: Device | str, options: SimulationOptions) -> list[str]:
