@@ -40,7 +40,7 @@ NAMES = {"send_recv": "send"}
 FITTED = {"LL": (1024, 16 * MEBIBYTE), "LL128": (MEBIBYTE // 4, 256 * MEBIBYTE), "Simple": (MEBIBYTE, 1024 * MEBIBYTE)}
 """Protocol to the sizes that it is fitted over: about those that it is used for."""
 
-NODES = {"nccl_allreduce_a100_node": ("A100", "a100-node-8"), "nccl_allreduce_v100_node": ("V100", "v100-node-8")}
+NODES = {"nccl_allreduce_a100_node": ("A100", "dgx-a100-1"), "nccl_allreduce_v100_node": ("V100", "v100-node-8")}
 """Published table to the GPU and the topology of its node."""
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import SIMULATION, Output, Whole, network_options, output_options
+from scaleout.cli.options import SIMULATION, Output, Whole, network_options, output_options, quantity_of
 from scaleout.cli.printing import say
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def parse_sizes(text: str) -> list[int]:
     ConfigError
         If a size cannot be read or a range goes down.
     """
-    from scaleout.config.units import BYTES, parse
+    from scaleout.config.units import BYTES
     from scaleout.errors import ConfigError
 
     if not text:
@@ -153,7 +153,7 @@ def parse_sizes(text: str) -> list[int]:
     sizes: list[int] = []
     for part in text.split(","):
         first, colon, last = part.partition(":")
-        size, end = round(parse(first, BYTES)), round(parse(last if colon else first, BYTES))
+        size, end = (round(quantity_of("--bytes", each, BYTES)) for each in (first, last if colon else first))
         if colon and not 0 < size <= end:
             raise ConfigError(f"--bytes {part!r}: a range goes from a smaller size above zero to a larger one")
         sizes.append(size)

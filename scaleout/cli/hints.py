@@ -10,10 +10,10 @@ _MEANT = {
     "msg_size": ("--bytes",),
     "num_bytes": ("--bytes",),
     "payload": ("--bytes",),
-    "size": ("--bytes", "--gpus", "--nodes"),
-    "sizes": ("--bytes", "--gpus", "--nodes"),
+    "size": ("--bytes", "--gpus --nodes"),
+    "sizes": ("--bytes", "--gpus --nodes"),
     "devices": ("--gpus",),
-    "gpu": ("--device", "--gpus"),
+    "gpu": ("--device --gpus",),
     "hardware": ("--device",),
     "np": ("--gpus",),
     "num_gpus": ("--gpus",),
@@ -30,7 +30,7 @@ _MEANT = {
     "straggler": ("--slow",),
     "memory_limit": ("--memory",),
 }
-"""A word to the options that it may mean, as far as the verb has them."""
+"""A word to the options that it may mean, of which the first count that the verb has any of."""
 
 
 def with_hint(error: click.NoSuchOption) -> click.UsageError:
@@ -39,7 +39,8 @@ def with_hint(error: click.NoSuchOption) -> click.UsageError:
         return error
     options = {name for each in error.ctx.command.params for name in each.opts}
     word = error.option_name.lstrip("-").replace("-", "_").lower()
-    meant = [name for name in _MEANT.get(word, ()) if name in options]
+    known = [[name for name in names.split() if name in options] for names in _MEANT.get(word, ())]
+    meant = next(filter(None, known), [])
     if meant:
         words = f"No such option {error.option_name!r}. Did you mean {' or '.join(map(repr, meant))}?"
         return click.UsageError(words, error.ctx)
@@ -56,4 +57,4 @@ def _key(word: str) -> str:
     from scaleout.workloads.families import FAMILIES
 
     keys = {field.alias or name for family in FAMILIES.values() for name, field in family.model_fields.items()}
-    return word if word in keys else key_of(word) if key_of(word) in keys else ""
+    return word if word in keys else key_of(word, keys)

@@ -91,22 +91,21 @@ def on_gpus(job: NamedJob, gpus: int, *, replicas: bool = True) -> NamedJob:
 
 def _with_replicas(job: NamedJob, gpus: int) -> NamedJob:
     from scaleout.config.units import counted
-    from scaleout.workloads.families import load_workload
+    from scaleout.workloads.families import load_workload, ranks_of_replica
 
     given = "--nodes" if job.changes.nodes is not None else "--set data_parallel"
     if job.changes.nodes is not None or "data_parallel" in job.settings:
         raise ConfigError(f"--gpus {gpus} and {given} both say how many ranks there are; give one of them")
     if job.workload is None:
         raise ConfigError(f"--gpus {gpus} is for workloads, which have replicas; a trace has the ranks that it has")
-    workload = load_workload(job.workload, job.settings)
-    model_ranks = workload.num_ranks // workload.data_parallel
+    model_ranks = ranks_of_replica(job.workload, job.settings)
     if gpus % model_ranks:
         raise ConfigError(
             f"--gpus {gpus}: a replica of this job takes {counted(model_ranks, 'rank')}; give a multiple, or other "
             f"degrees (--set tensor_parallel=1 --set pipeline_parallel=1)"
         )
     settings = {**job.settings, "data_parallel": gpus // model_ranks}
-    nodes = _nodes(job.topology or workload.topology, gpus)
+    nodes = _nodes(job.topology or load_workload(job.workload, settings).topology, gpus)
     return job._replace(settings=settings, changes=replace(job.changes, nodes=nodes))
 
 

@@ -15,6 +15,7 @@ from scaleout.errors import ConfigError, one_line, shown
 
 if TYPE_CHECKING:
     from scaleout.cluster.topology.what_if import NetworkChanges
+    from scaleout.config.units import Quantity
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -299,7 +300,7 @@ def simulation_options(*names: str) -> Callable[[Command], Command]:
     """Add ``--ideal`` and options of simulations by name, and hand the verb those that are given as one ``options``."""
 
     def collect(given: dict[str, Any]) -> Any:
-        from scaleout.config.units import BYTES_PER_S, parse
+        from scaleout.config.units import BYTES_PER_S
         from scaleout.study.realism import stated_options
 
         asked = {name: given.pop(name) for name in ("ideal", *names)}
@@ -307,7 +308,7 @@ def simulation_options(*names: str) -> Callable[[Command], Command]:
         if "algorithms" in found:
             found["algorithms"] = parse_algorithms(found["algorithms"])
         if "injection" in found:
-            found["injection_bytes_per_s"] = parse(found.pop("injection"), BYTES_PER_S)
+            found["injection_bytes_per_s"] = quantity_of("--injection", found.pop("injection"), BYTES_PER_S)
         stated_options(**found)
         return found
 
@@ -410,6 +411,16 @@ def job_options(*, required: bool = True, replicas: bool = True) -> Callable[[Co
         return click.argument("workload", required=required, shell_complete=known)(named)
 
     return _handing("job", collect, add)
+
+
+def quantity_of(option: str, text: str, quantity: "Quantity") -> float:
+    """Read a value with its unit; `ConfigError` that names the option if it is none."""
+    from scaleout.config.units import parse
+
+    try:
+        return parse(text, quantity)
+    except ConfigError as error:
+        raise ConfigError(f"{option}: {error}") from None
 
 
 def check_named_once(settings: Mapping[str, Any], **named: str | None) -> None:

@@ -8,7 +8,7 @@ import click
 
 from scaleout.cli import completion
 from scaleout.cli.job import NamedJob
-from scaleout.cli.options import Output, Stated, Whole, job_options, output_options, simulation_options
+from scaleout.cli.options import Output, Stated, Whole, job_options, output_options, quantity_of, simulation_options
 from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -169,9 +169,9 @@ def _print_exports(exports: "Sequence[Export]", model: "type[LayeredModel]", *, 
 
 
 def _memory(text: str) -> float:
-    from scaleout.config.units import BYTES, parse
+    from scaleout.config.units import BYTES
 
-    size_bytes = parse(text, BYTES)
+    size_bytes = quantity_of("--memory", text, BYTES)
     if not text.strip()[-1:].isalpha():
         raise ConfigError(f"--memory {text}: give a unit, such as {text}GB")
     return size_bytes

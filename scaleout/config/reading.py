@@ -4,7 +4,7 @@ Apart from `yaml_files` and `validated`, which take long to import. Knows no key
 """
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 _SAID_ELSEWHERE = {
@@ -16,6 +16,7 @@ _SAID_ELSEWHERE = {
     "expert_tensor_parallel": ("etp",),
     "experts": ("n_experts", "n_routed_experts", "num_experts", "num_local_experts"),
     "ffn": ("d_ff", "ffn_hidden_size", "intermediate_size"),
+    "framework": ("ddp", "deepspeed", "eager", "fsdp1", "fsdp2", "maxtext", "megatron", "nanotron", "pytorch", "torch"),
     "heads": ("n_heads", "num_attention_heads", "num_heads"),
     "hidden": ("d_model", "n_embd"),
     "kv_heads": ("gqa", "n_kv_heads", "num_key_value_heads", "num_query_groups"),
@@ -35,9 +36,9 @@ _SAID_ELSEWHERE = {
 }
 """Words of the field, to which no name of ours is near by its letters, by the name of ours."""
 
-_OURS = {word: name for name, words in _SAID_ELSEWHERE.items() for word in words}
 
 _WHAT = {
+    "framework": "a preset: framework=pytorch is eager with DDP, fsdp2, megatron; scaleout list frameworks",
     "batch_per_replica": "sequences of a step of each replica: the global batch over data_parallel",
     "microbatch": "sequences of a microbatch; a step has batch_per_replica / microbatch of them",
     "mode": "training or inference",
@@ -49,9 +50,9 @@ _FEW = 4
 """Names that begin with what was given, which are all named."""
 
 
-def key_of(word: str) -> str:
-    """Return the name of ours for a word of the field, such as ``tensor_parallel`` for ``tp``; nothing if none is."""
-    return _OURS.get(word, "")
+def key_of(word: str, known: Collection[str]) -> str:
+    """Return the known name for a word of the field, such as ``tensor_parallel`` for ``tp``; nothing if none is."""
+    return next((name for name, words in _SAID_ELSEWHERE.items() if word in words and name in known), "")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -59,8 +60,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     import difflib  # noqa: PLC0415 - only for messages
 
     words = sorted(known)
-    meant = _OURS.get(name)
-    if meant in words:
+    meant = key_of(name, words)
+    if meant:
         return f"did you mean {meant!r}{f' ({_WHAT[meant]})' if meant in _WHAT else ''}?"
     begun = [word for word in words if len(name) > 1 and word.lower().startswith(name.lower())]
     if begun and len(begun) <= _FEW:

@@ -38,7 +38,7 @@ def test_gpus_are_replicas_and_nodes(scaleout, gpus, same):
             "give a multiple of 8 and a topology of several nodes",
         ),
         (("llama-3-8b", "--gpus", "12", "--topology", "dgx-h200-2"), "a node of topology 'dgx-h200-2' has 8"),
-        (("dlrm-128", "--gpus", "60"), "a node of topology 'torus-8x16' has 8"),
+        (("dlrm-128", "--set", "global_batch=1920", "--gpus", "60"), "a node of topology 'torus-8x16' has 8"),
         (("--trace", "x", "--gpus", "64"), "--gpus 64 is for workloads, which have replicas"),
         (("llama-3-8b", "--gpus", "64", "--nodes", "8"), "--gpus 64 and --nodes both say how many ranks there are"),
         (("llama-3-8b", "--gpus", "64", "--set", "data_parallel=8"), "--set data_parallel both say how many ranks"),
@@ -48,6 +48,19 @@ def test_gpus_that_cannot_be(scaleout, options, message):
     code, out, err = scaleout("run", *options)
     assert (code, out) == (2, "")
     assert message in err
+
+
+def test_keys_are_checked_against_the_replicas_that_gpus_make(scaleout):
+    """Of a file with 32 replicas: 64 experts' ranks divide those of --gpus 64, and none of --gpus 48."""
+    job = ("run", "qwen-3-235b-a22b", "--set", "mode=decode", "--set", "pipeline_parallel=1", "--set", "layers=2")
+    job += ("--set", "expert_parallel=64", "--set", "batch_per_replica=64", "--topology", "dgx-h200-8")
+    found, expected = (
+        json.loads(scaleout(*job, "--schedule", "overlap", *each, "--json")[1])["results"]
+        for each in (("--gpus", "64"), ("--set", "data_parallel=64"))
+    )
+    assert found == expected
+    assert "expert_parallel 64 does not divide data_parallel 48" in scaleout(*job, "--gpus", "48")[2]
+    assert "tensor_parallel: must be greater than 0" in scaleout(*job, "--set", "tensor_parallel=0", "--gpus", "64")[2]
 
 
 def test_gpus_of_a_model_without_stages_are_its_ranks(scaleout):
@@ -72,7 +85,7 @@ def test_gpus_of_a_search_are_nodes(scaleout):
     [
         ("dgx-h200-1", "mi300x", "H200"),
         ("switch(8,nvlink4)", "mi300x", "H100 or H200 or H800"),
-        ("a100-node-8", "h100", "A100"),
+        ("dgx-a100-1", "h100", "A100"),
         ("dgx-h100-1", "h200", "H100"),
         ("dgx-h100-1", "h100-p5", ""),
         ("dgx-a100-2", "h200", "A100"),
@@ -86,6 +99,12 @@ def test_a_network_of_other_devices_is_told(topology, device, whose):
     notes = provenance(load_topology(topology), load_device(device), SimulationOptions()).notes
     told = [note for note in notes if "is a network of" in note]
     assert [note.startswith(f"topology {topology} is a network of {whose}:") for note in told] == [True] * bool(whose)
+
+
+@pytest.mark.parametrize("family", ["dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200"])
+def test_every_dgx_has_one_node_by_name(family):
+    topology = load_topology(f"{family}-1")
+    assert (topology.num_ranks, len(topology.dimensions)) == (8, 1)
 
 
 def test_a_card_that_is_down_says_what_nccl_does_without_it(scaleout):

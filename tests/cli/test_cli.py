@@ -591,13 +591,25 @@ def test_a_mode_of_serving_says_what_of_training_it_leaves_out(scaleout):
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (("collective", "all_reduce", "--size", "4MB"), "Did you mean '--bytes' or '--nodes'?"),
+        (("collective", "all_reduce", "--size", "4MB"), "Did you mean '--bytes'?"),
         (("run", "llama-3-8b", "--size", "4"), "Did you mean '--gpus' or '--nodes'?"),
         (("search", "llama-3-8b", "--batch-size", "8"), "Did you mean '--global-batch'?"),
         (("run", "llama-3-8b", "--tp", "8"), "a key of the workload: --set tensor_parallel=VALUE"),
         (("run", "llama-3-8b", "--zero", "3"), "a key of the workload: --set zero=VALUE"),
         (("run", "llama-3-8b", "--set", "fsdp=true"), "PyTorch's FSDP as it runs is framework=fsdp2"),
         (("list", "--size", "3"), "No such option '--size'."),
+        (("run", "llama-3-8b", "--set", "ddp=true"), "did you mean 'framework' (a preset: framework=pytorch is eager"),
+        (("run", "llama-3-8b", "--set", "framework=ddp"), "did you mean 'pytorch'?"),
+        (
+            ("goodput", "llama-3-8b", "--tokens", "1T", "--checkpoint", "10GB/s"),
+            "error: --checkpoint: '10GB/s': unknown",
+        ),
+        (("goodput", "llama-3-8b", "--duration", "1", "--checkpoint", "10s"), "error: --duration: '1' has no unit"),
+        (
+            ("collective", "all_reduce", "--bytes", "1KiB:3s", "--topology", "dgx-h200-1"),
+            "error: --bytes: '3s': unknown",
+        ),
+        (("run", "llama-3-8b", "--injection", "3s", "--network", "link"), "error: --injection: '3s': unknown unit"),
     ],
 )
 def test_words_of_other_tools_name_what_is_meant(scaleout, arguments, hint):

@@ -367,7 +367,7 @@ A100 = [  # ranks, bytes, us
 @pytest.mark.parametrize(("ranks", "size_bytes", "us"), A100)
 def test_all_reduce_on_a100_of_all_sizes_of_groups(ranks, size_bytes, us):
     """nccl-tests in one node, from vTrain (trace/a100): four numbers for groups of 2 to 8."""
-    cost = collective_cost("all_reduce", size_bytes, place(load_topology("a100-node-8"), range(ranks)))
+    cost = collective_cost("all_reduce", size_bytes, place(load_topology("dgx-a100-1"), range(ranks)))
     assert cost.time_s * 1e6 == pytest.approx(us, rel=0.06)
 
 

@@ -53,7 +53,7 @@ SMALL = {
 
 TOPOLOGIES = [
     "h200-node-4", "mi210-node", "graph-8", "dgx-h200-1", "dgx-h200-nvls-1", "t3-ring-8", "sierra-8", "v100-node-8",
-    "mi210-pair", "dgx-h200-2", "a100-node-8",
+    "mi210-pair", "dgx-h200-2", "dgx-a100-1",
 ]  # fmt: skip
 GRAPHML = """<?xml version="1.0"?>
 <!DOCTYPE graphml [<!ENTITY a "0"><!ENTITY b "&a;&a;&a;&a;">]>

@@ -26,7 +26,7 @@ def test_a_ring_over_two_nodes_by_hand():
 @settings(deadline=None, max_examples=25)
 @given(
     st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]),
-    st.sampled_from(["dgx-h200-2", "dgx-h200-4", "torus-4x4x8", "a100-node-8"]),
+    st.sampled_from(["dgx-h200-2", "dgx-h200-4", "torus-4x4x8", "dgx-a100-1"]),
     st.integers(10, 30),
 )
 def test_a_library_changes_times_and_no_bytes(kind, name, power):

@@ -212,7 +212,7 @@ def test_an_all_reduce_over_nodes_becomes_scatter_and_gather_by_levels():
 
 
 def test_one_node_has_no_levels_and_says_why():
-    node = load_topology("a100-node-8")
+    node = load_topology("dgx-a100-1")
     program = time_kernels(generate(load_workload("llama-small", {"layers": 1, "zero": 3, "data_parallel": 8})), DEVICE)
     decisions = plan(program, Machine(DEVICE, node)).decisions
     assert all(not each.choice.startswith("by levels") for each in decisions)

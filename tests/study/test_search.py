@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import scaleout as library
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.errors import ConfigError
@@ -338,6 +339,18 @@ def test_the_nearest_number_of_ranks_is_named():
     message = why_none(request, search(request, workers=1))
     assert "on 7 ranks with a global batch of 8" in message
     assert "the nearest number of ranks with a plan is 8" in message
+
+
+def test_plans_of_equal_stages_are_not_checked_against_the_stages_of_the_file():
+    """Qwen's file has 8 unequal stages, which 6 layers do not divide over and which one node's plans need not have."""
+    sizes = {"layers": 6, "experts": 8, "top_k": 2, "hidden": 512, "ffn": 512, "expert_ffn": 512, "sequence": 512}
+    asked = {"topology": "dgx-h200-1", "global_batch": 16, "top": 1, "workers": 1}
+    held = {"recompute": "full", "zero": 1, "microbatch": 1}
+    changes = {**sizes, **held, "stage_layers": None, "expert_parallel": 8}
+    found = library.search("qwen-3-235b-a22b", changes=changes, **asked)
+    assert found.to_frame()["plan.pipeline_parallel"].tolist() == [1]
+    with pytest.raises(ConfigError, match=r"stage_layers of 8 stages \(--set stage_layers=null for equal ones\)"):
+        library.search("qwen-3-235b-a22b", changes={"expert_parallel": 8}, **asked)
 
 
 def test_a_recommendation_model_is_not_searched(scaleout):

@@ -307,7 +307,7 @@ def test_what_a_source_says_otherwise_is_restated_and_noted(tmp_path):
         "kind": "transformer", "hidden": 1024, "layers": 1, "heads": 8, "ffn": 4096, "sequence": 512, "dtype": "fp16",
         "batch_per_replica": 1, "data_parallel": 8, "zero": 3, "gradient_dtype": "fp32", "fused_accumulation": True,
     }  # fmt: skip
-    row = {"workload": keys, "device": "a100-80g", "topology": "a100-node-8", "measured_us": 1e4}
+    row = {"workload": keys, "device": "a100-80g", "topology": "dgx-a100-1", "measured_us": 1e4}
     sources = ["arXiv:2104.04473, Table 2, ZeRO-3 without", "arXiv:2104.04473, Table 9", "another"]
     path = write(tmp_path, [*({**row, "source": source} for source in sources), row], gpu="")
     restated, *others, own = compare_files([path]).rows

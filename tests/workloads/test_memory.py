@@ -329,6 +329,15 @@ def test_a_pipeline_caches_the_keys_of_its_own_layers():
     assert [each.bytes_of["kv_cache"] for each in found] == [whole / 4] * 4
 
 
+def test_experts_lie_over_fewer_replicas_where_an_axis_takes_some():
+    """DeepSeek-V3 decoded on 72 GPUs of 184 GiB: 8 ranks of experts divide neither 36 nor 18 replicas."""
+    keys = {"mode": "decode", "pipeline_parallel": 1, "data_parallel": 72, "expert_parallel": 8}
+    found = [each for each in advise(load_workload("deepseek-v3", keys), 184 * 2.0**30) if each.fits]
+    within = min(found, key=lambda advice: advice.ranks)
+    assert within.ranks == 72
+    assert within.changes["data_parallel"] % within.changes["expert_parallel"] == 0
+
+
 def test_advice_pairs_two_simple_changes():
     """A 32B model, data parallel over 16 of 80 GB: neither sharding nor recompute is enough, and both together are."""
     plain = {"data_parallel": 16, "zero": 0, "recompute": "none", "topology": "dgx-a100-2"}

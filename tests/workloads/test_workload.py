@@ -126,6 +126,23 @@ REFUSED = [
     (MOE, {"experts": 6, "expert_parallel": 4, "data_parallel": 4}, "experts 6 do not spread over expert_parallel 4"),
     (MOE, {"expert_parallel": 4, "data_parallel": 6}, "expert_parallel 4 does not divide data_parallel 6"),
     (MOE, {"top_k": 9}, "top_k 9 is more than the 8 experts there are"),
+    (
+        MOE,
+        {"mode": "decode", "top_k": 1, "batch_per_replica": 9},
+        "9 tokens x top_k 1 x expert_parallel 1 do not spread evenly over 8 experts; choose batch_per_replica 16 or "
+        "another multiple of 8, or give a capacity_factor",
+    ),
+    (
+        MOE,
+        {"mode": "decode", "top_k": 1, "batch_per_replica": 6, "microbatch": 2},
+        "2 tokens x top_k 1 x expert_parallel 1 do not spread evenly over 8 experts; choose microbatch 8 or another",
+    ),
+    (
+        MOE,
+        {"mode": "decode", "top_k": 1, "batch_per_replica": 6, "tensor_parallel": 2, "sequence_parallel": True}
+        | {"data_parallel": 2, "expert_parallel": 2},
+        "3 tokens x top_k 1 x expert_parallel 2 do not spread evenly over 8 experts; choose batch_per_replica 8 or",
+    ),
     (MOE, {"sequence": 33, "top_k": 1}, "33 tokens x top_k 1 x expert_parallel 1 do not spread evenly over 8 experts"),
     (MOE, {"heads": 7}, "hidden 64 does not divide by heads 7"),
     (TRANSFORMER, {"pipeline_parallel": 4}, "4 stages are more than layers 2"),

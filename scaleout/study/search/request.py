@@ -21,12 +21,19 @@ from scaleout.study.realism import options_for
 from scaleout.study.search.evaluate import BASELINE, ON_BLOCKS, Estimate, peak_bytes_of, unlike_blocks
 from scaleout.study.search.lower_bound import lower_bounds_of
 from scaleout.study.search.space import Plan, workload_of
+from scaleout.workloads.config.family import ModelFamily
 from scaleout.workloads.config.layered import LayeredModel, layered
 from scaleout.workloads.families import load_workload
 from scaleout.workloads.pipeline import PIPELINES
 
 MOST_TOKENS = 2**36
 """Tokens of a step: a thousand times those of the largest batches that are trained with."""
+
+_ONE_RANK: Mapping[str, Any] = {
+    **dict.fromkeys(("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"), 1),
+    **{"microbatch": None, "pipeline_schedule": "1f1b", "virtual_stages": None, "sequence_parallel": False},
+}
+"""Of a replica: keys that plans choose, and that nothing else of a workload must divide."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +142,7 @@ def request_of(
     fixed = {key: given.pop(key) for key in Plan._fields if key in given}
     settings = given | {key: fixed[key] for key in ("zero",) if key in fixed}  # other keys are checked against it
     wants = "a search is over plans of training a model of layers"
-    base = layered(load_workload(name, settings), wants=wants)
+    base = layered(_load(name, settings), wants=wants)
     if base.mode != "training":
         raise ConfigError(
             f"workload {name!r} is in mode {base.mode!r}; {wants}; compare plans of {base.mode} with a study, such as "
@@ -170,6 +177,20 @@ def request_of(
             f"leave --schedule out, or give another topology"
         )
     return request if request.options.contention else replace(request, topology=undisturbed(topology))
+
+
+def _load(name: str, settings: Mapping[str, Any]) -> ModelFamily:
+    """Load a workload with the degrees of its file, or where these do not divide what is set, with those of one rank.
+
+    Plans have neither; the error is of the former.
+    """
+    try:
+        return load_workload(name, settings)
+    except ConfigError as error:
+        try:
+            return load_workload(name, {**settings, **_ONE_RANK})
+        except ConfigError:
+            raise error from None
 
 
 def _check_room(request: SearchRequest) -> None:

@@ -156,7 +156,7 @@ class NoModelError(Exception):
 
 MACHINES = {
     "NVIDIA H200": ("h200", "h200-node-4"),
-    "NVIDIA A100": ("a100-80g", "a100-node-8"),
+    "NVIDIA A100": ("a100-80g", "dgx-a100-1"),
 }
 """Name of a GPU in its driver to its device and the topology of a node."""
 

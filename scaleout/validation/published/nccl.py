@@ -22,6 +22,6 @@ def all_reduce(row: Row, machine: Machine) -> Case:
 
 
 TABLES = {
-    "nccl_allreduce_a100_node": Family("NCCL", all_reduce, lambda row: ("a100-80g", "a100-node-8")),
+    "nccl_allreduce_a100_node": Family("NCCL", all_reduce, lambda row: ("a100-80g", "dgx-a100-1")),
     "nccl_allreduce_v100_node": Family("NCCL", all_reduce, lambda row: ("v100", "v100-node-8")),
 }

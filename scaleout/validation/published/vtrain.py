@@ -33,7 +33,7 @@ _NODE_RANKS = 8
 
 def machine_of(row: Row) -> tuple[str, str]:
     """Return device and topology of a row: one node, or the cluster."""
-    return "a100-80g", "a100-node-8" if row.count("# GPUs") <= _NODE_RANKS else "a100-vtrain-64"
+    return "a100-80g", "dgx-a100-1" if row.count("# GPUs") <= _NODE_RANKS else "a100-vtrain-64"
 
 
 def workload_changes(row: Row) -> dict[str, Any]:

@@ -9,8 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import ConfigDict
+
 from scaleout.config.library import find, is_path, lengthened
-from scaleout.config.validated import nearest, read_yaml, validate, with_new_names
+from scaleout.config.units import RankCount
+from scaleout.config.validated import Config, nearest, read_yaml, validate, with_new_names
 from scaleout.errors import ConfigError
 from scaleout.workloads.config.family import ModelFamily
 from scaleout.workloads.config.frameworks import FRAMEWORKS
@@ -66,6 +69,26 @@ def load_workload(name_or_file: str | Path, changes: Mapping[str, Any] | None = 
     workload = workload_of({"name": path.stem} | read.keys, path, where=f"workload {name_or_file}")
     named = {"topology": workload.topology.replace(RANKS, str(workload.num_ranks))}
     return workload.model_copy(update=named).served_without(read.of_training)
+
+
+class _Replica(Config):
+    """Degrees of a replica, of all keys of a workload."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    tensor_parallel: RankCount = 1
+    pipeline_parallel: RankCount = 1
+    context_parallel: RankCount = 1
+
+
+def ranks_of_replica(name_or_file: str, changes: Mapping[str, Any]) -> int:
+    """Return how many ranks a replica of a changed workload takes; what depends on how many there are is not checked.
+
+    `ConfigError` if there is no such workload, or a degree is none.
+    """
+    keys = _over(_read(find("workload", name_or_file)), _with_new_names("--set", changes)).keys
+    found = validate(_Replica, keys, where=f"workload {name_or_file}")
+    return found.tensor_parallel * found.pipeline_parallel * found.context_parallel
 
 
 def workload_of(values: Mapping[str, Any], path: Path, *, where: str) -> ModelFamily:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from scaleout.config.units import Count, CountOrZero, NotNegative, Positive, RankCount
+from scaleout.config.units import Count, CountOrZero, NotNegative, Positive, RankCount, counted
 from scaleout.program.graph import Ints
 from scaleout.program.operations import ITEM_BYTES
 from scaleout.workloads.config.layered import Degrees
@@ -189,14 +189,20 @@ class Moe(Transformer):
         return None
 
     def _refused_rows(self, cut: Degrees) -> str | None:
-        tokens = self.tokens_of(cut) // (cut.tensor_parallel if self._dispatches_shards(cut) else 1)
+        shards = cut.tensor_parallel if self._dispatches_shards(cut) else 1
+        tokens = self.tokens_of(cut) // shards
         if self.imbalance or self.capacity_factor is not None:
             return None
-        if tokens * self.top_k * cut.expert_parallel % self.experts:
+        sent = self.top_k * cut.expert_parallel
+        if tokens * sent % self.experts:
+            choice = "choose microbatch and sequence so that they do"
+            if self.mode == "decode":  # a token of each sequence
+                evenly = self.experts // math.gcd(self.experts, sent) * shards
+                key = "batch_per_replica" if self.microbatch is None else "microbatch"
+                choice = f"choose {key} {-(-cut.microbatch_size // evenly) * evenly} or another multiple of {evenly}"
             return (
-                f"{tokens} tokens x top_k {self.top_k} x expert_parallel {cut.expert_parallel} do not "
-                f"spread evenly over {self.experts} experts; choose microbatch and sequence so that they do, or give a "
-                f"capacity_factor"
+                f"{counted(tokens, 'token')} x top_k {self.top_k} x expert_parallel {cut.expert_parallel} do not "
+                f"spread evenly over {self.experts} experts; {choice}, or give a capacity_factor"
             )
         return None
 

@@ -6,6 +6,7 @@ its keys.
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -180,7 +181,10 @@ def _grown(w: LayeredModel, axis: str, factor: int) -> dict[str, Any]:
     changes: dict[str, Any] = {axis: getattr(w, axis) * factor}
     if w.data_parallel % factor == 0:
         batch = w.batch_per_replica * factor
-        changes |= {"data_parallel": w.data_parallel // factor, "batch_per_replica": batch}
+        replicas = w.data_parallel // factor
+        changes |= {"data_parallel": replicas, "batch_per_replica": batch}
+        if w.folded_experts is None and replicas % w.expert_parallel:  # experts lie within data
+            changes["expert_parallel"] = math.gcd(replicas, w.expert_parallel)
         if w.mode == "training":
             changes["microbatch"] = w.microbatch_size
     return changes
