@@ -1,17 +1,17 @@
-"""Whom ranks wait for: idle time by what ends it, and by the ranks whose work goes on meanwhile.
+"""Whom ranks wait for: idle time by what ends it, and by the ranks that are its root.
 
 A rank is idle where it neither computes nor communicates. What ends that is a node of its own, or the end of the step;
-what that waited for last, and this before it, is a chain of nodes that leads back in time. At each moment of the idle
-time one node of the chain runs, or is held up, and the rank that runs it is the one waited for. All times are in
-seconds. Knows no pipelines and no slowdowns: a straggler is found by what others do.
+the ranks that made this late are those waited for. Knows no pipelines and no slowdowns: a straggler is found by what
+others do.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from scaleout.program.graph import NONE, Bools, Floats, Ints
+from scaleout.analysis.roots import Spans, divide
+from scaleout.program.graph import Bools, Floats, Ints
 from scaleout.simulation.result import Result, Timeline
 
 LEAST = 1e-3
@@ -42,8 +42,8 @@ class _Gaps:
     begin: Ints  # (gaps,) of the nodes that start next, the first in that order
     end: Ints  # (gaps,) and one beyond the last
     gap_s: Floats  # (gaps,)
-    from_s: Floats  # (gaps,) when each begins
-    at_end_s: float  # from the last node to the makespan
+    from_s: Floats  # (gaps + 1,) when each begins, and the end of the last node
+    at_end_s: float  # from there to the makespan
 
     @classmethod
     def of(cls, line: Timeline, makespan_s: float) -> "_Gaps":
@@ -54,7 +54,8 @@ class _Gaps:
         gaps = np.maximum(starts - reach[:-1], 0.0)
         begin = np.flatnonzero(gaps)
         end = np.searchsorted(starts, starts[begin], side="right")
-        return cls(order, begin, end, gaps[begin], reach[begin], max(0.0, makespan_s - float(reach[-1])))
+        from_s = np.r_[reach[begin], reach[-1]]
+        return cls(order, begin, end, gaps[begin], from_s, max(0.0, makespan_s - float(reach[-1])))
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Wait:
     """What ranks that are alike wait for other ranks, which are alike too."""
 
     ranks: tuple[int, ...]  # which wait
-    waits_for: tuple[int, ...]  # whose work goes on meanwhile
+    waits_for: tuple[int, ...]  # whose work it is that went on longer
     until: str  # what the idle time ends with
     idle_s: float  # of each of `ranks`
 
@@ -78,24 +79,37 @@ class Waits:
 def waits_of(result: Result) -> Waits:
     """Divide idle time among what ranks wait for; where several nodes start, the communication counts."""
     names = ["kernels", "messages", *(f"communication over {family.axis}" for family in result.program.groups), END]
-    totals, chain = np.zeros(len(names)), _Chain(result)
+    means: dict[str, float] = {}
     waits: list[Wait] = []
+    for (number, root, cause), seconds in blamed(result).items():
+        ranks = result.timelines[number].ranks
+        means[names[cause]] = means.get(names[cause], 0.0) + seconds * len(ranks) / result.program.num_ranks
+        if root != number and seconds >= LEAST * result.makespan_s:
+            waits.append(Wait(ranks, result.timelines[root].ranks, names[cause], seconds))
+    by_cause_s = dict(sorted(means.items(), key=lambda each: -each[1]))
+    return Waits(by_cause_s, tuple(sorted(waits, key=lambda each: -each.idle_s * len(each.ranks))))
+
+
+def blamed(result: Result) -> dict[tuple[int, int, int], float]:
+    """Return the idle time of each class of ranks by the class that is its root, maybe itself, and by what ends it.
+
+    What ends it is numbered: 0 for kernels, 1 for messages, then the families of groups, then the end of the step.
+    """
+    sums: dict[tuple[int, int, int], float] = {}
+    columns = []
     for number, line in enumerate(result.timelines):
         found = _Gaps.of(line, result.makespan_s)
-        of_gap, nodes = _ended_by(line, found)
-        causes = np.r_[of_gap, len(names) - 1]
-        idle_s = np.r_[found.gap_s, found.at_end_s]
-        totals += len(line.ranks) * np.bincount(causes, weights=idle_s, minlength=len(names))
-        before = np.r_[line.cause[nodes], chain.last]
-        from_s = np.r_[found.from_s, result.makespan_s - found.at_end_s]
-        for awaited, cause, seconds in chain.divided(before, causes, from_s, from_s + idle_s):
-            if awaited != number and seconds >= LEAST * result.makespan_s:
-                waits.append(Wait(line.ranks, result.timelines[awaited].ranks, names[cause], seconds))
-    means: dict[str, float] = {}
-    for name, seconds in zip(names, (totals / result.program.num_ranks).tolist(), strict=True):
-        means[name] = means.get(name, 0.0) + seconds
-    by_cause_s = dict(sorted(((name, each) for name, each in means.items() if each), key=lambda each: -each[1]))
-    return Waits(by_cause_s, tuple(sorted(waits, key=lambda each: -each.idle_s * len(each.ranks))))
+        causes, nodes = _ended_by(line, found)
+        causes = np.r_[causes, len(result.program.groups) + 2]
+        nodes = np.r_[nodes + result.offsets[number], result.offsets[-1] + number]
+        until_s = np.r_[line.start_s[found.order[found.begin]], result.makespan_s]
+        columns.append((until_s, found.from_s, np.full(len(nodes), number), nodes, causes))
+    *spans, causes = (np.concatenate(each) for each in zip(*columns, strict=True))
+    for index, roots in divide(result, Spans(*spans)):
+        for root, seconds in roots.items():
+            key = int(spans[2][index]), root, int(causes[index])
+            sums[key] = sums.get(key, 0.0) + seconds
+    return {key: seconds for key, seconds in sums.items() if seconds}
 
 
 def _ended_by(line: Timeline, found: _Gaps) -> tuple[Ints, Ints]:
@@ -108,32 +122,6 @@ def _ended_by(line: Timeline, found: _Gaps) -> tuple[Ints, Ints]:
     best = np.maximum.reduceat(keys, np.column_stack([found.begin, found.end]).ravel())[::2]
     kind, place = np.divmod(best, nodes + 1)
     return kind, found.order[nodes - place]
-
-
-class _Chain:
-    """What each node of a result waited for last, the node before that, and so on."""
-
-    def __init__(self, result: Result) -> None:
-        self._offsets, lines = result.offsets, result.timelines
-        self._cause = np.concatenate([line.cause for line in lines])
-        self._start_s = np.concatenate([line.start_s for line in lines])
-        self._class = np.repeat(np.arange(len(lines)), [len(line.graph) for line in lines])
-        ends_s = np.concatenate([line.end_s for line in lines])
-        self.last = int(ends_s.argmax()) if len(ends_s) else NONE
-
-    def divided(self, nodes: Ints, causes: Ints, from_s: Floats, until_s: Floats) -> Iterator[tuple[int, int, float]]:
-        """Divide times among the classes that run the chains of `nodes`; yield a class, a cause, and seconds in all."""
-        sums = np.zeros((len(self._offsets) - 1, int(causes.max(initial=0)) + 1))
-        at, until_s = nodes.astype(np.int64), until_s.copy()
-        left = np.flatnonzero((at != NONE) & (until_s > from_s))
-        while len(left):
-            node = at[left]
-            begins_s = np.maximum(self._start_s[node], from_s[left])
-            np.add.at(sums, (self._class[node], causes[left]), np.maximum(until_s[left] - begins_s, 0.0))
-            until_s[left], at[left] = np.minimum(until_s[left], begins_s), self._cause[node]
-            left = left[(at[left] != NONE) & (until_s[left] > from_s[left])]
-        for one, cause in np.argwhere(sums).tolist():
-            yield one, cause, float(sums[one, cause])
 
 
 def most_awaited(waits: Sequence[Wait], num_ranks: int) -> tuple[tuple[int, ...], float]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import scaleout
-from scaleout.cli.options import PATH, Output, output_options
+from scaleout.cli.options import PATH, Number, Output, Whole, output_options
 from scaleout.cli.printing import say
 
 if TYPE_CHECKING:
@@ -25,6 +25,10 @@ def _file(
     return click.option(option, name, type=kind, metavar=metavar, required=required, help=meaning)
 
 
+def _scale(option: str, meaning: str) -> Callable[[Any], Any]:
+    return click.option(option, type=Number(), default="1", show_default=True, metavar="FACTOR", help=meaning)
+
+
 @click.command()
 @_file("--workload-configuration", "workload", "Chakra traces PREFIX.<rank>.et.", metavar="PREFIX", required=True)
 @_file("--system-configuration", "system", "System layer, as JSON.", required=True)
@@ -33,10 +37,18 @@ def _file(
 @_file("--comm-group-configuration", "groups", "Communicator groups, as JSON.")
 @click.option("--logging-configuration", metavar="FILE", expose_value=False, help="Accepted and ignored.")
 @click.option("--logging-folder", metavar="DIRECTORY", expose_value=False, help="Accepted and ignored.")
-@click.option("--num-queues-per-dim", "num_queues", default=1, show_default=True, help="Queues per network dimension.")
-@click.option("--compute-scale", default=1.0, show_default=True, help="No effect, as in ASTRA-sim.")
-@click.option("--comm-scale", default=1.0, show_default=True, help="No effect, as in ASTRA-sim.")
-@click.option("--injection-scale", default=1.0, show_default=True, help="Factor of endpoint-delay.")
+@click.option(
+    "--num-queues-per-dim",
+    "num_queues",
+    type=Whole(),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Queues per network dimension.",
+)
+@_scale("--compute-scale", "No effect, as in ASTRA-sim.")
+@_scale("--comm-scale", "No effect, as in ASTRA-sim.")
+@_scale("--injection-scale", "Factor of endpoint-delay.")
 @click.option(
     "--rendezvous-protocol",
     "rendezvous",

@@ -10,8 +10,8 @@ from scaleout.cli import completion
 from scaleout.cli.job import NamedJob
 from scaleout.cli.options import (
     SIMULATION,
+    Number,
     Output,
-    Share,
     Stated,
     Whole,
     job_options,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--jitter",
-    type=Share(),
+    type=Number(1),
     metavar="SHARE",
     help="Standard deviation of a rank's compute in a step over its mean; by default the device's, or 0.",
 )

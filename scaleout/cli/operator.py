@@ -13,7 +13,7 @@ from scaleout.errors import ConfigError, shown
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from scaleout.schedule.fusion import Evaluation
+    from scaleout.schedule.fusion import Evaluation, FusedMachine
 
 _SAMPLES = 64
 """Slices of a rank's timeline that are printed as JSON, evenly spread."""
@@ -48,7 +48,7 @@ def operator(
     from scaleout.cluster.topology.topology import load_topology
     from scaleout.config.units import counted
     from scaleout.report.documents import document
-    from scaleout.schedule.fusion import FusedMachine, evaluate_operator
+    from scaleout.schedule.fusion import FusedMachine
     from scaleout.simulation.options import SimulationOptions
     from scaleout.study.provenance import provenance
 
@@ -69,21 +69,19 @@ def operator(
         key, values = parse_sweep(sweep)
         if key in keys:
             raise ConfigError(f"--sweep {key} and --set {key} both say what {key} is; give one of them")
-        rows = [{key: value, **evaluate_operator(name, {**keys, key: value}, machine).plain()} for value in values]
+        cases = [({**keys, key: value}, machine) for value in values]
+        swept = zip(values, _simulated(name, cases, quiet=output.as_json)[1], strict=True)
+        rows = [{key: value, **each} for value, each in swept]
         asked["sweep"] = {key: values}
         answer = document("operator", {**about, "sweep": rows}, inputs=asked, models=[model])
         output.give(answer, partial(_print_sweep, key, rows, title, model), partial(_draw, key, rows, title))
         return
-    found = evaluate_operator(name, keys, machine)
-    brackets = {
-        key: [
-            evaluate_operator(name, keys, replace(machine, device=replace(machine.device, work_groups=end))).plain()
-            for end in ends
-        ]
-        for key, ends in machine.device.brackets.items()
-        if not machine.stores
-    }
-    between = {key: [each["fused_aware_s"] for each in ends] for key, ends in brackets.items()}
+    brackets = {} if machine.stores else machine.device.brackets
+    devices = [replace(machine.device, work_groups=end) for ends in brackets.values() for end in ends]
+    cases = [(keys, machine), *((keys, replace(machine, device=each)) for each in devices)]
+    found, plain = _simulated(name, cases, quiet=output.as_json)
+    fused_s = iter([each["fused_aware_s"] for each in plain[1:]])
+    between = {key: [next(fused_s) for _ in ends] for key, ends in brackets.items()}
     answer = {**about, **found.plain(), "fused_aware_between_s": between, "timeline": _timeline(found)}
     summary = document("operator", answer, inputs=asked, models=[model])
 
@@ -94,6 +92,25 @@ def operator(
         return {"timelines.png": "work-groups and slices over time"}
 
     output.give(summary, partial(_print, found, title, model, between), write)
+
+
+def _simulated(
+    name: str, cases: "Sequence[tuple[dict[str, Any], FusedMachine]]", *, quiet: bool
+) -> "tuple[Evaluation, list[dict[str, Any]]]":
+    """Return what the first case found, and what each of them did as plain values."""
+    from scaleout.cli.progress import progress
+    from scaleout.schedule.fusion import evaluate_operator
+
+    found = None
+    plain = []
+    with progress(kept="nothing is kept", quiet=quiet) as tell:
+        for number, (keys, machine) in enumerate(cases):
+            tell(number, len(cases), "operators simulated")
+            each = evaluate_operator(name, keys, machine)
+            found = found or each
+            plain.append(each.plain())
+    assert found is not None
+    return found, plain
 
 
 def _timeline(found: "Evaluation") -> list[dict[str, Any]]:

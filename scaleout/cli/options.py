@@ -120,13 +120,13 @@ class Whole(click.IntRange):
         return super().convert(value, param, ctx)
 
 
-class Share(click.FloatRange):
-    """A number from 0 to 1, written as in files."""
+class Number(click.FloatRange):
+    """A number from 0 to a largest one, written as in files."""
 
-    name = "share"
+    name = "number"
 
-    def __init__(self) -> None:
-        super().__init__(min=0, max=1)
+    def __init__(self, most: float = 10**9) -> None:
+        super().__init__(min=0, max=most)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number; refuse what is none, or next to nothing."""

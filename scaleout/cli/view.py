@@ -123,6 +123,9 @@ class _Questions:
             try:
                 with suppress(_GivenUp), self._busy:
                     self._work(mine, job, changes, told)
+            except Exception:
+                if mine == self._newest:
+                    raise  # else it was given up within C, which takes `_GivenUp` for an error of its own
             finally:  # else the page would wait for ever
                 told.put({})
 

@@ -8,7 +8,10 @@
 A law that does not hold is an `AssertionError` that says which, and for what.
 """
 
-from scaleout.testing.algorithms import check_algorithm
-from scaleout.testing.schedules import check_schedule
+from scaleout.config.arguments import checked
+from scaleout.testing import algorithms, schedules
 
 __all__ = ["check_algorithm", "check_schedule"]
+
+check_algorithm = checked(algorithms.check_algorithm)
+check_schedule = checked(schedules.check_schedule)

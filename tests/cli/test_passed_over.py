@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import click
 import pytest
 
 from scaleout.api.views import open_output
+from scaleout.cli.verbs import scaleout as command_line
 from scaleout.errors import ScaleoutError
 
 
@@ -81,3 +83,17 @@ def test_what_is_compared_is_compared_once(tmp_path, scaleout, monkeypatch, once
     found = scaleout(*once.split())
     assert found[0] == 0
     assert scaleout(*twice.split()) == found
+
+
+def test_numbers_of_options_are_written_as_in_files():
+    """Click's own types take NaN, infinity, digits of any script and numbers of any length."""
+    found, groups = [], [command_line]
+    while groups:
+        group = groups.pop()
+        for name in group.list_commands(click.Context(group)):
+            command = group.get_command(click.Context(group), name)
+            groups += [command] if isinstance(command, click.Group) else []
+            found += [(name, each.opts[0], type(each.type)) for each in command.params]
+    assert len(found) > 200
+    plain = (click.types.IntParamType, click.types.FloatParamType, click.IntRange, click.FloatRange)
+    assert [each for each in found if each[2] in plain] == []

@@ -218,6 +218,30 @@ def test_progress_is_told_by_schedule(folder):
     assert [line["done"].startswith("simulated in ") for line in lines if "done" in line] == [True]
 
 
+def test_a_question_given_up_within_c_ends_without_an_error(folder, monkeypatch):
+    """Matplotlib's C++ asks Python for an array, takes any exception for a wrong one, and raises a `ValueError`."""
+    questions, begun, fell = _Questions(open_output(folder)), Event(), []
+
+    def again(output, job, changes, tell=None):
+        begun.set()
+        try:
+            while True:
+                sum(range(100))
+        except SystemExit:
+            raise ValueError("Invalid bounding box") from None
+
+    monkeypatch.setattr(type(questions._output), "again", again)
+    monkeypatch.setattr("threading.excepthook", fell.append)
+    first = Thread(target=lambda: list(questions.simulate({"job": 0, "changes": {}})))
+    first.start()
+    assert begun.wait(60)
+    questions._give_up()
+    first.join(60)
+    with questions._busy:
+        assert not first.is_alive()
+    assert not fell
+
+
 def test_a_newer_question_ends_the_one_that_is_simulated(folder, monkeypatch):
     """The first would go on for ever; it is given up between two steps of Python, and the second is answered."""
     questions, begun, ended = _Questions(open_output(folder)), Event(), Event()

@@ -10,6 +10,7 @@ from api_examples import CALLABLES, examples_in, required
 from nonsense import ALWAYS, FOREIGN, OBJECTS
 
 import scaleout
+from scaleout import testing
 from scaleout.config.arguments import MAKERS
 from scaleout.errors import ConfigError, ScaleoutError, printable
 from scaleout.program.program import alike
@@ -70,6 +71,13 @@ def test_an_object_of_a_foreign_type_is_refused_by_name(name, parameter, value, 
     message = str(caught.value)
     assert message.startswith(f"{name}(): {parameter}: must be ")
     assert "\n" not in message
+
+
+@pytest.mark.parametrize("name", testing.__all__)
+def test_contracts_are_for_names(name):
+    for value in [*FOREIGN, *(each for each in OBJECTS if not isinstance(each, str))]:
+        with pytest.raises(ConfigError, match=f"^{name}\\(\\): .* must be a text, not "):
+            getattr(testing, name)(value)
 
 
 @pytest.mark.parametrize(

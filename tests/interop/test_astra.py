@@ -239,9 +239,13 @@ AR = [coll(0, "ALL_REDUCE", 11596)]
     [
         ({"ranks": [AR] * 4, "flags": ["--num-queue-per-dim=2"]}, ["--num-queues-per-dim"]),
         ({"ranks": [AR] * 4, "flags": ["--backend=ns3"]}, ["'ns3'", "unaware or aware"]),
-        ({"ranks": [AR] * 4, "flags": ["--num-queues-per-dim=0"]}, ["at least 1 queue"]),
+        (
+            {"ranks": [AR] * 4, "flags": ["--num-queues-per-dim=0"]},
+            ["--num-queues-per-dim", "0 is not in"],
+        ),
         ({"ranks": [AR] * 4, "flags": ["--injection-scale=0.01"]}, ["--injection-scale 0.01", "endpoint delay 0"]),
-        ({"ranks": [AR] * 4, "flags": ["--injection-scale=nan"]}, ["--injection-scale is nan", "finite"]),
+        ({"ranks": [AR] * 4, "flags": ["--injection-scale=nan"]}, ["--injection-scale", "'nan' is no number"]),
+        ({"ranks": [AR] * 4, "flags": ["--compute-scale=nan"]}, ["--compute-scale", "'nan' is no number"]),
         ({"ranks": [AR] * 4, "system": {"active-chunk-per-dimension": 1}}, ["did you mean 'active-chunks-per"]),
         ({"ranks": [AR] * 4, "network": {"bandwith": [1.0]}}, ["unknown key 'bandwith'", "'bandwidth'"]),
         ({"ranks": [AR] * 4, "network": {"latency": [1.0, 2.0]}}, ["one entry in every list", "latency has 2"]),

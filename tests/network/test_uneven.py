@@ -26,6 +26,7 @@ from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.network.collectives import ALGORITHMS, KINDS, schedule, transfers
 from scaleout.network.collectives.rounds import TooManyMessagesError
 from scaleout.network.flow import collective as link
+from scaleout.network.flow.batched import _Collective
 from scaleout.network.routes.links import links_of
 from scaleout.network.routes.routing import Router, router
 from scaleout.network.routes.symmetry import symmetry
@@ -218,6 +219,16 @@ def test_an_all_to_all_on_a_long_ring_with_a_slow_link():
     )
     assert plain.serialization_s == pytest.approx(2048 / 8 * LINK, rel=1e-9)
     assert (found.latency_s, found.serialization_s) == (plain.latency_s, 2 * plain.serialization_s)
+
+
+def test_members_of_a_ring_that_drift_apart_are_not_looked_at_again_in_every_round(monkeypatch):
+    """What is looked at grows with the messages: 240 ranks and 478 rounds, of which a third go on at a time."""
+    counts = []
+    monkeypatch.setattr(
+        _Collective, "misses", lambda *given, whole=_Collective.misses: counts.append(1) or whole(*given)
+    )
+    cost(break_links(one("ring", 240), ["3-4"]), "all_reduce", "ring")
+    assert 478 < len(counts) < 10 * 478
 
 
 def test_an_all_to_all_on_a_torus_with_a_slow_and_with_a_broken_link():

@@ -31,7 +31,10 @@ _START, _ARRIVED, _DONE = 0, 1, 2
 
 @dataclass(eq=False)
 class _Collective:
-    """One in flight: the round that each of M members is at, and how many messages hold it up there."""
+    """One in flight: the round that each of M members is at, and how many messages hold it up there.
+
+    `ready` are members that nothing holds up any more, and `lowest` the round that all have reached.
+    """
 
     name: int
     demand: Demand
@@ -41,7 +44,8 @@ class _Collective:
     at: Ints
     speed: float = 1.0
     missing: dict[int, Ints] = field(default_factory=dict)
-    sent: int = 0
+    ready: list[Ints] = field(default_factory=list)
+    lowest: int = -1
     over: bool = False
 
     def misses(self, round_: int) -> Ints:
@@ -53,10 +57,13 @@ class _Collective:
         return self.missing[round_]
 
     def settle(self, round_: int, members: Ints) -> bool:
-        """Count messages of a round as sent or received by members; return whether one of them can move on."""
+        """Count messages of a round as sent or received by members; note which can move on, return if any can."""
         missing = self.misses(round_)
         np.subtract.at(missing, members, 1)
-        return bool(((missing[members] == 0) & (self.at[members] == round_)).any())
+        free = members[(missing[members] == 0) & (self.at[members] == round_)]
+        if len(free):
+            self.ready.append(free)
+        return len(free) > 0
 
 
 @dataclass(eq=False)
@@ -111,7 +118,7 @@ class BatchedFlows:
     ) -> None:
         """Start one chain of a collective."""
         at = np.full(chain.num_members, -1)
-        collective = _Collective(name, chain, size_bytes, after_s, latencies, at)
+        collective = _Collective(name, chain, size_bytes, after_s, latencies, at, ready=[np.arange(len(at))])
         self._running.setdefault(name, []).append(collective)
         self._push(start_s, _START, collective, 0, at)
 
@@ -196,26 +203,28 @@ class BatchedFlows:
         """Let the members that have all messages start their next rounds; return whether any message started."""
         started = False
         at, rounds = collective.at, collective.demand.rounds
-        round_ = int(at.min())
-        while round_ < len(rounds):
-            ready = at == round_
-            if round_ >= 0:
-                ready &= collective.misses(round_) == 0
-            if ready.any():
-                at[ready] += 1
-                if round_ + 1 < len(rounds):
-                    started |= self._start_round(collective, round_ + 1, ready, now_s)
-            elif round_ >= int(at.max()):
-                break
-            round_ += 1
-        for old in [number for number in collective.missing if number < at.min()]:
-            del collective.missing[old]
-        collective.over = bool(at.min() == len(rounds))
+        ready = np.unique(np.concatenate(collective.ready))
+        collective.ready.clear()
+        while len(ready):
+            is_first = at[ready] == at[ready].min()
+            going, ready = ready[is_first], ready[~is_first]
+            at[going] += 1
+            round_ = int(at[going[0]])
+            if round_ < len(rounds):
+                started |= self._start_round(collective, round_, going, now_s)
+                ready = np.concatenate((ready, going[collective.misses(round_)[going] == 0]))
+        lowest = int(at.min())
+        for old in range(collective.lowest, lowest):
+            collective.missing.pop(old, None)
+        collective.lowest = lowest
+        collective.over = lowest == len(rounds)
         return started
 
-    def _start_round(self, collective: _Collective, round_: int, ready: npt.NDArray[np.bool_], now_s: float) -> bool:
+    def _start_round(self, collective: _Collective, round_: int, members: Ints, now_s: float) -> bool:
         flows = collective.demand.rounds[round_]
-        which = np.flatnonzero(ready[flows.sources])
+        starts = np.zeros(len(collective.at), bool)
+        starts[members] = True
+        which = np.flatnonzero(starts[flows.sources])
         if not len(which):
             return False
         size_bytes = collective.demand.fractions[round_] * collective.size_bytes

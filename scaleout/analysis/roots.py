@@ -1,0 +1,249 @@
+"""Which ranks are the root of a wait: not who came last, but who made it late.
+
+What the last rank to come waited for before, and this before it, is a chain of nodes that leads back in time, and so it
+is for the last kernel of the rank that waits. From where these chains meet both have had the same time. So a wait is
+what the late rank worked longer since then, and what it waited for longer. The first is its own; the second is that of
+the ranks that it waited for in turn, which were found before. What counts are the waits on the path through a rank's
+own nodes to its last kernel, and from that on: what else waits beside kernels makes nobody late. All times are in
+seconds.
+
+Source: Boehme, Geimer, Wolf and Arnold, Identifying the Root Causes of Wait States in Large-Scale Parallel
+Applications, ICPP 2010, who pass the cost of waits on to delays by what lies between two points of synchronisation.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from scaleout.program.graph import NONE, Floats, Ints, NodeKind
+from scaleout.simulation.result import Result, Timeline
+
+Seconds = Mapping[int, float]
+"""Of classes of ranks, by their numbers."""
+
+
+class Spans(NamedTuple):
+    """Times in which classes of ranks wait, and the nodes that end them; (N,) each."""
+
+    until_s: Floats
+    from_s: Floats
+    class_of: Ints
+    node: Ints  # of the result; behind these is one for each class, which is the end of the step
+
+
+def divide(result: Result, spans: Spans) -> Iterator[tuple[int, Seconds]]:
+    """Divide times among the classes that are their roots, maybe those that wait; yield each span's index with them."""
+    nodes = _Nodes.of(result)
+    waits = nodes.waits()
+    spans = spans._replace(node=nodes.first_at(spans.node, spans.from_s))
+    joined = Spans(*(np.concatenate(each) for each in zip(spans, waits, strict=True)))
+    late = nodes.late(joined.node)
+    others = np.where(late == NONE, joined.class_of, nodes.class_of[late])
+    kernels = _last_kernels(result, joined.class_of, joined.from_s)
+    of_late = _last_kernels(result, others, nodes.end_s[late])
+    chains = _Chains(nodes)
+    met_s = np.minimum(chains.met_s(late, kernels), joined.from_s)
+    paths = _Paths(nodes, waits)
+    parts = (
+        *paths.since(of_late, met_s),
+        *paths.since(late, np.maximum(met_s, nodes.ended_s(of_late))),
+        *paths.since(kernels, met_s),
+        *paths.since(nodes.before[joined.node], np.maximum(met_s, nodes.ended_s(kernels))),
+    )
+    order = np.lexsort((chains.depth[joined.node], joined.until_s))  # one after those that it comes of
+    columns = (order, *(each[order] for each in (joined.class_of, others, joined.until_s - joined.from_s, *parts)))
+    for index, one, other, wait_s, *ends in zip(*(each.tolist() for each in columns), strict=True):
+        roots: Seconds = {one: wait_s}
+        if other != one:
+            longer = paths.waited_s(ends)
+            longer.pop(other, None)
+            longer[other] = wait_s - sum(longer.values())
+            total_s = sum(seconds for seconds in longer.values() if seconds > 0)
+            roots = {root: wait_s * seconds / total_s for root, seconds in longer.items() if seconds > 0}
+        if index < len(spans.node):
+            yield index, roots
+        else:
+            paths.add(index - len(spans.node), {root: seconds for root, seconds in roots.items() if root != one})
+
+
+class _Nodes(NamedTuple):
+    """The nodes of a result and, for each class, the end of the step, (N,) in all."""
+
+    class_of: Ints
+    cause: Ints  # what each waited for last, or `NONE`
+    before: Ints  # what of its own class it waited for last, or `NONE`
+    arrived_s: Floats  # when that had ended
+    start_s: Floats
+    end_s: Floats
+
+    @classmethod
+    def of(cls, result: Result) -> "_Nodes":
+        """Join what classes did."""
+        lines, offsets = result.timelines, result.offsets
+        own = [_before(line) for line in lines]
+        ends_s = np.concatenate([line.end_s for line in lines])
+        last = np.full(len(lines), ends_s.argmax() if len(ends_s) else NONE)
+        lasts = [int(line.end_s.argmax()) if len(line.graph) else NONE for line in lines]
+        before = np.r_[np.concatenate([each for each, _ in own]), lasts]
+        class_of = np.r_[np.repeat(np.arange(len(lines)), np.diff(offsets)), np.arange(len(lines))]
+        at_end = np.full(len(lines), result.makespan_s)
+        return cls(
+            class_of,
+            np.concatenate([*(line.cause for line in lines), last]),
+            np.where(before == NONE, NONE, before + offsets[class_of]),
+            np.r_[np.concatenate([each for _, each in own]), [line.end_s.max(initial=0.0) for line in lines]],
+            np.concatenate([*(line.start_s for line in lines), at_end]),
+            np.r_[ends_s, at_end],
+        )
+
+    def waits(self) -> Spans:
+        """Return when nodes waited for another class of ranks."""
+        foreign = (self.cause != NONE) & (self.class_of[self.cause] != self.class_of)
+        at = np.flatnonzero(foreign & (self.start_s > self.arrived_s))
+        return Spans(self.start_s[at], self.arrived_s[at], self.class_of[at], at)
+
+    def late(self, some: Ints) -> Ints:
+        """Return what nodes waited for last: of several that ended at the same time the one that began first."""
+        wanted = np.isin(self.cause, self.cause[some]) & (self.cause != NONE) & (self.before != NONE)
+        free = np.flatnonzero(wanted & (self.arrived_s >= self.start_s))
+        free = free[np.argsort(-self.start_s[self.before[free]], kind="stable")]
+        columns = (self.cause[free], self.start_s[free], self.before[free])
+        first = {
+            (cause, start_s): before
+            for cause, start_s, before in zip(*(each.tolist() for each in columns), strict=True)
+        }
+        keys = zip(self.cause[some].tolist(), self.start_s[some].tolist(), strict=True)
+        return np.array([first.get(key, key[0]) for key in keys], np.int64)
+
+    def first_at(self, some: Ints, from_s: Floats) -> Ints:
+        """Return of the nodes that take no time and lead to some nodes the first that arrived by given times."""
+        late = np.flatnonzero(self.arrived_s[some] > from_s)
+        found = some.copy()
+        while len(late):
+            found[late] = self.before[found[late]]
+            late = late[self.arrived_s[found[late]] > from_s[late]]
+        return found
+
+    def ended_s(self, some: Ints) -> Floats:
+        """Return when some nodes ended, 0 for `NONE`."""
+        return np.where(some == NONE, 0.0, self.end_s[some])
+
+
+def _before(line: Timeline) -> tuple[Ints, Floats]:
+    """Return what of its own class each node waited for last, or `NONE`, and when that had ended; (N,) each.
+
+    That is one that it depends on, or the one before it on its stream. Sends have a stream of their own, receives none.
+    """
+    graph = line.graph
+    users = np.repeat(np.arange(len(graph)), np.diff(graph.dependency_offsets))
+    streams = np.where(graph.kind == NodeKind.SEND, NONE, graph.stream)
+    order = np.lexsort((line.start_s, streams))
+    order = order[graph.kind[order] != NodeKind.RECV]
+    follows = np.flatnonzero(np.diff(streams[order]) == 0)
+    users = np.r_[users, order[follows + 1]]
+    needs = np.r_[graph.dependencies, order[follows]]
+    free_s = np.r_[line.end_s[graph.dependencies], (line.start_s + line.occupancy_s)[order[follows]]]
+    by_time = np.argsort(free_s, kind="stable")
+    before, arrived_s = np.full(len(graph), NONE), np.zeros(len(graph))
+    before[users[by_time]], arrived_s[users[by_time]] = needs[by_time], free_s[by_time]  # the last one stays
+    return before, np.minimum(arrived_s, line.start_s)
+
+
+def _last_kernels(result: Result, classes: Ints, at_s: Floats) -> Ints:
+    """Return the kernel that each of some classes of ranks had ended last at a time, or `NONE`."""
+    found = np.full(len(classes), NONE)
+    for number, line in enumerate(result.timelines):
+        kernels = np.flatnonzero(line.is_kernel)
+        kernels = kernels[np.argsort(line.end_s[kernels], kind="stable")]
+        of_class = np.flatnonzero(classes == number)
+        ended = np.searchsorted(line.end_s[kernels], at_s[of_class], side="right")
+        found[of_class] = np.r_[NONE, kernels + result.offsets[number]][ended]
+    return found
+
+
+def _lifted(above: Ints) -> list[Ints]:
+    """Return what is 1, 2, 4 and so on above each of N in a tree; its root is the last, and above itself."""
+    lifted = [above]
+    while (lifted[-1] != len(above) - 1).any():
+        lifted.append(lifted[-1][lifted[-1]])
+    return lifted
+
+
+class _Chains:
+    """What each of N nodes waited for last, what that waited for, and so on: a tree, whose root is the start."""
+
+    def __init__(self, nodes: _Nodes) -> None:
+        start = len(nodes.cause)
+        self._lifted = _lifted(np.where(np.r_[nodes.cause, NONE] == NONE, start, np.r_[nodes.cause, NONE]))
+        self._ends_s = np.r_[nodes.end_s, 0.0]
+        at, self.depth = np.arange(start + 1), np.zeros(start + 1, np.int64)
+        for power, above in reversed(list(enumerate(self._lifted))):
+            self.depth += np.where(above[at] != start, 1 << power, 0)
+            at = np.where(above[at] != start, above[at], at)
+        self.depth += at != start
+
+    def met_s(self, some: Ints, others: Ints) -> Floats:
+        """Return when the last node ended that the chains of two nodes share, 0 if there is none."""
+        one, other = (np.where(each == NONE, len(self.depth) - 1, each) for each in (some, others))
+        for power, above in reversed(list(enumerate(self._lifted))):
+            deeper = self.depth[one] - self.depth[other]
+            one = np.where(deeper >= 1 << power, above[one], one)
+            other = np.where(-deeper >= 1 << power, above[other], other)
+        for above in reversed(self._lifted):
+            apart = above[one] != above[other]
+            one, other = np.where(apart, above[one], one), np.where(apart, above[other], other)
+        return np.asarray(self._ends_s[np.where(one == other, one, self._lifted[0][one])])
+
+
+class _Paths:
+    """What nodes waited for on the path through their own class that led to them: K waits, and their roots."""
+
+    def __init__(self, nodes: _Nodes, waits: Spans) -> None:
+        none, start = len(waits.node), len(nodes.before)
+        number = np.full(start + 1, NONE)
+        number[waits.node], number[start] = np.arange(none), none
+        before = np.where(np.r_[nodes.before, NONE] == NONE, start, np.r_[nodes.before, NONE])
+        up = np.where(number == NONE, before, np.arange(start + 1))
+        while (number[up] == NONE).any():
+            up = up[up]
+        self._wait_of = number[up]  # (N + 1,) the last on the path to a node, maybe its own; K where there is none
+        self._lifted = _lifted(np.r_[self._wait_of[before[waits.node]], none])
+        self._above = self._lifted[0].tolist()
+        self._until_s, self._wait_s = np.r_[waits.until_s, -np.inf], np.r_[waits.until_s - waits.from_s, 1.0]
+        self._own: dict[int, Seconds] = {none: {}}
+        self._sums: dict[int, Seconds] = {none: {}}  # with all before it on the path
+
+    def since(self, ends: Ints, from_s: Floats) -> tuple[Ints, Ints, Ints, Floats]:
+        """Return which waits on the paths to some nodes are after some times.
+
+        That is the last wait, the last that was over, the one that was not, and the share of it that was over.
+        """
+        last = first = self._wait_of[ends]
+        for above in reversed(self._lifted):
+            first = np.where(self._until_s[above[first]] > from_s, above[first], first)
+        inside = self._until_s[last] > from_s
+        left_s = np.where(inside, self._until_s[first] - from_s, 0.0)
+        over = np.where(inside, self._lifted[0][first], last)
+        during = np.where(inside, first, len(self._wait_s) - 1)
+        return last, over, during, np.maximum(1 - left_s / self._wait_s[first], 0.0)
+
+    def waited_s(self, found: Sequence[float]) -> dict[int, float]:
+        """Return the seconds by root of the waits that `since` found twice, less those of two more."""
+        seconds: dict[int, float] = {}
+        for at, sign in enumerate((1.0, 1.0, -1.0, -1.0)):
+            last, over, during, share = found[4 * at : 4 * at + 4]
+            if last == over:
+                continue
+            terms = ((self._sums, last, sign), (self._sums, over, -sign), (self._own, during, -sign * share))
+            for known, number, factor in terms:
+                for root, each in known.get(int(number), {}).items():
+                    seconds[root] = seconds.get(root, 0.0) + factor * each
+        return seconds
+
+    def add(self, number: int, roots: Seconds) -> None:
+        """Add the roots of a wait; those before it on its path are there."""
+        sums = dict(self._sums.get(self._above[number], {}))
+        for root, seconds in roots.items():
+            sums[root] = sums.get(root, 0.0) + seconds
+        self._own[number], self._sums[number] = roots, sums

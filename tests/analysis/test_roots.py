@@ -1,0 +1,117 @@
+"""Who is the root of a wait: the rank that made the last one late, through any chain, and all idle time is divided."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import jobs, pipelines, sizes
+
+from scaleout.analysis.breakdown import covered
+from scaleout.analysis.waits import blamed
+from scaleout.cluster.topology.topology import load_topology
+from scaleout.errors import SimulationError
+from scaleout.program.graph import GraphBuilder, TimeSource
+from scaleout.program.program import GroupFamily, Program
+from scaleout.simulation.run import simulate
+
+
+def idle_s(result):
+    """Time in which each class neither computes nor communicates."""
+    return [result.makespan_s - covered(line.start_s, line.end_s) for line in result.timelines]
+
+
+def by_root(result):
+    """Idle time of all ranks by the ranks that are its root."""
+    sums = Counter()
+    for (number, root, _), seconds in blamed(result).items():
+        sums[result.timelines[root].ranks] += seconds * len(result.timelines[number].ranks)
+    return sums
+
+
+@given(jobs(max_roles=3, streams=3, priorities=2) | pipelines())
+def test_all_idle_time_is_somebody_s(job):
+    try:
+        result = simulate(*job)
+    except SimulationError:
+        return  # roles that wait for one another for ever
+    sums = Counter()
+    for (number, _, _), seconds in blamed(result).items():
+        assert seconds > 0
+        sums[number] += seconds
+    expected = idle_s(result)
+    assert [sums[number] for number in range(len(expected))] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@st.composite
+def layered(draw):
+    """A tensor and data parallel job on one switch: kernels, collectives that the next one needs, gradients beside."""
+    tensor, data = draw(st.sampled_from([(2, 2), (4, 2), (2, 4), (1, 4), (4, 1)]))
+    ranks = np.arange(tensor * data).reshape(data, tensor)
+    groups = (
+        GroupFamily("tensor", tuple(map(tuple, ranks.tolist()))),
+        GroupFamily("data", tuple(map(tuple, ranks.T.tolist()))),
+    )
+    graph, last = GraphBuilder(), ()
+    gradients, stream = [], draw(st.sampled_from([0, 2]))
+    for _ in range(draw(st.integers(1, 4))):
+        work_s = draw(st.sampled_from([1e-4, 2e-4, 5e-4]))
+        last = (graph.add(last, name="kernel", duration_s=work_s, time_source=TimeSource.GIVEN),)
+        if draw(st.booleans()):
+            last = (
+                graph.collective("all_reduce", draw(sizes), group=0, after=last, stream=draw(st.sampled_from([0, 1]))),
+            )
+        if draw(st.booleans()):
+            gradients.append(graph.collective("all_reduce", draw(sizes), group=1, after=last, stream=stream))
+    graph.add((*last, *gradients), name="optimizer", duration_s=1e-4, time_source=TimeSource.GIVEN)
+    return graph.build(), groups, load_topology(f"switch({tensor * data},nvlink4)")
+
+
+@given(layered(), st.data())
+def test_idle_time_beyond_the_healthy_job_s_is_the_slow_rank_s(job, data):
+    """In a job whose ranks are alike one is slowed down."""
+    graph, groups, topology = job
+    slow = data.draw(st.integers(0, topology.num_ranks - 1))
+    slowed = graph.with_columns(duration_s=graph.duration_s * data.draw(st.sampled_from([1.1, 1.5, 3.0])))
+    is_slow = (np.arange(topology.num_ranks) == slow).astype(np.int64)
+    before = simulate(Program("healthy", (graph,), is_slow * 0, groups), topology)
+    after = simulate(Program("slowed", (graph, slowed), is_slow, groups), topology)
+    more_s = sum(by_root(after).values()) - sum(by_root(before).values())
+    assert by_root(after)[slow,] >= 0.98 * more_s - 1e-12
+
+
+def test_blame_goes_on_through_a_chain():
+    """Rank 3 waits for 2, which waited for 1, which waited for 0; 2 itself works longer than 3, by less."""
+    pairs = GroupFamily("pairs", ((0, 1), (2, 3))), GroupFamily("middle", ((1, 2), (0, 3)))
+    built = []
+    for first_s, second_s in ((10.0, 0.0), (1.0, 0.0), (1.0, 2.0), (1.0, 0.0)):
+        graph = GraphBuilder()
+        last = graph.add((), name="kernel", duration_s=first_s, time_source=TimeSource.GIVEN)
+        last = graph.collective("all_reduce", 8, group=0, after=[last])
+        last = graph.collective("all_reduce", 8, group=1, after=[last])
+        last = graph.add([last], name="kernel", duration_s=second_s, time_source=TimeSource.GIVEN)
+        graph.collective("all_reduce", 8, group=0, after=[last])
+        built.append(graph.build())
+    program = Program("chain", tuple(built), np.arange(4), pairs)
+    result = simulate(program, load_topology("switch(4,nvlink4)"))
+    of = {(number, root): round(seconds, 3) for (number, root, _), seconds in blamed(result).items() if seconds > 0.001}
+    assert of == {(1, 0): 9.0, (2, 0): 9.0, (3, 0): 9.0, (3, 2): 2.0, (0, 2): 2.0, (1, 2): 2.0}
+
+
+def test_of_two_that_come_at_the_same_time_the_one_that_did_not_wait_is_the_root():
+    """Rank 0 waits for 1, who worked, and for 2, who waited for 3 until the same moment; in either order of ranks."""
+    for worked, waited in ((1, 2), (2, 1)):
+        families = GroupFamily("pair", ((waited, 3), (0, worked))), GroupFamily("three", ((0, 1, 2), (3,)))
+        built = {}
+        for rank, seconds in ((0, 1.0), (worked, 10.0), (waited, 1.0), (3, 10.0)):
+            graph = GraphBuilder()
+            last = graph.add((), name="kernel", duration_s=seconds, time_source=TimeSource.GIVEN)
+            if rank in (waited, 3):
+                last = graph.collective("all_reduce", 0, group=0, after=[last])
+            graph.collective("all_reduce", 8, group=1, after=[last])
+            built[rank] = graph.build()
+        program = Program("tie", tuple(built[rank] for rank in range(4)), np.arange(4), families)
+        result = simulate(program, load_topology("switch(4,nvlink4)"))
+        found = {(number, root) for (number, root, _), seconds in blamed(result).items() if seconds > 0.001}
+        assert found == {(0, worked), (waited, 3)}
