@@ -97,6 +97,12 @@ class Running:
         times_s = np.stack([reach - lengths, reach], axis=1).ravel()
         return cls(times_s, np.cumsum(np.stack([np.zeros(len(order)), lengths], axis=1).ravel()))
 
+    def changes_s(self) -> Floats:
+        """Return when none has run before and one begins, or none runs any more, (C,)."""
+        starts, ends = self.times_s[::2], self.times_s[1::2]
+        apart = starts[1:] > ends[:-1]
+        return np.asarray(np.r_[starts[:1], starts[1:][apart], ends[:-1][apart], ends[-1:]])
+
     def between(self, start_s: Floats, end_s: Floats) -> Floats:
         """Seconds in which any of them runs, from some times to others."""
         if not len(self.times_s):

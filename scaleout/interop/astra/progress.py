@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from scaleout.interop.astra.trace import Graph, Work
 
 _CPU, _COMPUTE, _COMMUNICATION = range(3)
-SLOTS: Mapping[Work, int | None] = {
+SLOTS: Mapping[int, int | None] = {
     Work.CPU: _CPU,
     Work.COMPUTE: _COMPUTE,
     Work.REPLAY: _COMMUNICATION,

@@ -133,10 +133,11 @@ class _Simulation:
 
     def start(self, unit: Unit, index: int) -> None:
         task = unit.graph.tasks[index]
-        done = partial(self.end, unit, index)
         if task.work == Work.COLLECTIVE:
             self.join(unit, index)
-        elif task.work == Work.SEND:
+            return
+        done = partial(self.end, unit, index)
+        if task.work == Work.SEND:
             self.mail.send(unit.ranks[0], task, done)
         elif task.work == Work.RECV:
             self.mail.receive(unit.ranks[0], task, done)

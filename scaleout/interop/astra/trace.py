@@ -8,7 +8,6 @@ Source: ASTRA-sim 2.0 at commit 518bd51 (2026-03-26), behaviour as measured; Cha
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -25,8 +24,8 @@ EVERYONE = "0"
 """Key of the group of all ranks."""
 
 
-class Work(IntEnum):
-    """What a node occupies and waits for."""
+class Work:
+    """What a node occupies and waits for: numbers, which are looked up in a third of the time of members of an enum."""
 
     CPU = 0
     COMPUTE = 1
@@ -44,7 +43,7 @@ class Task(NamedTuple):
 
     node_id: int
     name: str
-    work: Work
+    work: int  # of `Work`
     duration_ns: int = 0  # of computation and replayed communication
     # of a collective: ``all-reduce``, ``all-gather``, ``reduce-scatter`` or ``all-to-all``; or ``broadcast``
     kind: str = ""
@@ -177,9 +176,9 @@ def _task(node: Node, system: SystemFile, memory: RemoteMemoryFile | None) -> Ta
     task = partial(Task, node.id, node.name)
     on_cpu = get(node, "is_cpu_op", bool, default=False)
     duration_ns = node.duration_micros * 1000 or 1
-    kind = NodeType(node.type)
+    kind = node.type
     if kind == NodeType.METADATA_NODE:
-        raise TraceError(f"{node} is a {kind.name}, on which ASTRA-sim aborts; remove it")
+        raise TraceError(f"{node} is a METADATA_NODE, on which ASTRA-sim aborts; remove it")
     if kind == NodeType.COMP_NODE:
         if system.roofline_enabled and not on_cpu and not system.replay_only:
             return _roofline(node, system)
@@ -189,7 +188,7 @@ def _task(node: Node, system: SystemFile, memory: RemoteMemoryFile | None) -> Ta
     if kind in (NodeType.MEM_LOAD_NODE, NodeType.MEM_STORE_NODE):
         if memory is None:
             raise TraceError(
-                f"{node} is a {kind.name}, for which a rank needs a remote memory of its own; give "
+                f"{node} is a {NodeType(kind).name}, for which a rank needs a remote memory of its own; give "
                 f"PER_NPU_MEMORY_EXPANSION by --remote-memory-configuration, or remove the node"
             )
         return task(Work.REPLAY, memory.access_ns(get(node, "tensor_size", int)))  # as communication, there too

@@ -63,6 +63,7 @@ _FITTING: dict[Any, tuple[str, frozenset[str]]] = {
     list[bytes]: ("a list of bytes", _kinds("list", "bytes")),
 }
 """Python type to its words for messages and the kinds that hold it."""
+_TRUTHS, _FLOATS = frozenset({bool, list[bool]}), frozenset({float, list[float]})
 INTEGER_KINDS = _FITTING[int][1]
 """Kinds that hold one integer."""
 
@@ -106,9 +107,9 @@ def get(message: Node | Metadata, name: str, wanted: type[Value], *, default: Va
             f"{message}: attribute {name!r} is {kind} {_shorten(value)}, but must be {words}; "
             f"write it as {_preferred(name, kinds)}"
         )
-    if wanted in (bool, list[bool]):
+    if wanted in _TRUTHS:
         value = _truth(message, name, value)
-    elif wanted in (float, list[float]):
+    elif wanted in _FLOATS:
         value = [float(item) for item in value] if isinstance(value, list) else float(value)
     result: Value = value
     return result

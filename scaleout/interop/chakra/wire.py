@@ -121,7 +121,7 @@ class Node:
             elif number == 2:
                 self.name = value.decode()
             elif number == 3:
-                self.type = _signed(32)(value)
+                self.type = _SCALARS["int32"][1](value)
             elif number in (4, 5):
                 self.dependencies += [value] if wire_type == VARINT else varints(value)
             elif number == 7:

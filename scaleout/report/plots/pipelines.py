@@ -20,7 +20,7 @@ from matplotlib.patheffects import withStroke
 from scaleout.analysis.pipeline import Actions, MemoryOverTime
 from scaleout.report.colours import PUBLISHED, time_scale
 from scaleout.report.look import look_now
-from scaleout.report.plots.schedules import STYLE, drawn, legend_columns
+from scaleout.report.plots.schedules import STYLE, drawn, is_narrow, legend_columns, panels
 from scaleout.workloads.memory import KINDS
 from scaleout.workloads.pipeline import Action
 
@@ -159,7 +159,9 @@ def _overlapping(done: Actions) -> npt.NDArray[np.bool_]:
 
 
 _FAR = 3.0
-"""Capacity over what is held from which on the capacity is not drawn."""
+"""Capacity over what is held from which on the capacity is not drawn but told."""
+_WORDS = 1.25
+"""Height of a panel over what is held, where the capacity is told above it."""
 
 
 def draw_memory(
@@ -168,26 +170,30 @@ def draw_memory(
     """Draw the memory of each pipeline rank over time, stacked by kind, with the device's capacity."""
     highest = [float(each.total_bytes.max()) for each in held]
     shown = [held[index] for index in shown_ranks(highest)]
-    columns = min(len(shown), 2)
-    rows = math.ceil(len(shown) / columns)
+    rows, columns = panels(len(shown), 2)
     scale, unit = time_scale(makespan_s)
     most = max(highest)
+    size = (5.0, 1.8 * rows + 1.4) if is_narrow() else (11, 1.35 * rows + 1.4)
+    far = capacity_bytes > _FAR * most  # it would press what is held flat
     kinds = [kind for kind in KINDS if max(each.bytes_of[kind].max() for each in shown) > _SEEN * most]
-    with drawn(path, rows, columns, figsize=(11, 1.35 * rows + 1.4), sharex=True, sharey=True) as (figure, grid):
+    with drawn(path, rows, columns, figsize=size, sharex=True, sharey=True) as (figure, grid):
         for axes, each in zip(grid.flat, shown, strict=False):
             time = each.time_s * scale
             layers = [each.bytes_of[kind] / 2**30 for kind in kinds]
             axes.stackplot(time, layers, step="post", colors=[MEMORY[kind] for kind in kinds], linewidth=0)
-            axes.axhline(capacity_bytes / 2**30, color=PUBLISHED, linewidth=1, linestyle="--")
+            if far:
+                words = f"↑ capacity of the device, {capacity_bytes / 2**30:.0f} GiB"
+                axes.text(0.99, 0.97, words, transform=axes.transAxes, ha="right", va="top", fontsize=8)
+            else:
+                axes.axhline(capacity_bytes / 2**30, color=PUBLISHED, linewidth=1, linestyle="--")
             axes.set_title(
                 f"pipeline rank {each.pipeline_rank}: at most {each.total_bytes.max() / 2**30:.1f} GiB", loc="left"
             )
         for axes in grid.flat[len(shown) :]:
             axes.axis("off")
         grid[0, 0].set_xlim(0, makespan_s * scale)
-        # A capacity far above what is held would press it flat: then the legend alone says how much it is.
-        top = capacity_bytes if most < capacity_bytes <= _FAR * most else most
-        grid[0, 0].set_ylim(0, top / 2**30 * 1.08)
+        top = most if far else max(most, capacity_bytes)
+        grid[0, 0].set_ylim(0, top / 2**30 * (_WORDS if far else 1.08))
         for axes in grid[-1]:
             axes.set_xlabel(f"time [{unit}]")
         for axes in grid[:, 0]:
@@ -196,7 +202,11 @@ def draw_memory(
         limit = Line2D([], [], color=PUBLISHED, linewidth=1, linestyle="--")
         limit.set_label(f"capacity of the device, {capacity_bytes / 2**30:.0f} GiB")
         figure.legend(
-            handles=[*handles, limit], loc="outside lower center", ncols=legend_columns(4), frameon=False, fontsize=8
+            handles=handles if far else [*handles, limit],
+            loc="outside lower center",
+            ncols=legend_columns(4),
+            frameon=False,
+            fontsize=8,
         )
         figure.suptitle(title)
 

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.text import Text
 
-from scaleout.analysis.breakdown import Running
+from scaleout.analysis.breakdown import Running, covered
 from scaleout.config.units import counted, format_seconds
 from scaleout.config.writing import write_bytes
 from scaleout.errors import ConfigError, shown
@@ -28,7 +28,7 @@ from scaleout.report.look import COLUMN_POINTS, NARROW_IN, PAGE_POINTS, look_now
 if TYPE_CHECKING:
     import pandas as pd
 
-    from scaleout.simulation.result import Timeline
+    from scaleout.simulation.result import Result, Timeline
     from scaleout.study.comparison import Comparison
 
 STYLE: dict[Any, Any] = {
@@ -47,7 +47,9 @@ _JOURNAL: dict[Any, Any] = {"font.size": PAGE_POINTS, "axes.titlesize": PAGE_POI
 
 
 _BINS = 400
-"""Short times into which the longest timeline is divided, each about as wide as a dot of print."""
+"""Shortest times into which the longest timeline is divided, each about as wide as a dot of print."""
+_AXIS = 1.02
+"""Of an axis of times, over the longest."""
 _ROW_HEIGHT = 0.36
 """Of a row of a timeline that is busy all the time; two schedules are 1 apart."""
 _SEEN = 0.01
@@ -58,16 +60,17 @@ _UNDATED = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"Creati
 
 
 def draw_comparison(comparison: "Comparison", path: Path) -> None:
-    """Draw stacked bars of each schedule's time and, beside them, the first class's timelines on one time axis."""
+    """Draw stacked bars of each schedule's time and, beside them, on the same axis when the least idle rank works."""
     size = (10, 1.6 + 0.75 * len(comparison.outcomes))
     with drawn(path, 1, 2, figsize=size, width_ratios=(1, 1.6)) as (figure, grid):
         scale, unit = time_scale(max(outcome.makespan_s for outcome in comparison.outcomes))
         _bars(grid[0, 0], comparison, scale, unit)
-        _chains(grid[0, 1], comparison, scale, unit)
-        grid[0, 1].set_xlim(grid[0, 0].get_xlim())
-        rank = comparison.outcomes[0].result.timelines[0].ranks[0]
+        _chains(grid[0, 1], comparison, scale)
         grid[0, 0].set_xlabel(f"(a) time, mean over ranks [{unit}]")
-        grid[0, 1].set_xlabel(f"(b) rank {rank} over time [{unit}]; height: share of each moment")
+        rank = least_idle(comparison.outcomes[0].result)
+        several = any(len(outcome.result.timelines) > 1 for outcome in comparison.outcomes)
+        who = f"rank {rank}, the least idle," if several else "each rank"
+        grid[0, 1].set_xlabel(f"(b) {who} over time [{unit}]\nheight: share of each moment")
         figure.suptitle(
             f"{comparison.workload} on {comparison.topology}, {counted(comparison.ranks, 'rank')} "
             f"of {comparison.device}"
@@ -82,6 +85,17 @@ def is_narrow() -> bool:
 def legend_columns(wanted: int) -> int:
     """Return the columns of a legend: two at most where the picture is as narrow as a column of text."""
     return min(wanted, 2) if is_narrow() else wanted
+
+
+def panels(count: int, most: int) -> tuple[int, int]:
+    """Return the rows and columns of a number of panels: one below the other where the picture is narrow.
+
+    Elsewhere as many are side by side as `most` allows, or one fewer where that leaves fewer places empty.
+    """
+    columns = 1 if is_narrow() else min(count, most)
+    if columns > 2 and -count % columns > -count % (columns - 1):
+        columns -= 1
+    return -(-count // columns), columns
 
 
 def journal() -> dict[Any, Any]:
@@ -183,13 +197,11 @@ def _bars(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> None
             continue  # an entry of the legend that is nowhere to be seen tells the reader nothing
         axes.barh(names, widths, left=left, color=colour, label=label, height=0.55)
         left = [start + width for start, width in zip(left, widths, strict=True)]
-    for index, (outcome, end) in enumerate(zip(comparison.outcomes, left, strict=True)):
-        note = f" {format_seconds(outcome.makespan_s)}"
-        if index:
-            note += f"  ({outcome.speedup:.2f}x)"
-        axes.text(end, index, note, va="center", fontsize=8)
+    labels = [f"{outcome.schedule}\n{format_seconds(outcome.makespan_s)}" for outcome in comparison.outcomes]
+    more = (f" ({outcome.speedup:.2f}x)" if number else "" for number, outcome in enumerate(comparison.outcomes))
+    axes.set_yticks(range(len(names)), ["".join(each) for each in zip(labels, more, strict=True)])
     axes.invert_yaxis()
-    axes.set_xlim(0, max(left) * 1.3)
+    axes.set_xlim(0, max(left) * _AXIS)
     axes.set_xlabel(f"time [{unit}]")
     axes.legend(
         loc="lower center",
@@ -200,15 +212,24 @@ def _bars(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> None
     )
 
 
-def _chains(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> None:
+def least_idle(result: "Result") -> int:
+    """Return the rank that is idle for the least time, for which others wait; of those alike the first."""
+    idle_s = [result.makespan_s - covered(line.start_s, line.end_s) for line in result.timelines]
+    return result.timelines[int(np.argmin(np.round(idle_s, 12)))].ranks[0]
+
+
+def _chains(axes: Axes, comparison: "Comparison", scale: float) -> None:
     """Draw two rows for each schedule: compute above, communication below, as high as the share of a short time."""
-    edges_s = np.linspace(0.0, max(outcome.makespan_s for outcome in comparison.outcomes), _BINS + 1)
+    longest_s = max(outcome.makespan_s for outcome in comparison.outcomes)
+    rank = least_idle(comparison.outcomes[0].result)
     kinds = {"compute": COMPUTE, "exposed communication": COMMUNICATION}
     for index, outcome in enumerate(comparison.outcomes):
-        compute, exposed, overlapped = shares_of_time(outcome.result.timelines[0], edges_s)
+        line = next(line for line in outcome.result.timelines if rank in line.ranks)
+        edges_s = moments(line, longest_s / _BINS, outcome.makespan_s)
+        compute, exposed, overlapped = shares_of_time(line, edges_s)
         for offset, colour, low, high in (
-            (-0.02, COMPUTE, np.zeros(_BINS), compute),
-            (0.38, COMMUNICATION, np.zeros(_BINS), exposed),
+            (-0.02, COMPUTE, np.zeros(len(compute)), compute),
+            (0.38, COMMUNICATION, np.zeros(len(compute)), exposed),
             (0.38, OVERLAPPED, exposed, exposed + overlapped),
         ):
             kinds |= {"overlapped": OVERLAPPED} if overlapped.max() > _SEEN else {}
@@ -219,7 +240,7 @@ def _chains(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> No
     names = [outcome.schedule for outcome in comparison.outcomes]
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.set_xlabel(f"time [{unit}]")
+    axes.set_xlim(0, longest_s * scale * _AXIS)
     axes.legend(
         handles=[Patch(color=colour, label=name) for name, colour in kinds.items()],
         loc="lower center",
@@ -228,6 +249,22 @@ def _chains(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> No
         frameon=False,
         fontsize=7,
     )
+
+
+def moments(line: "Timeline", least_s: float, until_s: float) -> Floats:
+    """Divide a time at the points at which a class of ranks begins or ends to compute or to communicate, (N + 1,).
+
+    None is shorter than `least_s`, but the last. What is shorter begins one of that length, wherever it lies: in equal
+    parts of the time a short transfer would be cut at another point each time, and equal ones would look different.
+    """
+    chosen = (line.is_kernel, line.is_communication)
+    changes_s = np.unique(np.concatenate([Running.of(line, each).changes_s() for each in chosen]))
+    edges_s = [0.0]
+    while edges_s[-1] < until_s:
+        after = int(np.searchsorted(changes_s, edges_s[-1], side="right"))
+        change_s = float(changes_s[after]) if after < len(changes_s) else until_s
+        edges_s.append(min(until_s, max(change_s, edges_s[-1] + least_s)))
+    return np.array(edges_s)
 
 
 def shares_of_time(line: "Timeline", edges_s: Floats) -> tuple[Floats, Floats, Floats]:

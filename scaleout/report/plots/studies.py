@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 
 from scaleout.config.units import counted, format_bytes, format_seconds
 from scaleout.report.colours import COMMUNICATION, IDLE, PUBLISHED, SERIES, time_scale
-from scaleout.report.plots.schedules import drawn, is_narrow, legend_columns, on_axes
+from scaleout.report.plots.schedules import drawn, is_narrow, legend_columns, on_axes, panels
 from scaleout.study.backends import BackendComparison
 from scaleout.study.buckets import Bucketed, best
 from scaleout.study.search.best import SLACK
@@ -30,7 +30,11 @@ _LINE_IN = 0.2
 _NARROW_CHARACTERS = 60
 """Of a line of text in a narrow picture."""
 _PANELS = 3
-"""Panels in a row of curves."""
+"""Most panels in a row of curves."""
+_WIDE_IN, _NARROW_IN = 9.6, 4.8
+"""Of curves side by side, and of those below each other."""
+_MOST_TICKS, _FEW_TICKS = 6, 4
+"""Sizes that are named on an axis, where there is room and where three panels are side by side."""
 _SEEN = 4
 """Lines of a study, at most, of which each is wider than those drawn over it, so that equal ones are seen."""
 
@@ -57,7 +61,7 @@ def draw_map(
         if published:
             axes.plot([], [], color=PUBLISHED, linewidth=1.6, label="published: up to here")
         axes.set_yticks(range(len(comparison.num_ranks)), [str(ranks) for ranks in comparison.num_ranks])
-        ticks = range(0, len(comparison.sizes_bytes), 4)
+        ticks = _ticks(comparison.sizes_bytes)
         axes.set_xticks(ticks, [format_bytes(comparison.sizes_bytes[tick]) for tick in ticks])
         axes.set(xlabel="size of the all-reduce", ylabel="ranks", title=title)
         axes.margins(y=0.08)
@@ -69,27 +73,34 @@ def draw_curves(
 ) -> None:
     """Draw the time of each back end over sizes, a panel for each number of ranks; `notes` go into some of them."""
     count = len(comparison.num_ranks)
-    rows = -(-count // _PANELS)
-    size = (9.6, 0.6 + 2.2 * rows)
-    with drawn(path, rows, min(count, _PANELS), title=title, figsize=size, sharex=True, sharey=True) as (figure, grid):
+    rows, columns = panels(count, _PANELS)
+    wide = _WIDE_IN if columns > 1 else _NARROW_IN
+    size = (wide, 0.6 + 2.2 * rows)
+    with drawn(path, rows, columns, title=title, figsize=size, sharex=True, sharey=True) as (figure, grid):
         for axes in grid.flat[count:]:
             axes.set_visible(False)
         for axes, ranks in zip(grid.flat, comparison.num_ranks, strict=False):
-            _panel(axes, comparison, ranks)
+            _panel(axes, comparison, ranks, num_ticks=_MOST_TICKS if columns < _PANELS else _FEW_TICKS)
+            axes.tick_params(labelbottom=count < rows * columns or axes in grid[-1])
             if notes and ranks in notes:
                 axes.text(0.97, 0.05, notes[ranks], transform=axes.transAxes, ha="right", va="bottom", fontsize=7.5)
         for axes in grid[:, 0]:
-            axes.set_ylabel("time [us]")
-        for column in range(grid.shape[1]):
-            lowest = [axes for axes in grid[:, column] if axes.get_visible()][-1]
-            lowest.set_xlabel("size of the all-reduce [B]")
-            lowest.tick_params(labelbottom=True)
+            axes.set_ylabel("time [µs]")
+        for column in grid.T:
+            [axes for axes in column if axes.get_visible()][-1].set_xlabel("size of the all-reduce")
         figure.legend(
             *grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=legend_columns(4), frameon=False
         )
 
 
-def _panel(axes: Axes, comparison: BackendComparison, ranks: int) -> None:
+def _ticks(sizes: Sequence[int], most: int = _MOST_TICKS) -> range:
+    """Return which sizes have a tick: the first and, where it divides them so, the last."""
+    last = len(sizes) - 1
+    least = max(1, -(-last // (most - 1)))
+    return range(0, len(sizes), next((step for step in range(least, last) if last % step == 0), least))
+
+
+def _panel(axes: Axes, comparison: BackendComparison, ranks: int, *, num_ticks: int) -> None:
     for number, name in enumerate(comparison.backends):
         times = comparison.curve(name, ranks)
         known = np.isfinite(times)
@@ -99,6 +110,9 @@ def _panel(axes: Axes, comparison: BackendComparison, ranks: int) -> None:
         )  # fmt: skip
     axes.set(yscale="log", title=f"{counted(ranks, 'rank')}")
     axes.set_xscale("log", base=2)
+    sizes = [comparison.sizes_bytes[tick] for tick in _ticks(comparison.sizes_bytes, num_ticks)]
+    axes.set_xticks(sizes, [format_bytes(size) for size in sizes])
+    axes.minorticks_off()
     axes.grid(alpha=0.25, linewidth=0.5)
 
 

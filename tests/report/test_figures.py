@@ -1,0 +1,124 @@
+"""Figures as a reader of a paper sees them: panels, ticks, legends, and equal events that look alike."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import scaleout
+from scaleout.analysis.pipeline import over_time
+from scaleout.cluster.topology.topology import load_topology
+from scaleout.report.look import look, look_now
+from scaleout.report.plots import pipelines, schedules, studies
+from scaleout.study.backends import BackendComparison
+
+SIZES = [1024 << power for power in range(21)]  # 1 KiB to 1 GiB
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Figures as they are drawn, in place of files."""
+    figures = []
+
+    def keep(figure, path):
+        if width_in := look_now().width_in:
+            figure.set_size_inches(width_in, figure.get_size_inches()[1])
+        figures.append(figure)
+
+    monkeypatch.setattr(schedules, "save", keep)
+    yield figures
+    for figure in figures:
+        schedules.plt.close(figure)
+
+
+@pytest.fixture(scope="module")
+def straggler():
+    """One of 16 ranks is slow; its tensor peers and its replica wait for it."""
+    return scaleout.compare(
+        "llama-3-8b",
+        changes={"tensor_parallel": 8, "data_parallel": 2, "layers": 4},
+        topology=replace(load_topology("dgx-h200-2"), slow_ranks=((5, 1.3),)),
+        schedules=["baseline", "overlap"],
+    )
+
+
+def curves(ranks, drawn, tmp_path, width):
+    times = np.tile(np.linspace(1e-5, 1e-3, len(SIZES)), (2, len(ranks), 1))
+    found = BackendComparison("net", ("ring", "tree"), tuple(ranks), tuple(SIZES), times)
+    with look("", width):
+        studies.draw_curves(found, tmp_path / "curves.png", title="t")
+        figure = drawn[-1]
+        figure.canvas.draw()
+    return [axes for axes in figure.axes if axes.get_visible()]
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 7])
+def test_panels_of_a_column_stand_one_below_the_other(count, drawn, tmp_path):
+    shown = curves([16 << each for each in range(count)], drawn, tmp_path, "column")
+    assert len({round(axes.get_position().x0, 3) for axes in shown}) == 1
+    assert len({round(axes.get_position().y0, 3) for axes in shown}) == count
+
+
+@pytest.mark.parametrize("width", ["column", "page", None])
+@pytest.mark.parametrize("count", [1, 3, 4, 5])
+def test_sizes_have_units_and_their_names_do_not_meet(count, width, drawn, tmp_path):
+    """Each column of panels has them, each panel where one is empty; the first and the last size among them."""
+    shown = curves([16 << each for each in range(count)], drawn, tmp_path, width)
+    named = [[text for text in axes.get_xticklabels() if text.get_text()] for axes in shown]
+    named = [[text for text in texts if text.get_visible()] for axes, texts in zip(shown, named, strict=True)]
+    seen = [texts for axes, texts in zip(shown, named, strict=True) if axes.xaxis.get_tick_params()["labelbottom"]]
+    assert len(seen) == (count if count == 5 and width != "column" else len({axes.get_position().x0 for axes in shown}))
+    for texts in seen:
+        words = [text.get_text() for text in texts]
+        assert (words[0], words[-1]) == ("1 KiB", "1 GiB")
+        assert len(words) > 2
+        boxes = [text.get_window_extent() for text in texts]
+        assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+
+
+@pytest.mark.parametrize(("count", "shape"), [(1, (1, 1)), (3, (1, 3)), (4, (2, 2)), (5, (2, 3)), (7, (4, 2))])
+def test_panels_leave_few_places_empty(count, shape):
+    assert schedules.panels(count, 3) == shape
+
+
+def test_the_capacity_stands_in_the_legend_where_its_line_is_drawn(straggler, drawn, tmp_path):
+    outcome = straggler.outcomes[0]
+    held = over_time(outcome.result, outcome.workload)
+    most = max(each.total_bytes.max() for each in held)
+    for times, is_drawn in ((1.5, True), (10.0, False)):
+        pipelines.draw_memory(
+            held, tmp_path / "m.png", capacity_bytes=times * most, makespan_s=outcome.makespan_s, title="t"
+        )
+        (axes, *_), (legend,) = drawn[-1].axes, drawn[-1].legends
+        lines = [line for line in axes.lines if line.get_ydata()[0] <= axes.get_ylim()[1]]
+        assert len(lines) == is_drawn
+        assert any("capacity" in text.get_text() for text in legend.get_texts()) == is_drawn
+        assert any("↑ capacity" in text.get_text() for text in axes.texts) != is_drawn
+
+
+def test_the_timeline_is_that_of_the_rank_that_others_wait_for(straggler, drawn, tmp_path):
+    schedules.draw_comparison(straggler, tmp_path / "b.png")
+    bars, chains = drawn[-1].axes
+    assert chains.get_xlabel().startswith("(b) rank 5, the least idle, over time")
+    longest = max(outcome.makespan_s for outcome in straggler.outcomes)
+    scale = schedules.time_scale(longest)[0]
+    assert [*bars.get_xlim(), *chains.get_xlim()] == pytest.approx([0, longest * scale * 1.02] * 2)
+
+
+def test_equal_layers_look_alike(straggler):
+    """In equal short times a transfer was cut at another point each time, and heights rose and fell like a moire."""
+    (outcome, _) = straggler.outcomes
+    line = next(line for line in outcome.result.timelines if 5 in line.ranks)
+    edges_s = schedules.moments(line, outcome.makespan_s / 100, outcome.makespan_s)
+    lengths_s = np.diff(edges_s)
+    assert edges_s[0] == 0
+    assert edges_s[-1] == outcome.makespan_s
+    assert lengths_s[:-1].min() >= outcome.makespan_s / 100 * (1 - 1e-9)
+    for of_short_times, alike in ((edges_s, True), (np.linspace(0, outcome.makespan_s, 101), False)):
+        _, exposed, _ = schedules.shares_of_time(line, of_short_times)
+        starts_s = line.start_s[
+            np.array(["feed_forward_all_reduce" in name and "gradient" not in name for name in line.graph.names])
+        ]
+        heights = exposed[np.searchsorted(of_short_times, starts_s + 1e-9) - 1]
+        assert (np.ptp(heights) < 0.02) == alike
