@@ -169,7 +169,7 @@ REPLAY_ERROR = 0.002
 _QUANTILE = 1.645
 """Standard deviations on either side that hold `CONFIDENCE` of a normal distribution."""
 MEASURED_EDITS = frozenset(("batch", "sequence", "layers", "accumulate", "recompute", "bucket", "data", "chunks"))
-_EDIT_ERROR = 0.028
+_EDIT_ERROR = 0.022
 """Of 30 measured edits of recordings, of these kinds, 28 err by less: figures/recordings.md."""
 EDIT = Cause("edits of a recording", 1.0, _EDIT_ERROR, _EDIT_ERROR)
 

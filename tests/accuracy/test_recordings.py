@@ -16,7 +16,7 @@ import scaleout
 from scaleout.cluster.device.spec import load_device
 from scaleout.errors import ConfigError, TraceError
 from scaleout.interop.pytorch.load import load_recording
-from scaleout.program.graph import NodeKind, NodeRole
+from scaleout.program.graph import NONE, NodeKind, NodeRole
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study import job as study
 from scaleout.study.comparison import compare_program
@@ -113,6 +113,25 @@ def test_edits_of_shipped_recordings(job):
     found = errors(job, {key: edits for key, edits in EDITS.items() if key[0] in ("tp", "dlrm")}, PAIR / "edits.jsonl")
     assert len(found) >= 8
     check(found)
+
+
+def test_inference_in_chunks_from_the_forward_of_training(job):
+    """Kernels and exchange on one stream, of all but the start of an exchange: no small exchange was recorded."""
+    rows = map(json.loads, (PAIR / "plain-chunks.jsonl").read_text(encoding="utf-8").splitlines())
+    steps_us = {row["variant"]: row["step_us"] for row in rows if row["part"] == "dlrm" and row.get("forward")}
+    base = job("dlrm-base")
+
+    def forward_s(program):
+        """What is known of its work until the loss, behind the first product with one column."""
+        graph = program.graphs[0]
+        known = np.flatnonzero(graph.kernel != NONE)
+        last = [("N", 1) in graph.kernels[graph.kernel[node]].shape for node in known].index(True)
+        return float(graph.duration_s[known[: last + 1]].sum())
+
+    recording = described(base.program, base.facts, load_device("h200"))
+    for parts, error in ((2, 0.01), (4, 0.03), (8, 0.05)):
+        found = forward_s(edited(recording, {"chunks": str(parts)}).program) / forward_s(base.program)
+        assert found == pytest.approx(steps_us[f"forward-serial{parts}"] / steps_us["forward"], rel=error)
 
 
 @needs_shared

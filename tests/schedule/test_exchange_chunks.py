@@ -23,7 +23,7 @@ from scaleout.program.operations import TimeSource, kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule, plan_schedule
 from scaleout.schedule.centauri.operation_tier import Weights, cut
-from scaleout.schedule.centauri.partition.exchange import Written, chunk_times, largest_count, partition_exchanges
+from scaleout.schedule.centauri.partition.exchange import Written, largest_count, partition_exchanges, times_of_chunks
 from scaleout.schedule.centauri.partition.segments import _Rows, find_segments
 from scaleout.schedule.cost import ProgramCosts
 from scaleout.schedule.out_of_order import weight_gradients_first
@@ -286,7 +286,7 @@ def test_gradients_of_parts_are_added_for_all_groups(groups):
         (), name="gradient", kernel=graph.kernel_index(call), flops=call.flops, bytes=call.bytes, duration_s=GIVEN_S,
         time_source=TimeSource.GIVEN, role=NodeRole.WEIGHT_GRADIENT,
     )  # fmt: skip
-    whole, parts = (chunk_times(graph.build(), 0, count, MACHINE) for count in (1, 4))
+    whole, parts = (times_of_chunks(graph.build(), 0, count, MACHINE) for count in (1, 4))
     (add_s,), _ = kernel_times(H200, [kernel("add", dtype="bf16", elements=groups * 4096 * 8192)])
     assert sum(parts) >= sum(whole) + 3 * add_s * (1 - 1e-9)
 
@@ -301,7 +301,7 @@ def test_chunks_of_bags_by_pytorch_are_of_the_batch_and_copy_their_indices():
     parts = [kernel(call.op, dtype=call.dtype, **{**dict(call.shape), "batch": call.sizes["batch"] // batch})] * batch
     copied = {"batch": parts[0].sizes["batch"], "tables": call.sizes["tables"], "dim": call.sizes["pooling"]}
     times_s, _ = kernel_times(H200, [*parts, *[kernel("permute_for_all_to_all", dtype="fp64", **copied)] * batch])
-    assert sum(chunk_times(graph, pooled, batch, MACHINE)) >= sum(times_s) * (1 - 1e-9)
+    assert sum(times_of_chunks(graph, pooled, batch, MACHINE)) >= sum(times_s) * (1 - 1e-9)
     assert largest_count(graph, find_segments(graph)[0]) == min(
         graph.kernels[graph.kernel[node]].sizes["batch"] for node in find_segments(graph)[0].nodes
         if graph.kind[node] == NodeKind.COMPUTE
@@ -315,7 +315,7 @@ def test_a_gap_precedes_each_chunk_that_a_host_launches(job):
     graphs = [program.graphs[0] for program in (issue(whole, H200, host="eager"), whole)]
     for node in find_segments(graphs[0])[0].nodes:
         if graphs[0].kind[node] == NodeKind.COMPUTE:
-            launched, at_once = (sum(chunk_times(graph, node, 8, MACHINE)) for graph in graphs)
+            launched, at_once = (sum(times_of_chunks(graph, node, 8, MACHINE)) for graph in graphs)
             assert launched == pytest.approx(at_once + 8 * H200.launch_gap_s, rel=1e-9)
 
 

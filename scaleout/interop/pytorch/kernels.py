@@ -29,9 +29,11 @@ _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm")
 _WEIGHT_FIRST = {"MmBackward0": True, "BmmBackward0": True, "AddmmBackward0": False, "BaddbmmBackward0": False}
 """Backward of products of two factors, and whether it computes the gradient of the second one, the weight, first."""
 _BAGS = ("_embedding_bag", "_embedding_bag_forward_only")
+_BAGS_GRADIENT = "_embedding_bag_dense_backward"
+_FLATTENS = ("reshape", "view", "flatten")
 _LOOKUPS = ("embedding", *_BAGS, "index_select", "gather", "nll_loss_forward", "nll_loss_backward")
 """What reads, or writes, of its first tensor only some elements; the loss one of each row."""
-_TABLES = {"embedding_dense_backward": 2, "_embedding_bag_dense_backward": 5}
+_TABLES = {"embedding_dense_backward": 2, _BAGS_GRADIENT: 5}
 """Gradients of tables, by the place of the number of rows among their inputs."""
 _SEQUENCE_FIRST = ("_flash_attention", "_efficient_attention", "_flash_attn", "_fmha")
 """Operators of attention that take a sequence's heads together."""
@@ -84,11 +86,12 @@ def describe(recording: Recording, works: Sequence[int]) -> dict[int, Kernel]:
     """
     shapes = {each for each in parameter_shapes(recording) if len(each) > 1}
     gradients = _weight_gradients(recording)
-    known: dict[int, Kernel | None] = {}
+    pooled = _pooled(recording)
+    known: dict[int, Kernel | None] = {**pooled}
     found: dict[int, Kernel] = {}
     launched: dict[int, list[int]] = defaultdict(list)  # operator to its works
     for number in works:
-        operator = _sized(recording, recording.works[number].operator)
+        operator = _sized(recording, recording.works[number].operator, pooled)
         if operator == NONE:
             continue
         if operator not in known:
@@ -96,7 +99,7 @@ def describe(recording: Recording, works: Sequence[int]) -> dict[int, Kernel]:
         call, work = known[operator], recording.works[number]
         if call is None:
             continue
-        if work.kind == WorkKind.SET and not call.op.startswith(RECORDED):
+        if work.kind == WorkKind.SET and not call.op.startswith((RECORDED, "embedding")):
             cleared = whole(str(work.args.get("bytes"))) or 1
             found[number] = recorded("memset", dtype="u8", token_bytes=0, other_bytes=cleared)
         else:
@@ -186,14 +189,20 @@ def _either_way(shape: Shape) -> set[Shape]:
     return {shape, (*shape[:-2], shape[-1], shape[-2])} if len(shape) > 1 else {shape}
 
 
-def _sized(recording: Recording, operator: int) -> int:
-    """Return the innermost operator around a launch that says the sizes of tensors; `NONE` if none does."""
+def _sized(recording: Recording, operator: int, pooled: Mapping[int, Kernel]) -> int:
+    """Return the innermost operator around a launch that says the sizes of tensors; `NONE` if none does.
+
+    What one of pooled lookups calls, such as what clears the gradient of a table, is part of it.
+    """
+    found = NONE
     while operator != NONE:
         each = recording.operators[operator]
-        if any(each.dims) and not each.name.startswith(("nccl:", "record_param", "autograd::")):
+        if operator in pooled:
             return operator
+        if found == NONE and any(each.dims) and not each.name.startswith(("nccl:", "record_param", "autograd::")):
+            found = operator
         operator = each.parent
-    return NONE
+    return found
 
 
 def _dtype(tensor: _Tensor) -> str:
@@ -251,8 +260,6 @@ def _kernel(recording: Recording, number: int, shapes: set[Shape], gradients: se
         call = _attention(name, operator, tensors)
         if call is not None:
             return call
-    if name in _BAGS and (call := _bag(tensors)) is not None:
-        return call
     total = sum(tensor.num_bytes for tensor in tensors)
     if name in _LOOKUPS:  # of a table only the rows that are looked up are read
         total = sum(tensor.num_bytes for tensor in tensors[1:])
@@ -266,6 +273,43 @@ def _kernel(recording: Recording, number: int, shapes: set[Shape], gradients: se
     return recorded(reduces or operator.name, dtype=dtype, token_bytes=tokens, other_bytes=total - tokens)
 
 
+def _pooled(recording: Recording) -> dict[int, Kernel]:
+    """Describe pooled lookups, and the gradients of their tables where it is told how many these are, by operator."""
+    named = [(number, each, each.name.rpartition("::")[2]) for number, each in enumerate(recording.operators)]
+    bags = {number: (each, name) for number, each, name in named if name in (*_BAGS, _BAGS_GRADIENT)}
+    if not bags:
+        return {}
+    flattened, others = set[Shape](), set[Shape]()
+    for _, operator, name in named:
+        shape = next((each.shape for each in _tensors(operator)), ())
+        (flattened if name in _FLATTENS and len(shape) == 3 else others).add(shape)
+    found = {}
+    for number, (operator, name) in bags.items():
+        tensors = _tensors(operator)
+        call = _bag(tensors) if name in _BAGS else _gradient_of_bags(operator, tensors)
+        if call is None:
+            continue
+        count = _tables(call, flattened, others)
+        if count > 1:
+            sizes = {"batch": call.sizes["batch"] // count, "tables": count, "rows": -(-call.sizes["rows"] // count)}
+            call = kernel(call.op, dtype=call.dtype, **{**call.sizes, **sizes}).counting("batch")
+        if count > 1 or name in _BAGS:
+            found[number] = call
+    return found
+
+
+def _tables(call: Kernel, flattened: Iterable[Shape], others: Iterable[Shape]) -> int:
+    """Return how many tables pooled lookups of one matrix are of; 1 where shapes do not tell.
+
+    Indices were (tables, samples, lookups of a bag) before they were flattened, and what was pooled, or its gradient,
+    is elsewhere ordered by sample: (..., tables, size of a row).
+    """
+    bags, dim, pooling = (call.sizes[size] for size in ("batch", "dim", "pooling"))
+    by_sample = {each[-2] for each in others if len(each) > 2 and each[-1] == dim and prod(each) == bags * dim}
+    told = {each[0] for each in flattened if each[0] * each[1] == bags and each[2] == pooling and each[0] in by_sample}
+    return told.pop() if len(told) == 1 else 1
+
+
 def _bag(tensors: Sequence[_Tensor]) -> Kernel | None:
     """Describe pooled lookups: of a table (rows, size of a row), indices and where each bag of them begins."""
     table, lookups, bags = (tensor.shape for tensor in tensors[:3]) if len(tensors) > 2 else ((), (), ())
@@ -273,6 +317,20 @@ def _bag(tensors: Sequence[_Tensor]) -> Kernel | None:
         return None
     sizes = {"dim": table[1], "pooling": round(prod(lookups) / bags[0]), "rows": table[0]}
     return kernel("embedding_bag_fwd", dtype=_dtype(tensors[0]), batch=bags[0], tables=1, **sizes).counting("batch")
+
+
+def _gradient_of_bags(operator: Operator, tensors: Sequence[_Tensor]) -> Kernel | None:
+    """Describe the gradient of a table that was pooled by sum or mean: of (bags, size of a row), and indices."""
+    given = operator.args.get("Concrete Inputs")
+    places = (_TABLES[_BAGS_GRADIENT], _TABLES[_BAGS_GRADIENT] + 2)
+    rows, mode = (
+        (whole(str(given[place])) for place in places) if isinstance(given, list) and len(given) > 7 else (0, 2)
+    )
+    pooled, lookups = (tensor.shape for tensor in tensors[:2]) if len(tensors) > 1 else ((), ())
+    if len(pooled) != 2 or not rows or mode not in (0, 1) or not prod(pooled) or prod(lookups) < pooled[0]:
+        return None
+    sizes = {"dim": pooled[1], "pooling": round(prod(lookups) / pooled[0]), "rows": rows}
+    return kernel("embedding_bag_bwd_dense", dtype=_dtype(tensors[0]), batch=pooled[0], tables=1, **sizes)
 
 
 def _table_gradient(operator: Operator, tensors: Sequence[_Tensor], place: int) -> Kernel:

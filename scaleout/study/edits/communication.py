@@ -1,25 +1,26 @@
 """Buckets of gradients joined, and exchanges cut into chunks with the kernels between them."""
 
-from collections import Counter
-from collections.abc import Sequence
 from fractions import Fraction
+from math import fsum
 
 import numpy as np
 
-from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.spec import Device
 from scaleout.config.documents import whole
 from scaleout.config.units import BYTES, format_bytes, parse
 from scaleout.errors import ConfigError
+from scaleout.program.calls import entire
 from scaleout.program.cut import without
 from scaleout.program.graph import COLLECTIVES, NONE, Bools, ExecutionGraph, Floats, Ints, NodeKind, NodeRole, compress
-from scaleout.program.operations import RECORDED, Kernel, TimeSource, kernel
+from scaleout.program.operations import RECORDED, TimeSource
 from scaleout.program.program import Program
 from scaleout.program.recorded import REDUCER
+from scaleout.schedule.centauri.partition.chunk_times import addition_s, chunk_times, dimension_of, edges_of_chunks
+from scaleout.schedule.rewrite import Rewrite
 from scaleout.study.edits.layers import PASSES
-from scaleout.study.edits.recorded import Recorded, operators_of, shortest
+from scaleout.study.edits.recorded import Recorded, shortest
 from scaleout.study.edits.repeats import steps_of
-from scaleout.study.edits.sizes import ratios_of, resized, with_kernels
+from scaleout.study.edits.sizes import TOLD, ratios_of, resized, with_kernels
 
 
 def gradients_of(graph: ExecutionGraph) -> Bools:
@@ -105,32 +106,82 @@ def chunks(recording: Recorded, text: str, notes: list[str]) -> Program:
     if parts is None or not 1 <= parts <= 1024:
         raise ConfigError(f"--edit chunks={text}: give a number of parts from 1 to 1024")
     short_s, start_s = shortest(recording.program, recording.device)
-    found = [0]
+    found, total_s, unknown_s = 0, 0.0, [0.0, 0.0]
 
     def cut(graph: ExecutionGraph) -> ExecutionGraph:
+        nonlocal found, total_s
         calls = [resized(call, Fraction(1, parts), Fraction(1)) for call in graph.kernels]
         ratios = ratios_of(recording.device, graph.kernels, calls)
         one = with_kernels(graph, calls, ratios, short_s, start_s, waits=1.0)
-        inside = (between_exchanges(graph, recording.steps) | _with_tables(graph, recording.steps)) & (
-            graph.kernel != NONE
-        )
-        found[0] += int(inside.any())
-        return graph.with_columns(
-            duration_s=np.where(
-                inside,
-                parts * one.duration_s + (parts - 1) * _added_s(recording.device, graph, inside),
-                graph.duration_s,
-            ),
+        spans = between_exchanges(graph, recording.steps) | _with_tables(graph, recording.steps)
+        inside = spans & (graph.kernel != NONE)
+        found += int(inside.any())
+        by_bytes = np.array([call.op.startswith(RECORDED) for call in graph.kernels] + [False])[graph.kernel]
+        computes = spans & (graph.kind == NodeKind.COMPUTE)
+        total_s += float(graph.duration_s[computes].sum())
+        for place, chosen in enumerate((by_bytes, graph.kernel == NONE)):
+            unknown_s[place] += float(graph.duration_s[computes & chosen].sum())
+        once_s, slope = parts * one.duration_s, np.zeros(len(graph))
+        if recording.device is not None and parts > 1:
+            once_s, slope = _in_chunks(recording.device, graph, once_s, parts)
+        whole = graph.with_columns(
+            duration_s=np.where(inside, once_s + slope * graph.duration_s, graph.duration_s),
             time_source=np.where(inside, int(TimeSource.SCALED), graph.time_source),
         )
+        return _collectives_in_chunks(whole, inside, parts)
 
     program = recording.program.map_graphs(cut)
-    if not found[0]:
+    if not found:
         raise ConfigError(f"--edit chunks={text}: the recording has no exchange (all-to-all) with its way back")
     notes.append(
         "chunks run one after another, as they do on one stream; what could overlap on several is not credited"
     )
+    reasons = (
+        "known by their bytes alone: each chunk takes what any kernel takes, and its share of the rest",
+        "of which no size is recorded: they stay as recorded",
+    )
+    notes += [
+        f"chunks: {seconds / total_s:.1%} of the time of kernels that are cut is of those {reason}"
+        for seconds, reason in zip(unknown_s, reasons, strict=True)
+        if seconds > TOLD * total_s
+    ]
     return program
+
+
+def _in_chunks(device: Device, graph: ExecutionGraph, by_bytes_s: Floats, parts: int) -> tuple[Floats, Floats]:
+    """Return what all chunks of each node take together: seconds, and seconds for each second of the whole; (N,) each.
+
+    A kernel with known sizes takes what its chunks would on the device, as in a generated job; of an operator of
+    several kernels each its part. Others take `by_bytes_s`; to the gradient of a table the chunks before are added.
+    """
+    once_s, slope = np.zeros(len(graph.kernels) + 1), np.zeros(len(graph.kernels) + 1)
+    known = np.zeros(len(graph.kernels) + 1, bool)
+    for index, call in enumerate(graph.kernels):
+        operator = entire(call)
+        part = call.bytes / operator.bytes if operator.bytes else 1.0
+        if call.op.startswith(RECORDED):
+            once_s[index] = (parts - 1) * part * addition_s(device, operator) if "width" in call.sizes else 0.0
+        elif call.tokens:
+            along = dimension_of(operator)
+            nothing_s, second_s = (
+                fsum(chunk_times(device, operator, along, whole_s, parts, gap_s=device.launch_gap_s))
+                for whole_s in (0.0, 1.0)
+            )
+            once_s[index], slope[index], known[index] = part * nothing_s, second_s - nothing_s, True
+    return np.where(known, 0.0, 1.0)[graph.kernel] * by_bytes_s + once_s[graph.kernel], slope[graph.kernel]
+
+
+def _collectives_in_chunks(graph: ExecutionGraph, inside: Bools, parts: int) -> ExecutionGraph:
+    """Write each collective as chunks, one after another, so that a network times them as small as they are."""
+    new, upto = Rewrite(graph), 0
+    for node in np.flatnonzero(inside & (graph.kind == NodeKind.COLLECTIVE)).tolist():
+        new.keep(upto, node)
+        after = [new.needs(node), *[()] * (parts - 1)]
+        names = [f"chunk_{number}" for number in range(parts)]
+        new.done[node] = new.add_kernel(node, edges_of_chunks(parts), after, names)[-1]
+        upto = node + 1
+    new.keep(upto, len(graph))
+    return new.build()
 
 
 def in_buckets(graph: ExecutionGraph) -> Bools:
@@ -183,33 +234,3 @@ def _exchanges(graph: ExecutionGraph, steps: int) -> list[list[int]]:
 def _steps(graph: ExecutionGraph, steps: int) -> Ints:
     """(N,) the step that each node is of."""
     return np.asarray(np.searchsorted([end for _, end in steps_of(graph, steps)], np.arange(len(graph)), side="right"))
-
-
-def _added_s(device: Device | None, graph: ExecutionGraph, inside: Bools) -> Floats:
-    """(N,) time to add a part's gradient of a weight or a table to that of the parts before it; 0 for other nodes.
-
-    Of an operator of several kernels one holds it: of those whose name is there least often the longest.
-    """
-    added_s = np.zeros(len(graph))
-    calls, operator = operators_of(graph)
-    for index, call in enumerate(calls):
-        elements = _elements(call)
-        mine = np.flatnonzero(inside & (operator == index)).tolist()
-        if device is None or not elements or not mine:
-            continue
-        names = Counter(graph.names[node] for node in mine)
-        chosen = max(names, key=lambda name: (-names[name], max(_of_name(graph, mine, name))))
-        add = kernel("add", dtype=call.dtype, elements=elements)
-        added_s[[node for node in mine if graph.names[node] == chosen]] = kernel_times(device, [add])[0][0]
-    return added_s
-
-
-def _of_name(graph: ExecutionGraph, nodes: Sequence[int], name: str) -> list[float]:
-    return [float(graph.duration_s[node]) for node in nodes if graph.names[node] == name]
-
-
-def _elements(call: Kernel) -> int:
-    """Return the elements of the weight or table whose gradient a kernel computes; 0 for other kernels."""
-    if "lookups" in call.sizes:
-        return call.sizes["rows"] * call.sizes["width"]
-    return call.sizes["M"] * call.sizes["N"] * call.sizes.get("groups", 1) if call.tokens == "K" else 0

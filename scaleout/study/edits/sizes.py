@@ -18,7 +18,7 @@ from scaleout.program.recorded import UNTOLD, recorded, recorded_table_gradient
 from scaleout.study.edits.groups import activation_sums
 from scaleout.study.edits.recorded import Change, Recorded, parse_change, shortest
 
-_TOLD = 1e-3
+TOLD = 1e-3
 """Of the time of kernels, how much must stay as it was for that to be told."""
 
 
@@ -53,7 +53,7 @@ def _unscaled(program: Program) -> list[str]:
         f"{counted(count, 'kernel')} with {reason}, {lasts / total_s:.1%} of the time of forward and backward, "
         f"{'stays' if count == 1 else 'stay'} as recorded"
         for count, lasts, reason in zip(counts, seconds, why, strict=True)
-        if lasts > _TOLD * total_s
+        if lasts > TOLD * total_s
     ]
 
 

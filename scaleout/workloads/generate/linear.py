@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from scaleout.program.calls import of_weight
 from scaleout.program.graph import NONE, NodeRole
 from scaleout.program.operations import kernel
 from scaleout.workloads.config.style import CASTS, FP8
@@ -82,6 +83,7 @@ class Linear:
         def gemm(op: str, node: int, suffix: str, role: int, **sizes: int) -> int:
             fp8, dtype = ("", tape.dtype) if self.plain or tape.style.linear_dtype == "same" else ("_fp8", FP8)
             made = kernel(op.replace("gemm", f"gemm{fp8}"), dtype=dtype, groups=groups, **sizes)
+            made = of_weight(made) if role == NodeRole.WEIGHT_GRADIENT else made
             return tape.add(made, *{node} - {NONE}, name=f"{self.name}{suffix}", role=role)
 
         def weight_gradient(node: int, width: int) -> int:
@@ -194,7 +196,9 @@ class Linear:
 
     def _gemm(self, tape: AutogradTape, *after: int, suffix: str, role: int, **sizes: int) -> int:
         op, dtype = ("gemm", tape.dtype) if self.plain else tape.style.gemm(tape.dtype)
-        return tape.add(kernel(op, dtype=dtype, **sizes), *after, name=f"{self.name}{suffix}", role=role)
+        made = kernel(op, dtype=dtype, **sizes)
+        made = of_weight(made) if role == NodeRole.WEIGHT_GRADIENT else made
+        return tape.add(made, *after, name=f"{self.name}{suffix}", role=role)
 
     def _add(self, tape: AutogradTape, one: int, other: int) -> int:
         op = "add_fused_fwd" if tape.style.compiled else "add"

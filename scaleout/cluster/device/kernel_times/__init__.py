@@ -20,7 +20,7 @@ from scaleout.cluster.device.kernel_times.model import Array, Calls, KernelTimeM
 from scaleout.cluster.device.spec import Device
 from scaleout.config.validated import nearest
 from scaleout.errors import ConfigError, GraphError
-from scaleout.program.calls import KernelColumns, columns_of
+from scaleout.program.calls import KernelColumns, by_rows, columns_of
 from scaleout.program.operations import CUSTOM, Kernel, TimeSource
 
 MODELS: Mapping[str, KernelTimeModel] = {
@@ -109,6 +109,7 @@ def _known(_device: Device, _full_clock: bool) -> dict[Kernel, tuple[float, int]
 
 def _times(device: Device, kernels: Sequence[Kernel], *, full_clock: bool) -> tuple[list[float], list[int]]:
     """Return what `kernel_times` does, of kernels of which no two are the same."""
+    kernels = [by_rows(kernel) for kernel in kernels]
     series: dict[Key, list[int]] = {}
     for index, kernel in enumerate(kernels):
         series.setdefault((kernel.op, kernel.dtype), []).append(index)
@@ -153,7 +154,7 @@ def time_without_itself(device: Device, kernel: Kernel) -> KernelTime | None:
     found = kernel_time(device, kernel)
     if found.source != measured.SOURCE:
         return found
-    seconds = interpolated.left_out_s(device, kernel)
+    seconds = interpolated.left_out_s(device, by_rows(kernel))
     return None if seconds is None else KernelTime(seconds, interpolated.SOURCE)
 
 

@@ -9,23 +9,18 @@ Source: Chen et al., Centauri, Sec. 3.1.3 and Table 3 (dimensions that are free)
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
-from math import prod
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from scaleout.cluster.device.kernel_times import kernel_times
-from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
 from scaleout.config.documents import whole
 from scaleout.errors import ConfigError, shown
 from scaleout.program.graph import NONE, ExecutionGraph, NodeKind, NodeRole
-from scaleout.program.operations import Kernel, kernel
 from scaleout.program.program import Program
-from scaleout.schedule.centauri.partition.dimensions import DimensionType, sizes_of
-from scaleout.schedule.centauri.partition.segments import ACCUMULATING, ALONG, Segment, find_segments, signature_of
-from scaleout.schedule.centauri.partition.workload import shares
+from scaleout.schedule.centauri.partition.chunk_times import chunk_times, dimension_of, edges_of_chunks
+from scaleout.schedule.centauri.partition.segments import Segment, find_segments, signature_of
 from scaleout.schedule.pairs import keys_of
 from scaleout.schedule.rewrite import JOIN, Block, Rewrite, divided
 
@@ -55,15 +50,11 @@ def largest_count(graph: ExecutionGraph, segment: Segment) -> int:
 def _along(graph: ExecutionGraph, node: int) -> tuple[str, int]:
     """Return the dimension that a kernel is cut along, and its size."""
     call = graph.kernels[graph.kernel[node]]
-    dimension = ALONG[call.op]
-    if graph.role[node] & NodeRole.WEIGHT_GRADIENT:
-        dimension = sizes_of(call.op, DimensionType.CD)[0]
-    elif call.tokens == "batch":
-        dimension = "batch"
+    dimension = dimension_of(call, of_weight=bool(graph.role[node] & NodeRole.WEIGHT_GRADIENT))
     return dimension, call.sizes[dimension]
 
 
-def chunk_times(graph: ExecutionGraph, node: int, count: int, machine: Machine | None) -> list[float]:
+def times_of_chunks(graph: ExecutionGraph, node: int, count: int, machine: Machine | None) -> list[float]:
     """Return how long each of equal chunks of a kernel takes: its share, or what its size takes on a known machine.
 
     Kernels that a host launches one by one have a gap between them, which is in their time: so have all chunks.
@@ -72,34 +63,8 @@ def chunk_times(graph: ExecutionGraph, node: int, count: int, machine: Machine |
     if graph.kernel[node] == NONE or count == 1 or machine is None:
         return [whole_s / count] * count
     (dimension, _), device = _along(graph, node), machine.device
-    call, gap_s = graph.kernels[graph.kernel[node]], device.launch_gap_s if graph.issue_s[node] else 0.0
-    times_s = [gap_s + (whole_s - gap_s) * share for share in shares(device, call, dimension, _edges(count))]
-    if call.op == "embedding_bag_fwd" and dimension == "batch":
-        copy_s = gap_s + _indices_s(device, call, count)
-        times_s = [chunk_s + copy_s for chunk_s in times_s]
-    added_s = _addition_s(device, call) if dimension in sizes_of(call.op, DimensionType.CD) else 0.0
-    return [times_s[0], *(chunk_s + added_s for chunk_s in times_s[1:])]
-
-
-@lru_cache(maxsize=1024)
-def _indices_s(device: Device, call: Kernel, count: int) -> float:
-    """Return how long it takes to copy a chunk's indices, 8 bytes each, which lie among all of the batch by table."""
-    sizes = {"batch": -(-call.sizes["batch"] // count), "tables": call.sizes["tables"], "dim": call.sizes["pooling"]}
-    return float(kernel_times(device, [kernel("permute_for_all_to_all", dtype="fp64", **sizes)])[0][0])
-
-
-@lru_cache(maxsize=1024)
-def _addition_s(device: Device, call: Kernel) -> float:
-    """Return how long it takes to add a weight's gradient to what is there, where its GEMM does not."""
-    if call.op == ACCUMULATING:
-        return 0.0
-    sizes = ("tables", "rows", "dim") if "rows" in call.sizes else ("groups", "M", "N")
-    elements = prod(call.sizes.get(size, 1) for size in sizes)
-    return float(kernel_times(device, [kernel("add", dtype=call.dtype, elements=elements)])[0][0])
-
-
-def _edges(count: int) -> tuple[float, ...]:
-    return tuple(number / count for number in range(count + 1))
+    gap_s = device.launch_gap_s if graph.issue_s[node] else 0.0
+    return chunk_times(device, graph.kernels[graph.kernel[node]], dimension, whole_s, count, gap_s=gap_s)
 
 
 def written(graph: ExecutionGraph, cuts: Cuts, span: tuple[int, int]) -> Iterator[tuple[int, int]]:
@@ -319,10 +284,10 @@ def _changes(graph: ExecutionGraph, node: int, count: int, machine: Machine | No
         return {}
     columns = {"bytes": graph.bytes, "flops": graph.flops}
     changes: dict[str, Sequence[Any]] = {
-        name: divided(int(column[node]), _edges(count)) for name, column in columns.items()
+        name: divided(int(column[node]), edges_of_chunks(count)) for name, column in columns.items()
     }
     if graph.kind[node] == _COMPUTE:
-        changes["duration_s"] = chunk_times(graph, node, count, machine)
+        changes["duration_s"] = times_of_chunks(graph, node, count, machine)
     return changes
 
 
@@ -344,7 +309,7 @@ def finish_s(
     about: dict[int, tuple[bool, int, list[float], list[int]]] = {}  # each node's chunks in s, and what it waits for
     for node, computes, group, whole_s in zip(range(begin, end), *columns, strict=True):
         if computes:
-            lasts_s = chunk_times(graph, node, count, machine) if node in cuts else [whole_s]
+            lasts_s = times_of_chunks(graph, node, count, machine) if node in cuts else [whole_s]
         else:
             lasts_s = [collective_s(node, 1 / count)] * count if node in cuts else [0.0]
         about[node] = computes, group, lasts_s, graph.dependencies_of(node).tolist()

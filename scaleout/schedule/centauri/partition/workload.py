@@ -382,7 +382,7 @@ def shares(device: Device, call: Kernel, dimension: str, edges: tuple[float, ...
     cuts, load = [round(shape[dimension] * edge) for edge in edges], 16 // ITEM_BYTES[call.dtype]
     width = load if dimension in "KN" and shape[dimension] % load == 0 else 1
     sizes = [max(1, -(-(end - begin) // width) * width) for begin, end in pairwise(cuts)]
-    calls = [kernel(call.op, dtype=call.dtype, **{**shape, dimension: size}) for size in sizes]
+    calls = [kernel(call.op, dtype=call.dtype, **{**shape, dimension: size}).counting(call.tokens) for size in sizes]
     seconds, _ = kernel_times(device, [call, *calls], full_clock=True)
     parts_s = [float(part_s) for part_s in seconds[1:]]
     return tuple(part_s / min(float(seconds[0]), fsum(parts_s)) for part_s in parts_s)
