@@ -75,8 +75,10 @@ def answer_of(comparison: "Comparison", unchanged: "Comparison | None") -> tuple
     facts |= _rent(comparison, best)
     if comparison.provenance:
         facts["model"] = comparison.provenance.title
-    title = f"{comparison.workload} on {comparison.topology}, ranks {comparison.ranks}, device {comparison.device}"
-    return title, facts
+    altered = () if best.topology is None else best.topology.altered
+    nodes = "".join(f" ({words})" for words in altered if words.startswith("nodes="))
+    on = f"{comparison.topology}{nodes}, ranks {comparison.ranks}"
+    return f"{comparison.workload} on {on}, device {comparison.device}", facts
 
 
 def _step(best: "Outcome", comparison: "Comparison") -> str:
