@@ -1,7 +1,7 @@
 """What a schedule that weighs costs decided, and its words for it."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,7 +15,8 @@ from scaleout.simulation.result import Result
 class Decision:
     """What was decided for things that are alike: `what` says how many of what, `reason` why not otherwise.
 
-    `before_s` and `after_s` are estimates without the choice and with it.
+    `before_s` and `after_s` are estimates without the choice and with it. `called` is what the nodes are called,
+    for the reader alone: schedules decide by roles, so decisions that differ by names alone are equal.
     """
 
     what: str
@@ -23,11 +24,13 @@ class Decision:
     before_s: float
     after_s: float
     reason: str = ""
+    called: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         instead = f" instead of {self.before_s * 1e3:.4g}" if self.after_s < self.before_s else ""
         reason = f" ({self.reason})" if self.reason else ""
-        return f"{self.what}: {self.choice}, {self.after_s * 1e3:.4g} ms{instead}{reason}"
+        what = f"{self.what} {self.called}" if self.called else self.what
+        return f"{what}: {self.choice}, {self.after_s * 1e3:.4g} ms{instead}{reason}"
 
 
 def collectives(count: int, kind: str, size_bytes: int, family: str) -> str:

@@ -35,7 +35,8 @@ class FusedCost:
     gap_s: float  # of each slice on its link, beyond its bytes
     flags_s: float  # at the end of the operator
     slices: int
-    saves_s: float  # what kernel and collective take one after the other, less the fused operator
+    isolated_s: float  # what kernel and collective take one after the other
+    saves_s: float  # of these, what the fused operator does not take
 
     @property
     def pays(self) -> bool:
@@ -55,7 +56,7 @@ class FusedCost:
         return seconds
 
 
-FREE = FusedCost(1.0, 0.0, 0.0, 0.0, 0, saves_s=float("inf"))
+FREE = FusedCost(1.0, 0.0, 0.0, 0.0, 0, isolated_s=float("inf"), saves_s=float("inf"))
 """Nothing: where the machine, or how its kernels run as work-groups, is not known."""
 
 
@@ -84,9 +85,10 @@ def fused_cost(
         gap_s=0.0 if stores else _MESSAGES * groups.message_gap_s,
         flags_s=groups.flag_s * (2 if kind == "all_reduce" else 1) if stores else 0.0,
         slices=slices,
+        isolated_s=kernel_s + whole.time_s,
         saves_s=0.0,
     )
-    return replace(cost, saves_s=kernel_s + whole.time_s - _fused_s(pair, cost, kernel_s, whole))
+    return replace(cost, saves_s=cost.isolated_s - _fused_s(pair, cost, kernel_s, whole))
 
 
 def _fused_s(pair: Pair, cost: FusedCost, kernel_s: float, whole: CollectiveCost) -> float:

@@ -6,13 +6,17 @@ nothing was shorter yet. So the schedule is never slower than what it was given,
 """
 
 import math
-from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import fsum
 
 from scaleout.cluster.machine import Machine
+from scaleout.config.units import counted
 from scaleout.errors import SimulationError
 from scaleout.program.fastest import is_faster, ranked
+from scaleout.program.graph import ExecutionGraph
 from scaleout.program.program import Program
 from scaleout.schedule.decision import Decision, Planned, collectives
 from scaleout.schedule.fusion.pair_cost import FusedCost
@@ -23,6 +27,9 @@ from scaleout.simulation.result import Result
 
 Kinds = frozenset[tuple[object, ...]]
 """Candidates, by what their pairs have in common."""
+
+_NAMES = 3
+"""Names of kernels of a candidate that are told."""
 
 
 def plan(program: Program, machine: Machine | None = None) -> Planned:
@@ -97,19 +104,56 @@ class _Trials:
             return _Trial(kinds, program, None)
 
     def decisions(self, given: _Trial, best: _Trial) -> tuple[Decision, ...]:
-        """Say which candidates are fused, and what a step takes with them and without."""
-        pairs: dict[tuple[object, ...], tuple[int, str]] = {}
+        """Say what a step takes with candidates fused and without, and of each what a pair of it saves, isolated."""
+        taken = best.kinds if is_faster(best.step_s, given.step_s) else frozenset()
+        pairs: dict[tuple[object, ...], tuple[ExecutionGraph, list[tuple[Pair, FusedCost]]]] = {}
         for graph, mine in zip(self.program.graphs, self.found, strict=True):
-            for kind, count in Counter(kind for _, _, kind in mine).items():
-                pair = next(pair for pair, _, its in mine if its == kind)
-                node, kernels = pair.collective, dict.fromkeys(map(graph.operation, pair.kernels))
-                family = self.program.groups[graph.group[node]].name
-                what = collectives(count, graph.operation(node), int(graph.bytes[node]), family)
-                pairs[kind] = max(pairs.get(kind, (0, "")), (count, f"{what}, with {', '.join(kernels)}"))
-        shorter = is_faster(best.step_s, given.step_s)
-        return tuple(
+            alike: defaultdict[tuple[object, ...], list[tuple[Pair, FusedCost]]] = defaultdict(list)
+            for pair, cost, kind in mine:
+                alike[kind].append((pair, cost))
+            for kind, those in alike.items():
+                pairs[kind] = max(pairs.get(kind, (graph, [])), (graph, those), key=lambda each: len(each[1]))
+        what = f"{len(taken)} of {counted(len(pairs), 'kind')} of pairs"
+        whole = (
             Decision(what, "fused", given.step_s, best.step_s, "a step")
-            if shorter and kind in best.kinds
+            if taken
             else Decision(what, "as it was", given.step_s, given.step_s, "a step would be longer fused")
-            for kind, (_, what) in pairs.items()
         )
+        return (whole, *(self._of_pairs(*pairs[kind], whole, fused=kind in taken) for kind in pairs))
+
+    def _of_pairs(
+        self, graph: ExecutionGraph, pairs: Sequence[tuple[Pair, FusedCost]], whole: Decision, *, fused: bool
+    ) -> Decision:
+        """Say of pairs of a role that are alike which kernels they have, and what each takes fused and not.
+
+        On a device that does not say how work-groups run only the step is known, of `whole`.
+        """
+        node, count = pairs[0][0].collective, len(pairs)
+        family = self.program.groups[graph.group[node]].name
+        what = collectives(count, graph.operation(node), int(graph.bytes[node]), family)
+        kernels = [kernel for pair, _ in pairs for kernel in pair.kernels]
+        operations = ", ".join(dict.fromkeys(map(graph.operation, kernels)))
+        what = f"{what}, {'after' if pairs[0][0].produces else 'before'} {operations}"
+        called = [*dict.fromkeys(_called(graph, kernel) for kernel in kernels)]
+        names = ", ".join(called[:_NAMES] + ["..."] * (len(called) > _NAMES))
+        isolated_s = fsum(cost.isolated_s for _, cost in pairs) / count
+        if not math.isfinite(isolated_s):
+            unknown = f"a step; {self.machine.device.name} has no work_groups, so fusing is taken to cost nothing"
+            choice = "fused" if fused else "as it was"
+            return replace(whole, what=what, choice=choice, reason=unknown, called=names)
+        saved_s = fsum(cost.saves_s for _, cost in pairs)
+        fused_s = isolated_s - saved_s / count
+        if fused:
+            return Decision(
+                what, "fused", isolated_s, fused_s, f"each, isolated; all save {saved_s * 1e3:.4g} ms", names
+            )
+        reason = f"each, isolated; fused {fused_s * 1e3:.4g} ms, but a step would be longer"
+        return Decision(what, "as it was", isolated_s, isolated_s, reason, names)
+
+
+def _called(graph: ExecutionGraph, node: int) -> str:
+    """Say what a kernel is called over all layers, where that is not its operation, and in which phase it is."""
+    name = graph.names[node].removeprefix(f"layer_{graph.layer[node]}_")
+    name = "" if name == graph.operation(node) else name
+    phase = graph.phases[graph.phase[node]]
+    return " ".join([name] * bool(name) + [f"in {phase}"] * bool(phase))
