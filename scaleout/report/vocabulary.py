@@ -62,8 +62,8 @@ _TIMES = "makespan_s compute_s communication_s exposed_communication_s idle_s ke
 _BARS = "step_low_s step_high_s causes next_measurement"
 _CHANGE = "name kind bytes group_size a_count b_count a_s b_s difference_s only_in"
 _OPERATOR = (
-    "baseline_s baseline_parts_s fused_aware_s fused_oblivious_s ideal_s kernel_split_s kernel_split_chunks saving "
-    "skew_aware skew_oblivious logical_work_groups work_groups slices sent_bytes"
+    "baseline_s baseline_parts_s fused_aware_s fused_oblivious_s ideal_s ideal_parts_s kernel_split_s "
+    "kernel_split_chunks saving skew_aware skew_oblivious logical_work_groups work_groups slices sent_bytes"
 )
 _ACCURACY = "num_rows predicted mean_absolute_error median_absolute_error p90_absolute_error worst bias coverage"
 

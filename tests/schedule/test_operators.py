@@ -1,6 +1,7 @@
 """Fused operators: laws over random ones, one worked by hand, what measured runs and bad input give."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -333,6 +334,22 @@ def test_independent_kernels_differ_in_the_latency_of_a_row_alone():
 
 
 # ---- The command line
+
+
+def test_the_ideal_names_its_parts_and_a_faster_way_is_in_the_box(scaleout):
+    """A whole GEMM takes longer than its eight parts, and a ring's collective longer than its links: neither is ideal.
+
+    Split into kernels this one is faster than fused, whose GEMM is slower.
+    """
+    shape = ("--topology", "dgx-h200-1", "--set", "M=8192", "--set", "N=8192", "--set", "K=3584")
+    found = json.loads(scaleout("operator", "gemm_reduce_scatter", *shape, "--json")[1])
+    parts = found["ideal_parts_s"]
+    assert found["ideal_s"] == max(parts.values()) == parts["fastest kernels"] < found["baseline_parts_s"]["kernel"]
+    assert parts["links"] < found["baseline_parts_s"]["collective"]
+    out = scaleout("operator", "gemm_reduce_scatter", *shape)[1]
+    assert "faster  split into 8 kernels: 767 us, 1.44x" in out.split("ways to compute it")[0]
+    assert re.search(r"ideal: the longer of its parts hides the other +686 us .*\n +fastest kernels +686 us", out)
+    assert "faster" not in scaleout("operator", "gemm_all_to_all", "--set", "M=4096")[1].split("ways to compute it")[0]
 
 
 def test_operator_prints_times_and_json_a_timeline(scaleout):
