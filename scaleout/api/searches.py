@@ -19,6 +19,8 @@ from scaleout.cluster.topology.what_if import NetworkChanges
 from scaleout.config.arguments import checked
 from scaleout.config.reading import nearest
 from scaleout.config.units import BYTES, parse
+from scaleout.config.workers import MOST_WORKERS
+from scaleout.config.writing import check_writable
 from scaleout.errors import ConfigError, ScaleoutError, shown
 from scaleout.interop.models import import_model
 from scaleout.interop.models.plans import FORMATS, Written, write_plan
@@ -322,6 +324,8 @@ def search(
     ):
         if count is not None and count < 1:
             raise ConfigError(f"search(): {name}: must be 1 or more, not {count}")
+    if workers is not None and workers > MOST_WORKERS:
+        raise ConfigError(f"search(): workers: must be {MOST_WORKERS} or fewer, not {workers:,}")
     shipped = load_workload(workload)  # without settings: those that a plan chooses are no keys of the workload's
     given = changes_of(network_changes)
     network, named_device = topology or shipped.topology, device or shipped.device
@@ -343,6 +347,7 @@ def search(
         raise ConfigError("--simulations is for schedules that are simulated; give --schedule as well, or leave it out")
     kept: AbstractContextManager[Memory] = nullcontext(Memory())
     if directory is not None:
+        check_writable(Path(directory))
         kept = PlanLog(Path(directory), request)
     chosen = {name: getattr(request.options, name) for name in IDEAL}
     named = {"workload": workload, "topology": name_of(network, request.topology), "device": named_device}

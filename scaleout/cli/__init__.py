@@ -79,6 +79,9 @@ def _origins(error: "BaseException | None") -> "list[BaseException]":
 
 
 def _end(message: str, code: int) -> None:
-    if sys.stderr is not None:
-        sys.stderr.write(f"{message}\n")
+    try:
+        if sys.stderr is not None:
+            sys.stderr.write(f"{message}\n")
+    except OSError:  # on a full disk; the exit code is all that can be said
+        pass
     sys.exit(code)

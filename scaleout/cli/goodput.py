@@ -76,8 +76,8 @@ def goodput(job: NamedJob, schedule: str, options: Stated, output: Output, **ask
     Example: scaleout goodput llama-3-8b --set tensor_parallel=8 --set data_parallel=16 --topology dgx-h200-16
     --tokens 15T --checkpoint 10s.
     """
+    from scaleout.cli.answer import room
     from scaleout.cli.progress import progress
-    from scaleout.cli.tables import room
     from scaleout.report.documents import document
     from scaleout.study.provenance import provenance_of
 

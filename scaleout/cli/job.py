@@ -80,51 +80,49 @@ def on_gpus(job: NamedJob, gpus: int, *, replicas: bool = True) -> NamedJob:
     """
     from scaleout.workloads.families import load_workload
 
-    if not replicas:
-        if job.changes.nodes is not None:
-            raise ConfigError(f"--gpus {gpus} and --nodes both say how many ranks there are; give one of them")
-        assert job.workload is not None
-        topology = job.topology or load_workload(job.workload).topology
-        return job._replace(changes=replace(job.changes, nodes=_nodes(topology, gpus)))
-    return _with_replicas(job, gpus)
-
-
-def _with_replicas(job: NamedJob, gpus: int) -> NamedJob:
-    from scaleout.config.units import counted
-    from scaleout.workloads.families import load_workload, ranks_of_replica
-
     given = "--nodes" if job.changes.nodes is not None else "--set data_parallel"
-    if job.changes.nodes is not None or "data_parallel" in job.settings:
+    if job.changes.nodes is not None or (replicas and "data_parallel" in job.settings):
         raise ConfigError(f"--gpus {gpus} and {given} both say how many ranks there are; give one of them")
     if job.workload is None:
         raise ConfigError(f"--gpus {gpus} is for workloads, which have replicas; a trace has the ranks that it has")
-    model_ranks = ranks_of_replica(job.workload, job.settings)
+    if not replicas:
+        return _on_network(job, load_workload(job.workload), gpus)
+    settings = {**job.settings, "data_parallel": _replicas(job.workload, job.settings, gpus)}
+    return _on_network(job._replace(settings=settings), load_workload(job.workload, settings), gpus)
+
+
+def _replicas(workload: str, settings: Mapping[str, Any], gpus: int) -> int:
+    from scaleout.config.units import counted
+    from scaleout.workloads.families import ranks_of_replica
+
+    model_ranks = ranks_of_replica(workload, settings)
     if gpus % model_ranks:
         raise ConfigError(
             f"--gpus {gpus}: a replica of this job takes {counted(model_ranks, 'rank')}; give a multiple, or other "
             f"degrees (--set tensor_parallel=1 --set pipeline_parallel=1)"
         )
-    settings = {**job.settings, "data_parallel": gpus // model_ranks}
-    nodes = _nodes(job.topology or load_workload(job.workload, settings).topology, gpus)
-    return job._replace(settings=settings, changes=replace(job.changes, nodes=nodes))
+    return gpus // model_ranks
 
 
-def _nodes(name: str, gpus: int) -> int | None:
-    """Return how many nodes of a topology are so many ranks; none if it has these."""
+def _on_network(job: NamedJob, workload: "ModelFamily", gpus: int) -> NamedJob:
+    """Return a job on the topology that it names with so many ranks.
+
+    Where it names none, and the workload's is a network of another device or of one node that is too small, on that of
+    its own device, if such a one ships.
+    """
+    from scaleout.cluster.topology.nodes import of_device, sized
     from scaleout.cluster.topology.topology import load_topology
-    from scaleout.cluster.topology.what_if import without_nodes
+    from scaleout.study.provenance import devices_of
 
-    topology = load_topology(name)
-    inside = topology.num_ranks // topology.shape[-1]
-    if topology.num_ranks == gpus:
-        return None
-    if len(topology.dimensions) < 2:
-        ranks = topology.num_ranks
-        other = f"a multiple of {ranks} and a topology of several nodes" if gpus % ranks else "one of several nodes"
-        raise ConfigError(
-            f"--gpus {gpus}: {without_nodes(topology)}; give {other}, such as --topology dgx-h200-2 "
-            f"(`scaleout list topologies`)"
-        )
-    if gpus % inside:
-        raise ConfigError(f"--gpus {gpus}: a node of topology {topology.name!r} has {inside}; give a multiple")
-    return gpus // inside
+    device, found = job.device or workload.device, None
+    if job.topology is None:
+        network = load_topology(workload.topology)
+        too_small = len(network.dimensions) < 2 and network.num_ranks < gpus
+        if too_small or devices_of(network, device):
+            found = of_device(device, gpus)
+    try:
+        found = found or sized(job.topology or workload.topology, gpus, device=device)
+    except ConfigError as error:
+        raise ConfigError(f"--gpus {gpus}: {error}") from None
+    same = job.topology is None and found.topology == workload.topology
+    return job._replace(topology=None if same else found.topology, changes=replace(job.changes, nodes=found.nodes))

@@ -404,7 +404,11 @@ def job_options(*, required: bool = True, replicas: bool = True) -> Callable[[Co
 
     def add(command: Command) -> Command:
         of = "replicas (data_parallel) and nodes" if replicas else "nodes"
-        words = f"Run on so many: as many {of} of the topology as that makes; not beside what sets these."
+        words = (
+            f"Run on so many: as many {of} of the topology as that makes, or a part of a node; without --topology on "
+            f"the network that --device is sold with, if the workload's is another's or too small. Not beside what "
+            f"sets these."
+        )
         command = click.option("--gpus", type=Whole(), metavar="N", help=words)(command)
         named = machine_options()(set_option()(network_options()(command)))
         known = completion.names_of("workload")

@@ -1,13 +1,19 @@
 """What the command line prints, apart from tables: lines without control characters, and JSON."""
 
+from contextlib import nullcontext, suppress
+
 import click
 
 from scaleout.errors import printable
 
 
 def say(text: object, *, err: bool = False) -> None:
-    """Print a text, of several lines maybe; what a terminal would obey is written as an escape."""
-    click.echo(printable(str(text)), err=err)
+    """Print a text, of several lines maybe; what a terminal would obey is written as an escape.
+
+    Where standard error takes nothing, as on a full disk, the exit code is all that can be said.
+    """
+    with suppress(OSError) if err else nullcontext():
+        click.echo(printable(str(text)), err=err)
 
 
 def say_json(value: object, *, indent: int | None = 2) -> None:

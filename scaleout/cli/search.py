@@ -251,9 +251,9 @@ def _as_read_back(export: "Export", plan_s: float) -> str:
 
 def _print_answer(answer: "SearchAnswer", folder: Path | None, exports: "Sequence[Export]") -> None:
     """Print the fastest plan, what it reaches, and how to run it, on lines that can be pasted."""
+    from scaleout.cli.answer import peak_words
     from scaleout.cli.console import print_answer
     from scaleout.cli.printing import say
-    from scaleout.cli.tables import peak_words
     from scaleout.config.units import format_bytes, format_rate, format_seconds, format_share, format_span
     from scaleout.study.sweep.cases import run_line
 
@@ -292,7 +292,7 @@ def _print_answer(answer: "SearchAnswer", folder: Path | None, exports: "Sequenc
 
 def _rent(answer: "SearchAnswer", found: "Estimate") -> dict[str, str]:
     """Say what a step of a plan costs where the machine is rented; nothing where no rent is known."""
-    from scaleout.cli.tables import rent_words
+    from scaleout.cli.answer import rent_words
 
     rent = answer.rent(found)
     return {} if rent is None else {"rent": rent_words(rent, answer.rent_per_s, answer.request.num_ranks)}

@@ -1,36 +1,31 @@
 """Comparisons as tables on the terminal."""
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, replace
 from math import fsum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scaleout.analysis import breakdown as analysis
-from scaleout.analysis.bounds import bound_of_step
 from scaleout.analysis.waits import Wait, most_awaited, waits_of
+from scaleout.cli.answer import answer_of
 from scaleout.cli.console import console, print_answer, print_links, print_table
 from scaleout.config.units import (
     counted,
     format_bytes,
     format_count,
-    format_difference,
     format_dollars,
-    format_flops_per_s,
     format_joules,
     format_ranks,
     format_rate,
-    format_rent,
     format_seconds,
     format_share,
-    format_span,
     format_times,
     format_watts,
 )
 
 if TYPE_CHECKING:
     from scaleout.analysis.bounds import Bound
-    from scaleout.analysis.cost import Rent
     from scaleout.analysis.difference import Change
     from scaleout.analysis.efficiency import Fit
     from scaleout.simulation.result import Result
@@ -41,10 +36,6 @@ _PATH_ROWS = 8
 _OPERATION_ROWS = 12
 _BOUND_ROWS = 6
 _WAIT_ROWS = 8
-_MENTIONED = 1e-3
-"""Share of a step from which a collective that is exposed is named."""
-_NO_CENTS = 1e-3
-"""Dollars below which what a step costs is not said."""
 
 
 def print_comparison(comparison: "Comparison", *, verbose: bool = False, unchanged: "Comparison | None" = None) -> None:
@@ -55,7 +46,7 @@ def print_comparison(comparison: "Comparison", *, verbose: bool = False, unchang
     the changes of the network.
     """
     steps = comparison.steps or 1
-    print_answer(*_answer(comparison, unchanged))
+    print_answer(*answer_of(comparison, unchanged))
     rows = [_schedule_row(outcome, steps) for outcome in comparison.outcomes]
     columns = ("schedule", "makespan", "speed-up", "saved", "compute", "communication", "exposed", "idle")
     print_table("schedules", columns, rows)
@@ -83,101 +74,6 @@ def print_comparison(comparison: "Comparison", *, verbose: bool = False, unchang
         console().print(f"note: {note}")
     if not verbose:
         console().print("critical paths, who waits for whom and decisions: -v; all of it: --json or --output DIRECTORY")
-
-
-def _answer(comparison: "Comparison", unchanged: "Comparison | None") -> tuple[str, dict[str, str]]:
-    """Say what the fastest schedule comes to, under a title that says of what."""
-    best = min(comparison.outcomes, key=lambda outcome: outcome.makespan_s)
-    first, parts, found = comparison.outcomes[0], best.breakdown, best.efficiency
-    exposed = parts.exposed_communication_s
-    by_axis = (
-        ""
-        if found is None
-        else ", ".join(f"{axis} {format_seconds(each)}" for axis, each in sorted(found.exposed_s.items()) if each)
-    )
-    bars, steps = best.interval, comparison.steps or 1
-    each_s, exposed = best.makespan_s / steps, exposed / steps
-    took = format_seconds(each_s) if bars is None else format_span(each_s, *bars.of(each_s))
-    step = f"{took} under {best.schedule}"
-    if steps > 1:
-        step += f", the mean of {steps} recorded ones"
-    if best is not first:
-        step += f", {format_times(best.speedup)} as fast as under {first.schedule}"
-    elif len(comparison.outcomes) > 1:
-        step += f", the fastest of {len(comparison.outcomes)} schedules"
-    fits = best.fit is None or best.fit.fits
-    facts = {"step": step} if fits else {"memory": room(best.fit, comparison.ranks), "step": f"{step}, if it fitted"}
-    if unchanged is not None:
-        before_s = unchanged.outcomes[0].makespan_s
-        facts["unchanged"] = (
-            f"{format_seconds(before_s / steps)}; {format_difference(best.makespan_s, before_s)} with the changes"
-        )
-    if found is not None:
-        facts["speed"] = f"{format_rate(found.tokens_per_s_per_rank)} tokens/s/GPU, MFU {format_share(found.mfu)}"
-        facts["speed"] += f" of {peak_words(comparison.mfu_peak)}"
-        facts["speed"] += "" if fits else ", if it fitted"
-        if best.workload is not None and best.workload.mode == "decode":
-            facts["speed"] += f", a token of each sequence behind {best.workload.sequence:,} in the cache"
-    elif comparison.samples and best.makespan_s:
-        per_s = comparison.samples / best.makespan_s
-        facts["speed"] = f"{format_rate(per_s / comparison.ranks)} samples/s/GPU, {format_rate(per_s)} in all"
-    facts |= _kernels(best, comparison.device)
-    share = format_share(exposed / each_s) if each_s else "0%"
-    facts["exposed"] = f"{format_seconds(exposed)} of communication, {share} of the step" + (
-        f": {by_axis}" if by_axis else ""
-    )
-    facts["bound by"] = _bound(best, steps)
-    facts.setdefault("memory", room(best.fit, comparison.ranks))
-    if best.workload is not None and best.workload.left_out:
-        facts["memory"] += f"; {best.workload.left_out} not counted"
-    facts |= _rent(comparison, best)
-    if comparison.provenance:
-        facts["model"] = comparison.provenance.title
-    title = f"{comparison.workload} on {comparison.topology}, ranks {comparison.ranks}, device {comparison.device}"
-    return title, facts
-
-
-def _kernels(outcome: "Outcome", device: str) -> dict[str, str]:
-    """Say which kernels' times are estimates, where that is much of the step."""
-    words = analysis.told_estimates(outcome.result, device)
-    return {"kernels": words} if words else {}
-
-
-def _rent(comparison: "Comparison", best: "Outcome") -> dict[str, str]:
-    """Say what the step costs where the machine is rented; nothing where no rent is known."""
-    rent, machine = comparison.rent(best), comparison.bill
-    if rent is None or machine is None:
-        return {}
-    serves = best.workload is not None and best.workload.mode != "training"
-    return {"rent": rent_words(rent, machine.rent_per_s, comparison.ranks, serves=serves)}
-
-
-def peak_words(peak: "Mapping[str, Any] | None") -> str:
-    """Say which rate MFU is a share of."""
-    return "" if peak is None else f"{format_flops_per_s(peak['flops_per_s'])} in {peak['dtype']}"
-
-
-def rent_words(rent: "Rent", rent_per_s: float | None, ranks: int, *, serves: bool = False) -> str:
-    """Say what a step of a machine of a rent costs, and tokens: a trillion in training, a million where it serves."""
-    words = [f"{format_dollars(rent.step_dollars)} a step"]
-    if rent.dollars_per_million_tokens is not None:
-        many, name = (1.0, "million") if serves else (1e6, "trillion")
-        words = [*words, f"{format_dollars(rent.dollars_per_million_tokens * many)} a {name} tokens"]
-        words = words[rent.step_dollars < _NO_CENTS :]
-    words += [] if rent_per_s is None else [f"at {format_rent(rent_per_s / ranks)} a device"]
-    return ", ".join(words)
-
-
-def _bound(outcome: "Outcome", steps: int) -> str:
-    """Say what takes the largest part of a step, and what bounds the collective that is exposed longest."""
-    name, seconds = bound_of_step(outcome.result, outcome.breakdown.compute_s)
-    words = f"{name}, {format_share(seconds / outcome.makespan_s if outcome.makespan_s else 0.0)} of the step"
-    most = outcome.bounds[0] if outcome.bounds else None
-    if most is None or most.exposed_communication_s < _MENTIONED * outcome.makespan_s or not most.bound_by:
-        return words
-    over = f" over {most.axis}" if most.axis else ""
-    exposed = format_seconds(most.exposed_communication_s / steps)
-    return f"{words}; exposed longest ({exposed}): {most.operation}{over}, bound by {most.bound_by}"
 
 
 def _print_bounds(outcome: "Outcome", steps: int, *, contends: bool) -> None:
@@ -239,22 +135,6 @@ def merged(rows: "Iterable[Row]", named: "Callable[[Row], Hashable]", *adds: str
 def phase_name(phase: str) -> str:
     """Return the name of a phase; of what belongs to none a word."""
     return phase or "no phase"
-
-
-def room(found: "Fit | None", ranks: int) -> str:
-    """Say whether a job of so many ranks fits its devices, and by how much; what helps on as many ranks comes first."""
-    if found is None:
-        return "not counted for this kind of model"
-    total, capacity = found.peak.total_bytes, found.capacity_bytes
-    words = f"{format_bytes(total)} of {format_bytes(capacity)}"
-    if found.fits:
-        return f"fits: {words}, {format_bytes(capacity - total)} left"
-    words = f"does not fit: {words}, {format_bytes(total - capacity)} too much"
-    advice = min((each for each in found.advice if each.fits), key=lambda each: each.ranks != ranks, default=None)
-    if advice is None:
-        return words
-    where = "" if advice.ranks == ranks else f" on {counted(advice.ranks, 'rank')}"
-    return f"{words}; with {advice.settings}{where} it does"
 
 
 def _print_details(outcome: "Outcome", steps: int) -> None:

@@ -96,6 +96,8 @@ def run_verb() -> None:
         if wants_memory(error):
             raise
         what = f"{error.filename}: cannot be read or written" if error.filename else "cannot write the output"
+        if error.errno == errno.ENOENT and not error.filename:  # what the system says of its name
+            what = "the folder that this process is in has been removed; go to another"
         if error.errno in _LIMITS:
             what = f"this process may have no more files, pipes or processes; raise {_LIMITS[error.errno]}"
         say(f"error: {ScaleoutError(f'{what} ({error.strerror or error})')}", err=True)

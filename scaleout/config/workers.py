@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import connection, parent_process
 
+MOST_WORKERS = 256
+"""Processes of this machine that one command may start."""
+
 _ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 

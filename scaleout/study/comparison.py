@@ -18,7 +18,7 @@ from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions, changed
 from scaleout.simulation.result import Result
 from scaleout.study.job import Failure, Job, Outcome, Tell, run_all
-from scaleout.study.provenance import Provenance, provenance_of
+from scaleout.study.provenance import Provenance, provenance_of, reduces_one_by_one
 from scaleout.workloads.config.family import ModelFamily, WholeModel
 from scaleout.workloads.families import load_workload
 
@@ -48,6 +48,7 @@ class Comparison:
     provenance: Provenance | None = None  # which model answered
     bill: Bill | None = None  # what the machine costs; None where the device is only a name
     samples: int | None = None  # of a step over all ranks, of a model without tokens
+    bucketed: bool = True  # whether gradients that are all-reduced lie in buckets
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -167,7 +168,8 @@ def compare(
     fits = {id(each): fit(each, device) for each in {id(each): each for each in ran}.values()}
     outcomes = tuple(replace(each, fit=fits[id(work)]) for each, work in zip(found.outcomes, ran, strict=True))
     samples = workload.samples if isinstance(workload, WholeModel) else found.samples
-    return replace(found, outcomes=outcomes, fit=outcomes[0].fit, samples=samples)
+    bucketed = not reduces_one_by_one(workload)
+    return replace(found, outcomes=outcomes, fit=outcomes[0].fit, samples=samples, bucketed=bucketed)
 
 
 def compare_program(

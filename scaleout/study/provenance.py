@@ -14,7 +14,7 @@ from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.topology import Topology
 from scaleout.config.keys import in_words
 from scaleout.config.library import names
-from scaleout.config.units import counted
+from scaleout.config.units import counted, format_bytes
 from scaleout.program.program import Program
 from scaleout.simulation.options import SimulationOptions
 from scaleout.workloads.config.family import ModelFamily
@@ -81,9 +81,19 @@ def _left_out(work: ModelFamily | Program) -> list[str]:
     of_training = in_words(type(work), work.left_by_mode)
     notes = {
         f"workload {work.name} leaves out {model} of its model: no parameter nor kernel of it is counted": model,
+        f"workload {work.name} all-reduces each gradient by itself (gradient_bucket "
+        f"{format_bytes(work.gradient_bucket)}); PyTorch's DDP does so in buckets: --set gradient_bucket=25MiB": (
+            reduces_one_by_one(work)
+        ),
         f"mode {mode} leaves out how training runs: {of_training}; what is given beside mode stays": of_training,
     }
     return [note for note, holds in notes.items() if holds]
+
+
+def reduces_one_by_one(work: ModelFamily) -> bool:
+    """Whether gradients of a training step, which are not sharded with parameters, lie in no buckets."""
+    trains = getattr(work, "mode", "training") == "training" and getattr(work, "zero", 0) < 3
+    return trains and work.data_parallel > 1 and work.gradient_bucket <= work.item_bytes
 
 
 def _unknown(device: Device | str, options: SimulationOptions) -> list[str]:
@@ -128,26 +138,32 @@ def provenance(
     )
 
 
-def of_another(topology: Topology, device: Device | str) -> list[str]:
-    """Say that a network is that of other devices, by its name or its library's; of devices that ship with the package.
+def devices_of(topology: Topology, device: Device | str) -> list[str]:
+    """Return whose network it is, by its name or its library's; nothing if it is the device's, or that is not known.
 
-    Names count by their first word: h100-p5 is an h100.
+    Of devices that ship with the package. Names count by their first word: h100-p5 is an h100.
     """
     name, shipped = device if isinstance(device, str) else device.name, names("device")
     if name not in shipped:
         return []
     kinds = {each.partition("-")[0] for each in shipped}
     others = [word.upper() for word in topology.name.split("-") if word in kinds]
-    whose = "its links are theirs"
     if not others and topology.library is not None:
         others = list(topology.library.devices)
+    return [] if any(re.search(rf"\b{each}\b", name, re.IGNORECASE) for each in others) else others
+
+
+def of_another(topology: Topology, device: Device | str) -> list[str]:
+    """Say that a network is that of other devices."""
+    others = devices_of(topology, device)
+    if not others:
+        return []
+    whose = "its links are theirs"
     if topology.library is not None:
         whose = f"its links and the times of {topology.library.name} are theirs"
-    if not others or any(re.search(rf"\b{each}\b", name, re.IGNORECASE) for each in others):
-        return []
     return [
-        f"topology {topology.name} is a network of {' or '.join(others)}: {whose}, and kernels those of device {name} "
-        f"(--device gives another)"
+        f"topology {topology.name} is a network of {' or '.join(others)}: {whose}, and kernels those of device "
+        f"{device if isinstance(device, str) else device.name} (--device gives another)"
     ]
 
 

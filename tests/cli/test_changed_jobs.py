@@ -6,6 +6,7 @@ import re
 import pytest
 
 from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.nodes import part_of_node
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.config.units import SECONDS, parse
 from scaleout.simulation.options import SimulationOptions
@@ -32,7 +33,17 @@ def test_gpus_are_replicas_and_nodes(scaleout, gpus, same):
     ("options", "message"),
     [
         (("llama-3-70b", "--gpus", "60"), "a replica of this job takes 8 ranks; give a multiple, or other degrees"),
-        (("llama-3-8b", "--gpus", "16"), "topology 'dgx-h200-1' has 8 ranks and no nodes that there could be more of"),
+        (
+            ("llama-3-8b", "--gpus", "16", "--topology", "dgx-h200-1", "--device", "h100"),
+            "has 8 ranks and no nodes that there could be more of; give a topology of several nodes, such as "
+            "--topology dgx-h100-2",
+        ),
+        (("llama-3-8b", "--gpus", "144", "--device", "gb200"), "nodes, such as 'switch(72,nvlink5) x switch(2,ndr)'"),
+        (("dlrm-128", "--gpus", "4"), "a node of topology 'torus-8x16' has 8 ranks, of which no part is known; give 8"),
+        (
+            ("gpt-oss-120b", "--nodes", "8", "--topology", "gb200-nvl72-1"),
+            "nodes, such as 'switch(72,nvlink5) x switch(2,ndr)', or 8 ranks of this one: 'switch(8,nvlink5)'",
+        ),
         (
             ("llama-3-8b", "--gpus", "12", "--topology", "dgx-h200-1"),
             "give a multiple of 8 and a topology of several nodes",
@@ -48,6 +59,47 @@ def test_gpus_that_cannot_be(scaleout, options, message):
     code, out, err = scaleout("run", *options)
     assert (code, out) == (2, "")
     assert message in err
+
+
+@pytest.mark.parametrize(
+    ("options", "topology", "ranks"),
+    [
+        (("--gpus", "64", "--device", "h100"), "dgx-h100-8", 64),
+        (("--gpus", "24", "--device", "h100"), "dgx-h100-2", 24),
+        (("--gpus", "16"), "dgx-h200-2", 16),  # of a file whose network is one node
+        (("--gpus", "8", "--device", "gb200"), "switch(8,nvlink5)", 8),
+        (("--gpus", "4", "--device", "a100-80g"), "switch(4,nvlink3)", 4),
+        (("--gpus", "4"), "switch(4,nvlink4)", 4),
+        (("--gpus", "4", "--topology", "dgx-h100-16"), "switch(4,nvlink4)", 4),
+        (("--gpus", "16", "--topology", "dgx-h200-4", "--device", "h100"), "dgx-h200-4", 16),  # as it says
+        (("--gpus", "64", "--device", "mi300x"), "mi300x-8", 64),
+    ],
+)
+def test_gpus_without_a_topology_are_of_the_network_that_their_device_is_sold_with(scaleout, options, topology, ranks):
+    asked = ("run", "llama-3-8b", "--set", "layers=1", "--schedule", "baseline")
+    found = json.loads(scaleout(*asked, *options, "--json")[1])
+    assert (found["topology"], found["ranks"]) == (topology, ranks)
+
+
+@pytest.mark.parametrize("name", ["gb200-nvl72-1", "dgx-b200-1", "dgx-h200-1", "dgx-a100-1", "dgx-a100-16"])
+def test_a_part_of_a_node_is_its_switch_with_fewer_ports(name):
+    topology = load_topology(name)
+    found = load_topology(part_of_node(topology, 4))
+    port = topology.dimensions[0]
+    (part,) = found.dimensions
+    assert (part.kind, part.size, part.link) == ("switch", 4, port.link)
+    assert (part.bytes_per_s, part.latency_s, found.library) == (port.bytes_per_s, port.latency_s, topology.library)
+
+
+@pytest.mark.parametrize("name", ["p5-64", "dgx-h200-nvls-1", "torus-4x4x8", "mi300x-node-8", "fat-tree-131072"])
+def test_no_part_is_known_of_what_no_link_type_says(name):
+    assert part_of_node(load_topology(name), 4) == ""
+
+
+def test_the_box_says_whose_network_it_is_where_it_is_not_that_of_the_device(scaleout):
+    asked = ("run", "llama-3-8b", "--set", "layers=1", "--schedule", "baseline", "--device", "h100")
+    assert "network   of H200, not of h100; its own: --topology dgx-h100-1" in scaleout(*asked)[1]
+    assert "not of h100" not in scaleout(*asked, "--topology", "dgx-h100-1")[1]
 
 
 def test_keys_are_checked_against_the_replicas_that_gpus_make(scaleout):

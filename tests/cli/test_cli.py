@@ -14,6 +14,7 @@ from scaleout.cli.console import print_facts, print_table
 from scaleout.cli.list import KINDS
 from scaleout.cli.verbs import VERBS
 from scaleout.config.library import find
+from scaleout.config.units import format_seconds
 from scaleout.network.collectives import ALGORITHMS
 from scaleout.schedule import SCHEDULES
 
@@ -586,6 +587,18 @@ def test_a_mode_of_serving_says_what_of_training_it_leaves_out(scaleout):
         found["model"]["notes"]
     )
     assert found["results"][0]["bounds"] == []  # no communication is left
+
+
+def test_the_box_has_what_frameworks_run_today_beside_a_faster_schedule(scaleout):
+    job = ("run", "llama-3-8b", "--set", "mode=decode", "--set", "tensor_parallel=8", "--set", "data_parallel=1")
+    job += ("--set", "layers=2", "--set", "batch_per_replica=64")
+    times = {row["schedule"]: row["makespan_s"] for row in json.loads(scaleout(*job, "--json")[1])["results"]}
+    assert min(times, key=times.get) == "fused"
+    line = f"today     {format_seconds(times['overlap'])} under overlap, nearest to what PyTorch and Megatron-LM run"
+    assert line in scaleout(*job)[1]
+    for schedules in (("overlap",), ("baseline", "overlap"), ("baseline", "fused")):
+        named = (word for name in schedules for word in ("--schedule", name))
+        assert "today  " not in scaleout(*job, *named)[1]
 
 
 @pytest.mark.parametrize(

@@ -38,11 +38,20 @@ def command(tmp_path):
         ("{} > /dev/full", 2, "error: cannot write the output (No space left on device)\n"),
         ("{} --json > /dev/full", 2, "error: cannot write the output (No space left on device)\n"),
         ("{} --unknown 2>&-", 2, ""),
+        ("{} --unknown 2> /dev/full", 2, ""),
+        ("{} --set layers=x 2> /dev/full", 2, ""),
+        ("{} > /dev/full 2> /dev/full", 2, ""),
     ],
 )
 def test_streams(command, shell, code, said):
     found, _, err = command("show", "dlrm-128", shell=shell)
     assert (found, err) == (code, said)
+
+
+def test_a_folder_that_has_been_removed(command):
+    code, out, err = command("run", "dlrm-128", "--output", "out", shell="mkdir gone; cd gone; rmdir ../gone; {}")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: the folder that this process is in has been removed; go to another (")
 
 
 @pytest.mark.parametrize(

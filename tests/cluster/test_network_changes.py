@@ -257,7 +257,7 @@ def test_changes_are_told_and_can_be_given_again():
         ("dgx-h200-16-fat-tree", {"taper": {"1": "2:1,2:1"}}, "give a number of 1 or more for each level but the last"),
         ("torus-8x16", {"taper": {"1": "2:1"}}, "taper 1=2:1: a ring has no switches in levels"),
         ("graph-8", {"nodes": 4}, "nodes=4: topology 'graph-8' has 8 ranks and no nodes that there could be more of"),
-        ("gb200-nvl72-1", {"nodes": 144}, "such as dgx-h200-2 or 'switch(72,nvlink5) x switch(2,ndr)'"),
+        ("gb200-nvl72-1", {"nodes": 144}, "of several nodes, such as 'switch(72,nvlink5) x switch(2,ndr)'"),
         ("dgx-h200-16-fat-tree", {"nodes": 10}, "10 nodes are no multiple of the 4 below a switch of the top level"),
         ("dgx-h200-2", {"nodes": 0}, "nodes: 0 is no whole number above zero; give one"),
         ("dgx-h200-2", {"nodes": 1e3}, "nodes: 1000.0 is no whole number above zero"),

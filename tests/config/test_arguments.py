@@ -73,6 +73,21 @@ def test_an_object_of_a_foreign_type_is_refused_by_name(name, parameter, value, 
     assert "\n" not in message
 
 
+@pytest.mark.parametrize("name", ["search", "sweep"])
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        *(("workers", value) for value in (0, -1, 257, 10**9, True, 1.5, "2")),
+        *(("directory", value) for value in ("\0", "a\0b", "\ud800", "/dev/null", "x" * 300, 5)),
+    ],
+)
+def test_what_starts_processes_and_keeps_files_refuses_nonsense_before(name, parameter, value, examples):
+    few = {"top": 1} if name == "search" else {}
+    with pytest.raises(ConfigError) as caught:
+        getattr(scaleout, name)(**{"workers": 1, **few, **given(name, parameter, value, examples)})
+    assert printable(str(caught.value)) == str(caught.value)
+
+
 @pytest.mark.parametrize("name", testing.__all__)
 def test_contracts_are_for_names(name):
     for value in [*FOREIGN, *(each for each in OBJECTS if not isinstance(each, str))]:

@@ -5,6 +5,7 @@ The table is that of `nonsense.py`; seeds are those of the fuzzer. A text is non
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -83,3 +84,34 @@ def test_nonsense_behind_a_key_of_a_model_is_refused(name, key, tmp_path):
         else:
             taken.append(value[:50])
     assert not taken
+
+
+_NO_NUMBER = [True, False, -1, -0.5, 1e308, "x", "1", "", [], [0], {}, {"a": 1}]
+UNMODELLED = {
+    ("mixtral", "attention_dropout"): _NO_NUMBER,
+    ("phi", "resid_pdrop"): [*_NO_NUMBER, 1.5],
+    ("phi", "partial_rotary_factor"): _NO_NUMBER,
+    ("gemma2", "attn_logit_softcapping"): _NO_NUMBER,
+    ("deepseek_v3", "num_nextn_predict_layers"): _NO_NUMBER,
+    ("deepseek_v3", "quantization_config"): [True, False, 0, 1, "", "x", [], [1]],
+    ("deepseek_v3", "moe_layer_freq"): [True, 2, "1"],
+    ("gemma3_text", "use_bidirectional_attention"): [0, 1, "x", [], {}],
+    ("qwen3", "sliding_window"): [True, -1, 1.5, "x", []],
+    ("qwen3_moe", "decoder_sparse_step"): [True, 2, "1"],
+    ("qwen3_moe", "mlp_only_layers"): [False, 0, "", {}, [1]],
+    ("mamba2", "use_conv_bias"): [1, 1.0, False],
+    ("mamba2", "use_bias"): [0, 0.0, True],
+    ("mamba2", "intermediate_size"): [True, -1, "x"],
+}
+"""Of keys that change no layer, too: model and key to values that it cannot have."""
+
+
+@pytest.mark.parametrize(("kind", "key"), UNMODELLED)
+def test_what_is_left_out_of_a_model_must_be_of_its_kind(kind, key, tmp_path):
+    models = json.loads(Path(__file__).with_name("huggingface.json").read_text(encoding="utf-8"))["models"]
+    config = next(each["config"] for each in models if each["config"]["model_type"] == kind)
+    path = tmp_path / "config.json"
+    for value in UNMODELLED[kind, key]:
+        path.write_text(json.dumps(config | {key: value}), encoding="utf-8")
+        with pytest.raises(ScaleoutError, match=key):
+            import_model(path, ranks=16)

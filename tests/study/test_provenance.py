@@ -76,3 +76,14 @@ def test_titles_of_verbs_say_it(scaleout):
     assert "model alpha-beta network, protocols of NCCL 2.28.9" in words
     code, out, _ = scaleout(*asked, "--json")
     assert json.loads(out)["model"]["inputs"] == {"topology": "dgx-h200-2", "changes": ["nodes=4"]}
+
+
+def test_gradients_that_lie_in_no_buckets_are_told(scaleout):
+    """ResNet-50 all-reduces its 161 gradients one by one, as its source does, and DDP would not."""
+    job = ("run", "resnet-50", "--schedule", "overlap", "--gpus", "8", "--set", "global_batch=64")
+    told = "workload resnet-50 all-reduces each gradient by itself (gradient_bucket 1 B); PyTorch's DDP does so in"
+    plain, bucketed = (scaleout(*job, *each)[1] for each in ((), ("--set", "gradient_bucket=25MiB")))
+    assert told in plain
+    assert "of the step; gradients lie in no buckets (--set gradient_bucket=25MiB)" in plain
+    assert "bucket" not in bucketed
+    assert "bucket" not in scaleout(*job[:4], "--gpus", "1")[1]  # nothing is reduced

@@ -20,6 +20,7 @@ from typing import Any
 from scaleout.cluster.topology.dimension import Dimension, edges_of
 from scaleout.cluster.topology.expression import ratio_of
 from scaleout.cluster.topology.faults import LinkChange, find_link, name_link
+from scaleout.cluster.topology.nodes import part_of_node, several_nodes, without_nodes
 from scaleout.cluster.topology.topology import Topology, break_links, degrade_links, slow_down
 from scaleout.config.documents import NUMBER, number, whole
 from scaleout.config.reading import nearest
@@ -200,18 +201,13 @@ def names_of(topology: Topology) -> list[tuple[str, ...]]:
     ]
 
 
-def without_nodes(topology: Topology) -> str:
-    """Say that a topology of one dimension is one node."""
-    ranks = counted(topology.num_ranks, "rank")
-    return f"topology {topology.name!r} has {ranks} and no nodes that there could be more of"
-
-
 def _with_nodes(topology: Topology, nodes: int) -> Topology:
     """Give the outermost dimension another size."""
     if len(topology.dimensions) < 2:
+        part = part_of_node(topology, nodes)
         raise ConfigError(
-            f"nodes={nodes}: {without_nodes(topology)}; give one of several nodes, such as dgx-h200-2 or "
-            f"'switch(72,nvlink5) x switch(2,ndr)', or write one of another size"
+            f"nodes={nodes}: {without_nodes(topology)}; give one of several nodes, {several_nodes(topology)}"
+            + (f", or {counted(nodes, 'rank')} of this one: {part!r}" if part else "")
         )
     if topology.changes or topology.slow_ranks:
         raise ConfigError(

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from scaleout.config.documents import LARGEST_NUMBER
 from scaleout.config.units import MOST_COUNT
 from scaleout.errors import ConfigError, shown
 
@@ -86,13 +87,13 @@ class Fields:
             raise ConfigError(f"{self.where}: {key} is {shown(value)}; give true or false")
         return value
 
-    def number(self, key: str, default: float) -> float:
-        """Read a number; null is the default."""
+    def number(self, key: str, default: float, *, most: float = LARGEST_NUMBER) -> float:
+        """Read a number from 0 on; null is the default."""
         value = self.any(key, None)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ConfigError(f"{self.where}: {key} is {shown(value)}; give a number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+            raise ConfigError(f"{self.where}: {key} is {shown(value)}; give a number from 0 to {most:g}")
         return float(value)
 
     def word(self, key: str, words: Mapping[str, Any], default: str | None = None) -> Any:
@@ -110,7 +111,7 @@ class Fields:
 
     def must_be(self, key: str, values: Collection[Any], why: str) -> None:
         """Refuse a key with any other value; a missing one is fine."""
-        if key in self.values and self.any(key) not in values:
+        if key in self.values and not _is_among(self.any(key), values):
             raise self.refusal(key, why)
 
     def note(self, text: str) -> None:
@@ -118,9 +119,17 @@ class Fields:
         self.notes.append(text)
 
     def left_out(self, reasons: Mapping[str, tuple[Collection[Any], str]]) -> None:
-        """Tell of keys that cost something and that no workload models, where their value is none of those given."""
+        """Tell of keys that cost something and that no workload models, where their value is none of those given.
+
+        It must be of their kind: a truth value, or a number.
+        """
         for key, (harmless, why) in reasons.items():
-            if key in self.values and self.any(key) not in harmless:
+            kinds = {type(each) for each in harmless}
+            if bool in kinds:
+                self.flag(key, default=False)
+            elif int in kinds:
+                self.number(key, 0.0)
+            if key in self.values and not _is_among(self.any(key), harmless):
                 self.note(f"left out: {key} {shown(self.values[key])}: {why}")
 
     def finish(self, neutral: Collection[str]) -> None:
@@ -132,6 +141,11 @@ class Fields:
             self.note(f"not read, as they do not change what a step costs: {', '.join(harmless)}")
         for key in unknown:
             self.note(f"unknown: {key} {shown(self.values[key])}: what it changes in a layer, the workload lacks")
+
+
+def _is_among(value: Any, values: Collection[Any]) -> bool:
+    """Whether a value is one of some; true is not 1, though Python finds them equal."""
+    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in values)
 
 
 def is_neutral(key: str, neutral: Collection[str]) -> bool:

@@ -122,7 +122,7 @@ def _mistral(c: Fields) -> Keys:
 def _qwen(c: Fields, keys: Keys) -> Keys:
     uses, first = c.flag("use_sliding_window", default=False), c.optional("max_window_layers") or 0
     if not uses:
-        c.any("sliding_window", None)
+        c.optional("sliding_window")
         c.any("layer_types", None)
         return keys
     return keys | _windows(c, keys["layers"], lambda number: number >= first)
@@ -150,7 +150,8 @@ def _experts(c: Fields, count: Sequence[str], *, width: str) -> Keys:
 
 def _qwen_experts(c: Fields) -> Keys:
     c.must_be("decoder_sparse_step", (1,), "layers without experts come first or nowhere; write the workload by hand")
-    dense = c.any("mlp_only_layers", None) or []
+    dense = c.any("mlp_only_layers", None)
+    dense = [] if dense is None else dense
     if not isinstance(dense, list) or dense != list(range(len(dense))):
         raise c.refusal("mlp_only_layers", "layers without experts come first or nowhere; write the workload by hand")
     keys = _experts(c, ("num_experts", "num_local_experts"), width="moe_intermediate_size")
@@ -247,7 +248,7 @@ def _gemma3(c: Fields) -> Keys:
 
 
 def _drops(c: Fields, *names: str) -> Keys:
-    return {"dropout": True} if max(c.number(name, 0.0) for name in names) > 0 else {}
+    return {"dropout": True} if max(c.number(name, 0.0, most=1) for name in names) > 0 else {}
 
 
 def _phi(c: Fields) -> Keys:
@@ -296,8 +297,8 @@ def _mamba2(c: Fields) -> Keys:
     head = c.count("head_dim", 64)
     if heads * head != expand * hidden:
         raise c.refusal("num_heads", f"{heads} heads of {head} are not expand {expand} x hidden_size {hidden}; mend it")
-    for repeats in ("hidden_act", "intermediate_size"):
-        c.any(repeats, None)
+    c.any("hidden_act", None)
+    c.optional("intermediate_size")  # which repeats others
     layers = c.count("num_hidden_layers", most=MOST_WRITTEN)
     return {
         "kind": "state_space",
@@ -444,6 +445,8 @@ def read(values: Mapping[str, Any], where: str) -> tuple[Keys, list[str], int | 
     keys["dtype"] = _dtype(c)
     keys |= {"left_out": left_out} if left_out else {}
     _head(c)
+    if not isinstance(c.values.get("quantization_config"), Mapping | None):
+        raise c.refusal("quantization_config", "give a mapping, or leave it out")
     c.left_out(_LEFT_OUT)
     c.finish(NEUTRAL)
     return keys, c.notes, longest

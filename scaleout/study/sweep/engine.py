@@ -17,6 +17,7 @@ import pandas as pd
 
 from scaleout.config.checkpoint import locked
 from scaleout.config.units import counted
+from scaleout.config.workers import MOST_WORKERS
 from scaleout.config.writing import check_writable, write_text
 from scaleout.errors import ConfigError, shown
 from scaleout.study.sweep import execution
@@ -46,8 +47,8 @@ _TOGETHER = 16
 """Cases in a row that parts of a study share among them, as those near each other run one program."""
 _AHEAD = 20_000
 """Cases that are put in the order in which they run."""
-_MOST_HERE, _MOST_THERE = 256, 100_000
-"""Workers on this machine, and on a cluster."""
+_MOST_THERE = 100_000
+"""Workers on a cluster."""
 _MEMORY_COLUMNS = frozenset(BEFORE) - {"ranks"}
 _number = attrgetter("number")
 
@@ -80,7 +81,7 @@ class Execution:
         part, parts = self.shard
         if not 1 <= part <= parts:
             raise ConfigError(f"shard {part}/{parts}: give which part of how many, such as 1/8 to 8/8")
-        most = _MOST_HERE if self.cluster in ("", "local") else _MOST_THERE
+        most = MOST_WORKERS if self.cluster in ("", "local") else _MOST_THERE
         if self.workers is not None and not 1 <= self.workers <= most:
             raise ConfigError(f"{self.workers} workers: give 1 to {most:,}")
 

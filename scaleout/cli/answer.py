@@ -1,0 +1,174 @@
+"""The box of a comparison: what the fastest schedule comes to, on what, and what bounds it."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from scaleout.analysis import breakdown as analysis
+from scaleout.analysis.bounds import bound_of_step
+from scaleout.cluster.topology.nodes import of_device
+from scaleout.config.units import (
+    counted,
+    format_bytes,
+    format_difference,
+    format_dollars,
+    format_flops_per_s,
+    format_rate,
+    format_rent,
+    format_seconds,
+    format_share,
+    format_span,
+    format_times,
+)
+from scaleout.study.provenance import devices_of
+
+if TYPE_CHECKING:
+    from scaleout.analysis.cost import Rent
+    from scaleout.analysis.efficiency import Fit
+    from scaleout.study.comparison import Comparison
+    from scaleout.study.job import Outcome
+
+_MENTIONED = 1e-3
+"""Share of a step from which a collective that is exposed is named."""
+_OF_FRAMEWORKS = ("baseline", "overlap")
+"""Schedules that frameworks run as they are, the nearest last."""
+_NO_CENTS = 1e-3
+"""Dollars below which what a step costs is not said."""
+
+
+def answer_of(comparison: "Comparison", unchanged: "Comparison | None") -> tuple[str, dict[str, str]]:
+    """Say what the fastest schedule comes to, under a title that says of what."""
+    best = min(comparison.outcomes, key=lambda outcome: outcome.makespan_s)
+    found, exposed = best.efficiency, best.breakdown.exposed_communication_s
+    by_axis = (
+        ""
+        if found is None
+        else ", ".join(f"{axis} {format_seconds(each)}" for axis, each in sorted(found.exposed_s.items()) if each)
+    )
+    steps, step = comparison.steps or 1, _step(best, comparison)
+    each_s, exposed = best.makespan_s / steps, exposed / steps
+    fits = best.fit is None or best.fit.fits
+    facts = {"step": step} if fits else {"memory": room(best.fit, comparison.ranks), "step": f"{step}, if it fitted"}
+    facts |= _today(best, comparison)
+    if unchanged is not None:
+        before_s = unchanged.outcomes[0].makespan_s
+        changed = format_difference(best.makespan_s, before_s)
+        facts["unchanged"] = f"{format_seconds(before_s / steps)}; {changed} with the changes"
+    if found is not None:
+        facts["speed"] = f"{format_rate(found.tokens_per_s_per_rank)} tokens/s/GPU, MFU {format_share(found.mfu)}"
+        facts["speed"] += f" of {peak_words(comparison.mfu_peak)}"
+        facts["speed"] += "" if fits else ", if it fitted"
+        if best.workload is not None and best.workload.mode == "decode":
+            facts["speed"] += f", a token of each sequence behind {best.workload.sequence:,} in the cache"
+    elif comparison.samples and best.makespan_s:
+        per_s = comparison.samples / best.makespan_s
+        facts["speed"] = f"{format_rate(per_s / comparison.ranks)} samples/s/GPU, {format_rate(per_s)} in all"
+    facts |= _network(best, comparison) | _kernels(best, comparison.device)
+    share = format_share(exposed / each_s) if each_s else "0%"
+    facts["exposed"] = f"{format_seconds(exposed)} of communication, {share} of the step" + (
+        f": {by_axis}" if by_axis else ""
+    )
+    facts["exposed"] += "" if comparison.bucketed else "; gradients lie in no buckets (--set gradient_bucket=25MiB)"
+    facts["bound by"] = _bound(best, steps)
+    facts.setdefault("memory", room(best.fit, comparison.ranks))
+    if best.workload is not None and best.workload.left_out:
+        facts["memory"] += f"; {best.workload.left_out} not counted"
+    facts |= _rent(comparison, best)
+    if comparison.provenance:
+        facts["model"] = comparison.provenance.title
+    title = f"{comparison.workload} on {comparison.topology}, ranks {comparison.ranks}, device {comparison.device}"
+    return title, facts
+
+
+def _step(best: "Outcome", comparison: "Comparison") -> str:
+    """Say how long a step of the fastest schedule is, and against what."""
+    first, bars, steps = comparison.outcomes[0], best.interval, comparison.steps or 1
+    each_s = best.makespan_s / steps
+    took = format_seconds(each_s) if bars is None else format_span(each_s, *bars.of(each_s))
+    step = f"{took} under {best.schedule}"
+    if steps > 1:
+        step += f", the mean of {steps} recorded ones"
+    if best is not first:
+        step += f", {format_times(best.speedup)} as fast as under {first.schedule}"
+    elif len(comparison.outcomes) > 1:
+        step += f", the fastest of {len(comparison.outcomes)} schedules"
+    return step
+
+
+def _today(best: "Outcome", comparison: "Comparison") -> dict[str, str]:
+    """Say how long the step is under the schedule of today's frameworks, where another was simulated too and wins."""
+    if best.schedule in _OF_FRAMEWORKS:
+        return {}
+    found = next((each for each in comparison.outcomes if each.schedule == _OF_FRAMEWORKS[-1]), None)
+    if found is None:
+        return {}
+    took = format_seconds(found.makespan_s / (comparison.steps or 1))
+    return {"today": f"{took} under {found.schedule}, nearest to what PyTorch and Megatron-LM run"}
+
+
+def _network(outcome: "Outcome", comparison: "Comparison") -> dict[str, str]:
+    """Say whose network it is, where it is that of other devices, and which is the device's own."""
+    others = [] if outcome.topology is None else devices_of(outcome.topology, comparison.device)
+    if not others:
+        return {}
+    own = of_device(comparison.device, comparison.ranks)
+    hint = "" if own is None else f"; its own: {own.options}"
+    return {"network": f"of {' or '.join(others)}, not of {comparison.device}{hint}"}
+
+
+def _kernels(outcome: "Outcome", device: str) -> dict[str, str]:
+    """Say which kernels' times are estimates, where that is much of the step."""
+    words = analysis.told_estimates(outcome.result, device)
+    return {"kernels": words} if words else {}
+
+
+def _rent(comparison: "Comparison", best: "Outcome") -> dict[str, str]:
+    """Say what the step costs where the machine is rented; nothing where no rent is known."""
+    rent, machine = comparison.rent(best), comparison.bill
+    if rent is None or machine is None:
+        return {}
+    serves = best.workload is not None and best.workload.mode != "training"
+    return {"rent": rent_words(rent, machine.rent_per_s, comparison.ranks, serves=serves)}
+
+
+def peak_words(peak: "Mapping[str, Any] | None") -> str:
+    """Say which rate MFU is a share of."""
+    return "" if peak is None else f"{format_flops_per_s(peak['flops_per_s'])} in {peak['dtype']}"
+
+
+def rent_words(rent: "Rent", rent_per_s: float | None, ranks: int, *, serves: bool = False) -> str:
+    """Say what a step of a machine of a rent costs, and tokens: a trillion in training, a million where it serves."""
+    words = [f"{format_dollars(rent.step_dollars)} a step"]
+    if rent.dollars_per_million_tokens is not None:
+        many, name = (1.0, "million") if serves else (1e6, "trillion")
+        words = [*words, f"{format_dollars(rent.dollars_per_million_tokens * many)} a {name} tokens"]
+        words = words[rent.step_dollars < _NO_CENTS :]
+    words += [] if rent_per_s is None else [f"at {format_rent(rent_per_s / ranks)} a device"]
+    return ", ".join(words)
+
+
+def _bound(outcome: "Outcome", steps: int) -> str:
+    """Say what takes the largest part of a step, and what bounds the collective that is exposed longest."""
+    name, seconds = bound_of_step(outcome.result, outcome.breakdown.compute_s)
+    words = f"{name}, {format_share(seconds / outcome.makespan_s if outcome.makespan_s else 0.0)} of the step"
+    most = outcome.bounds[0] if outcome.bounds else None
+    if most is None or most.exposed_communication_s < _MENTIONED * outcome.makespan_s or not most.bound_by:
+        return words
+    over = f" over {most.axis}" if most.axis else ""
+    exposed = format_seconds(most.exposed_communication_s / steps)
+    return f"{words}; exposed longest ({exposed}): {most.operation}{over}, bound by {most.bound_by}"
+
+
+def room(found: "Fit | None", ranks: int) -> str:
+    """Say whether a job of so many ranks fits its devices, and by how much; what helps on as many ranks comes first."""
+    if found is None:
+        return "not counted for this kind of model"
+    total, capacity = found.peak.total_bytes, found.capacity_bytes
+    words = f"{format_bytes(total)} of {format_bytes(capacity)}"
+    if found.fits:
+        return f"fits: {words}, {format_bytes(capacity - total)} left"
+    words = f"does not fit: {words}, {format_bytes(total - capacity)} too much"
+    advice = min((each for each in found.advice if each.fits), key=lambda each: each.ranks != ranks, default=None)
+    if advice is None:
+        return words
+    where = "" if advice.ranks == ranks else f" on {counted(advice.ranks, 'rank')}"
+    return f"{words}; with {advice.settings}{where} it does"
