@@ -68,7 +68,8 @@ def test_every_fault_has_a_line():
 def test_nearest_names_one_or_all():
     assert nearest("allreduce", ["all_reduce", "barrier"]) == "did you mean 'all_reduce'?"
     assert nearest("fsdp", ["sequence", "zero"]) == (
-        "did you mean 'zero' (3 shards as FSDP does; PyTorch's FSDP as it runs is framework=fsdp2)?"
+        "did you mean 'zero' (1 is Megatron's distributed optimizer, 3 shards as FSDP; "
+        "PyTorch's FSDP as it runs is framework=fsdp2)?"
     )
     assert nearest("global_batch", ["batch_per_replica", "microbatch"]) == (
         "did you mean 'batch_per_replica' (sequences of a step of each replica: the global batch over data_parallel)?"
