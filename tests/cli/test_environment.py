@@ -80,6 +80,14 @@ def test_no_home(command, tmp_path, home):
     assert not list(tmp_path.iterdir())
 
 
+def test_pictures_without_a_home(command):
+    code, _, err = command(
+        *RUN, "--output", "out", HOME="/dev/null", XDG_CACHE_HOME="/dev/null", MPLCONFIGDIR="/dev/null"
+    )
+    assert (code, err.replace("compiling", "")) == (0, err)
+    assert "matplotlib" not in err
+
+
 @pytest.mark.parametrize(
     ("terminal", "written"),
     [({"PYTHONIOENCODING": "ascii"}, False), ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, True)],
