@@ -206,20 +206,24 @@ def estimated_beside_measured(result: Result) -> dict[str, float]:
 
     Nothing where next to none of the time is measured or interpolated, or each operation that is not takes little.
     """
-    total_s = own_s = 0.0
+    sources = breakdown(result).kernel_time_sources
+    own = sum(sources.get(name, 0.0) for name in ("measured", "interpolated"))
+    return {} if own < MUCH else _estimated(result)
+
+
+def _estimated(result: Result) -> dict[str, float]:
+    """Return operations whose times are estimates, and their share of the kernels' time, each of which is much."""
+    total_s = 0.0
     estimated_s: dict[str, float] = {}
     for line in result.timelines:
         kernels = np.flatnonzero(line.is_kernel)
         source, time_s = line.graph.time_source[kernels], len(line.ranks) * line.duration_s[kernels]
         total_s += float(time_s.sum())
-        own_s += float(time_s[(source == TimeSource.MEASURED) | (source == TimeSource.INTERPOLATED)].sum())
         (others,) = np.nonzero(source == TimeSource.ROOFLINE)
         first, which = distinct(_operations(line.graph)[kernels[others]])
         for number, seconds in enumerate(np.bincount(which, time_s[others], minlength=len(first)).tolist()):
             name = line.graph.operation(int(kernels[others[first[number]]]))
             estimated_s[name] = estimated_s.get(name, 0.0) + seconds
-    if own_s < MUCH * total_s:
-        return {}
     return {name: seconds / total_s for name, seconds in estimated_s.items() if seconds >= MUCH * total_s}
 
 
@@ -228,7 +232,7 @@ def told_estimates(result: Result, device: str) -> str:
     share = breakdown(result).kernel_time_sources.get("roofline", 0.0)
     if share < MUCH:
         return ""
-    of = estimated_beside_measured(result)
+    of = _estimated(result)
     most = ", ".join(f"{name} {format_share(each)}" for name, each in sorted(of.items(), key=lambda each: -each[1]))
     words = f"{'all' if share > 1 - SAME else format_share(share)} of their time is a roofline estimate"
     return f"{words}; not measured on {device}: {most}" if most else f"{words}, not measured on {device}"

@@ -75,8 +75,10 @@ def answer_of(comparison: "Comparison", unchanged: "Comparison | None") -> tuple
     facts |= _rent(comparison, best)
     if comparison.provenance:
         facts["model"] = comparison.provenance.title
-    title = f"{comparison.workload} on {comparison.topology}, ranks {comparison.ranks}, device {comparison.device}"
-    return title, facts
+    altered = () if best.topology is None else best.topology.altered
+    nodes = "".join(f" ({words})" for words in altered if words.startswith("nodes="))
+    on = f"{comparison.topology}{nodes}, ranks {comparison.ranks}"
+    return f"{comparison.workload} on {on}, device {comparison.device}", facts
 
 
 def _step(best: "Outcome", comparison: "Comparison") -> str:
@@ -122,12 +124,20 @@ def _kernels(outcome: "Outcome", device: str) -> dict[str, str]:
 
 
 def _rent(comparison: "Comparison", best: "Outcome") -> dict[str, str]:
-    """Say what the step costs where the machine is rented; nothing where no rent is known."""
+    """Say what the step costs where the machine is rented; nothing of a device of which a trace has the name alone."""
     rent, machine = comparison.rent(best), comparison.bill
-    if rent is None or machine is None:
+    if machine is None:
         return {}
+    if rent is None:
+        return {"rent": no_rent(comparison.device)}
     serves = best.workload is not None and best.workload.mode != "training"
     return {"rent": rent_words(rent, machine.rent_per_s, comparison.ranks, serves=serves)}
+
+
+def no_rent(device: str) -> str:
+    """Say why a rent is not known, and how to give one."""
+    file = f"a file with `like: {device}` and `rent`"
+    return f"not known: no price of {device} with a source; for yours give --device {file}"
 
 
 def peak_words(peak: "Mapping[str, Any] | None") -> str:

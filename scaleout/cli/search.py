@@ -291,11 +291,13 @@ def _print_answer(answer: "SearchAnswer", folder: Path | None, exports: "Sequenc
 
 
 def _rent(answer: "SearchAnswer", found: "Estimate") -> dict[str, str]:
-    """Say what a step of a plan costs where the machine is rented; nothing where no rent is known."""
-    from scaleout.cli.answer import rent_words
+    """Say what a step of a plan costs where the machine is rented."""
+    from scaleout.cli.answer import no_rent, rent_words
 
     rent = answer.rent(found)
-    return {} if rent is None else {"rent": rent_words(rent, answer.rent_per_s, answer.request.num_ranks)}
+    if rent is None:
+        return {"rent": no_rent(answer.request.device.name)}
+    return {"rent": rent_words(rent, answer.rent_per_s, answer.request.num_ranks)}
 
 
 def _print(answer: "SearchAnswer") -> None:

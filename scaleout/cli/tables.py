@@ -36,6 +36,8 @@ _PATH_ROWS = 8
 _OPERATION_ROWS = 12
 _BOUND_ROWS = 6
 _WAIT_ROWS = 8
+_ADDED_UP = "calls added up"
+"""What is said of busy times that are longer than all communication, counted once."""
 
 
 def print_comparison(comparison: "Comparison", *, verbose: bool = False, unchanged: "Comparison | None" = None) -> None:
@@ -83,6 +85,7 @@ def _print_bounds(outcome: "Outcome", steps: int, *, contends: bool) -> None:
         lambda row: (row.operation, row.algorithm, row.axis, row.bound_by, format_bytes(row.bytes), row.group_size),
         *("count", "busy_s", "exposed_communication_s"),
     )
+    once_s = outcome.breakdown.communication_s
     rows = [
         [
             f"{row.operation} {row.algorithm}".strip(),
@@ -104,7 +107,7 @@ def _print_bounds(outcome: "Outcome", steps: int, *, contends: bool) -> None:
             "bytes",
             "ranks",
             "calls",
-            "busy",
+            f"busy, {_ADDED_UP}" if any(_more(row.busy_s, once_s) for row in alike) else "busy",
             "exposed",
             "share of its time",
         )
@@ -181,10 +184,13 @@ def _print_rows(
         for row in rows_of(outcome.result):
             columns.setdefault((row.name, row.kind), {})[outcome.schedule] = row
     names, steps = [outcome.schedule for outcome in comparison.outcomes], comparison.steps or 1
+    once_s = {outcome.schedule: outcome.breakdown.communication_s for outcome in comparison.outcomes}
     rows = [
         [
             phase_name(name),
-            kind,
+            f"{kind}, {_ADDED_UP}"
+            if kind == "communication" and any(_more(each.busy_s, once_s[name]) for name, each in of.items())
+            else kind,
             *(format_seconds(of[schedule].busy_s / steps) if schedule in of else "-" for schedule in names),
         ]
         for (name, kind), of in columns.items()
@@ -193,12 +199,17 @@ def _print_rows(
     print_table(title, (title.removeprefix("busy time by "), "", *names), rows[:limit], left=2)
 
 
+def _more(busy_s: float, once_s: float) -> bool:
+    """Whether calls add up to more than the time in which there is communication: some run at the same time."""
+    return busy_s > once_s * (1 + 1e-9)
+
+
 def _print_what_busy_has(comparison: "Comparison", *, contends: bool) -> None:
     """Say why busy times of communication may be longer than what `schedules` has, or than without overlap."""
     words = ["have waiting for SMs that kernels hold"] if contends else []
     for outcome in comparison.outcomes:
         calls_s = fsum(row.busy_s for row in analysis.by_operation(outcome.result) if row.kind == "communication")
-        if calls_s > outcome.breakdown.communication_s * (1 + 1e-9):
+        if _more(calls_s, outcome.breakdown.communication_s):
             words.append("add up where calls run at the same time, which `schedules` counts once")
             break
     if words:
@@ -210,7 +221,7 @@ def _print_critical_path(outcome: "Outcome", steps: int) -> None:
     found = analysis.decisive(outcome.result)
     rows = [
         [
-            row.phase,
+            phase_name(row.phase),
             row.operation,
             format_count(row.count / steps),
             format_seconds(row.critical_s / steps),
@@ -242,7 +253,7 @@ def _print_causes(outcome: "Outcome") -> None:
     ]
     print_table(f"error bars of {outcome.schedule}", ("cause", "of the step", "faster", "slower"), rows)
     if bars.measurement is not None:
-        console().print(f"next measurement: {bars.measurement.cause} (--measure-next FILE lists what to measure)")
+        console().print(f"next measurement: {bars.measurement.cause} (--measure-next FILE lists what to measure)\n")
 
 
 def _print_waits(outcome: "Outcome", steps: int) -> None:
@@ -293,7 +304,7 @@ def _print_ranks(outcome: "Outcome") -> None:
         ends = [(each.phase_end_s[phase], each.ranks[0]) for each in found if phase in each.phase_end_s]
         first, last = min(ends), max(ends)
         times = [format_seconds(seconds) for seconds in (first[0], last[0], last[0] - first[0])]
-        rows.append([phase, str(first[1]), times[0], str(last[1]), times[1], times[2]])
+        rows.append([phase_name(phase), str(first[1]), times[0], str(last[1]), times[1], times[2]])
     columns = ("phase", "first rank", "done at", "last rank", "done at", "spread")
     print_table(f"ranks of {outcome.schedule}", columns, rows)
 

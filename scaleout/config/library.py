@@ -49,7 +49,9 @@ def is_path(name_or_file: str) -> bool:
 
 
 def of_here(name: str) -> str:
-    """Return a hint how to write the name of a file of the working directory; an empty text if there is none."""
+    """Return a hint how to write the name of a trace or a file of the working directory; nothing if it is none."""
+    if name.endswith((".et", ".json")):
+        return "traces are run by --trace FOLDER, recordings read by `scaleout import pytorch`"
     if name and Path(name).is_dir():
         return (
             f"{name!r} is a folder here: traces are run by --trace {name}, recordings read by `scaleout import pytorch`"
@@ -68,9 +70,11 @@ def find(kind: str, name_or_file: str, *, named_by: str = "") -> Path:
     if is_path(name_or_file):
         path = Path(name_or_file)
         if not is_file(path):
+            of_hub = kind == "workload" and not name_or_file.endswith((".yaml", ".yml"))
+            hub = "; a model of HuggingFace is read from its config.json by `scaleout import model`" * of_hub
             raise ConfigError(
                 f"{where}{kind} file {name_or_file!r} does not exist; give a file or one of the names "
-                f"that `scaleout list` prints"
+                f"that `scaleout list` prints{hub}"
             )
         return path
     path = folder(kind) / (f"{name_or_file}/{_DEVICE_FILE}" if kind == "device" else f"{name_or_file}.yaml")

@@ -277,6 +277,10 @@ def _schedule(part: str) -> tuple[Schedule, str]:
             f"schedule {name!r} is one of pipelines, which order micro-batches; give it as "
             f"--set pipeline_schedule={name} (scaleout list schedules has those of communication)"
         )
+    if name.rstrip("12").lower() in ("ddp", "fsdp", "megatron", "deepspeed", "pytorch"):
+        raise ConfigError(
+            f"schedule {name!r} is how a framework trains; give it as --set framework=NAME (scaleout list frameworks)"
+        )
     if name not in SCHEDULES:
         raise ConfigError(f"unknown schedule {name!r}; {nearest(name, SCHEDULES)} (join several with '+')")
     return SCHEDULES[name], option

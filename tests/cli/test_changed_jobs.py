@@ -96,6 +96,11 @@ def test_no_part_is_known_of_what_no_link_type_says(name):
     assert part_of_node(load_topology(name), 4) == ""
 
 
+def test_the_title_has_the_nodes_of_a_topology_that_is_another_size(scaleout):
+    title = "llama-3-8b on dgx-h200-2 (nodes=3), ranks 24, device h200"
+    assert title in scaleout("run", "llama-3-8b", "--set", "layers=1", "--schedule", "baseline", "--gpus", "24")[1]
+
+
 def test_the_box_says_whose_network_it_is_where_it_is_not_that_of_the_device(scaleout):
     asked = ("run", "llama-3-8b", "--set", "layers=1", "--schedule", "baseline", "--device", "h100")
     assert "network   of H200, not of h100; its own: --topology dgx-h100-1" in scaleout(*asked)[1]

@@ -235,7 +235,7 @@ def test_list_takes_a_word(scaleout):
     assert "dlrm-128" in out  # runs on it
     assert "switch-128" not in out
     for arguments, words in (
-        (["list", "workload", "moe"], "no such kind; did you mean 'workloads'?"),
+        (["list", "workloadz", "moe"], "no such kind; did you mean 'workloads'?"),
         (["list", "devices", "xyz"], "no devices has 'xyz'"),
         (["list", "wrokloads"], "no kind and no name has 'wrokloads'; did you mean 'workloads'?"),
     ):
@@ -601,6 +601,11 @@ def test_the_box_has_what_frameworks_run_today_beside_a_faster_schedule(scaleout
         assert "today  " not in scaleout(*job, *named)[1]
 
 
+def test_kinds_are_listed_by_the_words_of_other_tools(scaleout):
+    for word, kind in (("models", "workloads"), ("gpus", "devices"), ("networks", "topologies")):
+        assert scaleout("list", word) == scaleout("list", kind)
+
+
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
@@ -611,6 +616,20 @@ def test_the_box_has_what_frameworks_run_today_beside_a_faster_schedule(scaleout
         (("run", "llama-3-8b", "--zero", "3"), "a key of the workload: --set zero=VALUE"),
         (("run", "llama-3-8b", "--set", "fsdp=true"), "PyTorch's FSDP as it runs is framework=fsdp2"),
         (("list", "--size", "3"), "No such option '--size'."),
+        (("run", "llama-3-8b", "--tensor-model-parallel-size", "8"), "--set tensor_parallel=VALUE"),
+        (("run", "llama-3-8b", "--set", "use_distributed_optimizer=true"), "did you mean 'zero' (1 is Megatron's"),
+        (("run", "llama-3-8b", "--set", "world_size=8"), "did you mean 'data_parallel' (replicas; --gpus N makes"),
+        (("run", "llama-3-8b", "--set", "dtype=bfloat16"), "dtype: must be 'bf16', not 'bfloat16'"),
+        (("run", "llama-3-8b", "--schedule", "fsdp"), "'fsdp' is how a framework trains; give it as --set framework"),
+        (("run", "meta-llama/Llama-3-8B"), "is read from its config.json by `scaleout import model`"),
+        (("run", "llama-3-8b", "--network", "congestion_aware"), "did you mean 'link'?"),
+        (("run", "llama-3-8b", "--set", "activation_recompute=full"), "did you mean 'recompute'?"),
+        (("run", "rank.0.et"), "traces are run by --trace FOLDER"),
+        (("collective", "all_reduce", "-b", "8", "-e", "1G"), "No such option '-b'. Did you mean '--bytes'?"),
+        (("collective", "all_reduce", "--ngpus", "8"), "Did you mean '--group'?"),
+        (("collective", "all_reduce", "--device", "h100"), "Did you mean '--topology'?"),
+        (("show", "switch(8,400Gb/s)"), "'400Gb/s' is no link type; write bandwidth=400Gb/s and a latency"),
+        (("show", "torus(4x4,ndr)"), "torus: write sizes with commas between them: 4,4"),
         (("run", "llama-3-8b", "--set", "ddp=true"), "did you mean 'framework' (a preset: framework=pytorch is eager"),
         (("run", "llama-3-8b", "--set", "framework=ddp"), "did you mean 'pytorch'?"),
         (

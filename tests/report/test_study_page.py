@@ -1,5 +1,6 @@
 """The page of a study, opened in a real browser without a network; its charts' data worked by hand."""
 
+import json
 import re
 import struct
 from pathlib import Path
@@ -81,7 +82,7 @@ def test_a_line_draws_the_best_of_what_it_does_not_show():
 
 def test_a_view_says_over_what_it_took_the_best():
     chart = chart_of(Cases(cases_of(), STUDY), View(kind="bar", x="topology", y="speedup", colour="schedule"))
-    assert chart.to_dict()["title"]["subtitle"] == ["the best over batch_per_replica"]
+    assert chart.to_dict()["title"]["subtitle"] == ["the best over batch per replica"]
 
 
 def test_cases_that_would_not_fit_are_left_out_and_counted():
@@ -110,7 +111,7 @@ def test_a_tornado_moves_one_input_at_a_time_from_the_best_case():
     moved = {(row["axis"], row["value"]): round(row["change"], 12) for row in rows}
     assert moved == {
         ("topology", "ring-128"): 1.0, ("topology", "switch-128"): 0.0,
-        ("batch_per_replica", "1"): 0.0, ("batch_per_replica", "2"): 1.0, ("batch_per_replica", "4"): 3.0,
+        ("batch per replica", "1"): 0.0, ("batch per replica", "2"): 1.0, ("batch per replica", "4"): 3.0,
         ("schedule", "baseline"): round(1 / 3, 12), ("schedule", "overlap"): 0.0,
     }  # fmt: skip
 
@@ -139,11 +140,11 @@ def test_inputs_that_go_together_are_one_to_a_reader():
     assert cases.axes == {"set.data_parallel": ["set.data_parallel", "set.batch_per_replica"], "topology": ["topology"]}
     assert all({view.x, view.y} != {"set.data_parallel", "set.batch_per_replica"} for view in views_of(cases))
     chart = chart_of(cases, View(kind="bar", x="set.data_parallel", y="makespan_s")).to_dict()
-    assert chart["title"]["subtitle"] == ["the best over topology", "data_parallel goes with batch_per_replica"]
+    assert chart["title"]["subtitle"] == ["the best over topology", "data parallel goes with batch per replica"]
     (rows,) = chart_of(cases, View(kind="tornado", y="makespan_s")).to_dict()["datasets"].values()
     assert {(row["axis"], row["value"], row["change"], row["ends"]) for row in rows} == {
-        ("data_parallel, batch_per_replica", "128, 1", 0.0, "128, 1 to 64, 2"),
-        ("data_parallel, batch_per_replica", "64, 2", 1.0, ""),
+        ("data parallel, batch per replica", "128, 1", 0.0, "128, 1 to 64, 2"),
+        ("data parallel, batch per replica", "64, 2", 1.0, ""),
         ("topology", "ring-128", 0.0, "ring-128 to fat_tree(8,16,hdr,…)"),
         ("topology", "fat_tree(8,16,hdr,…)", 1.0, ""),
     }
@@ -313,3 +314,64 @@ def test_the_answer_is_seen_whole_on_a_telephone(page):
     assert labels == [head.text_content() for head in page.locator(".answer thead th").all()] * (
         len(cells) // len(set(labels))
     )
+
+
+# ---- Figures, as a reader of a paper sees them
+
+
+def estimated():
+    """The cases, of which those of overlap are mostly of kernels that were not measured."""
+    cases = cases_of()
+    return cases.assign(roofline_share=[0.5 if each == "overlap" else 0.0 for each in cases["schedule"]])
+
+
+@pytest.mark.parametrize(
+    ("view", "mark"),
+    [
+        (
+            View(kind="line", x="set.batch_per_replica", y="makespan_s", colour="schedule", facet="topology"),
+            "open marks",
+        ),
+        (View(kind="bar", x="topology", y="makespan_s", colour="schedule"), "pale bars"),
+        (View(kind="heat_map", x="topology", y="schedule", colour="makespan_s"), "~"),
+        (View(kind="pareto", x="speedup", y="makespan_s", colour="schedule"), "open marks"),
+    ],
+    ids=lambda each: getattr(each, "kind", ""),
+)
+def test_estimates_look_so_and_the_axis_says_it(view, mark):
+    for cases, many in ((cases_of(), False), (estimated(), True)):
+        chart = chart_of(Cases(cases, STUDY), view).to_dict()
+        layers = chart.get("spec", chart)["layer"]
+        titles = [layer["encoding"]["x"]["axis"]["title"] for layer in layers if "axis" in layer["encoding"]["x"]]
+        words = f"{mark}: 10% or more of kernel time is an estimate"
+        assert any(words in title for title in titles) is many
+        assert "datum.roofline_share >= 0.1" in json.dumps(chart)
+
+
+def test_series_differ_in_shape_and_labels_are_words():
+    view = View(kind="line", x="set.batch_per_replica", y="makespan_s", colour="schedule", facet="topology")
+    line, points = chart_of(Cases(cases_of(), STUDY), view).to_dict()["spec"]["layer"]
+    shapes = points["encoding"]["shape"]["scale"]["range"]
+    assert len(set(shapes)) == len(shapes) == 2
+    assert line["encoding"]["x"]["axis"]["title"] == "batch per replica"
+    assert "size" not in points["encoding"]
+    near = cases_of().assign(makespan_s=lambda each: each["set.batch_per_replica"] * 1.0)
+    points = chart_of(Cases(near, STUDY), view).to_dict()["spec"]["layer"][1]
+    first, second = points["encoding"]["size"]["scale"]["range"]
+    assert first > second  # which is drawn over it
+
+
+def test_lines_that_are_not_logarithmic_begin_at_zero():
+    view = View(kind="line", x="set.batch_per_replica", y="makespan_s", facet="topology")
+    near = cases_of().assign(makespan_s=lambda each: 10.0 + each["set.batch_per_replica"])
+    scale = chart_of(Cases(near, STUDY), view).to_dict()["spec"]["layer"][0]["encoding"]["y"]["scale"]
+    assert scale == {"zero": True}
+
+
+def test_figures_have_the_font_of_all_others(tmp_path):
+    with look("svg", "column"):
+        written = write_study_report(cases_of(), STUDY, tmp_path)
+    for name in (name for name in written if name.startswith("figures/")):
+        svg = (tmp_path / name).read_text()
+        assert set(re.findall(r'font-family="([^"]+)"', svg)) == {"DejaVu Sans, sans-serif"}
+        assert "bold" not in svg

@@ -21,6 +21,7 @@ from scaleout.errors import ConfigError, shown
 _WORD = r"[A-Za-z_]+"
 _START = re.compile(rf"\s*{_WORD}\s*\(")
 _PART = re.compile(rf"\s*({_WORD})\s*\(([^()]*)\)\s*(?:x|$)", re.DOTALL)
+_SIZES = re.compile(r"\d+(x\d+)+", re.ASCII)
 _SEVERAL = {"torus": "ring", "mesh": "mesh"}
 """Kinds of which each size is a dimension, and what that is."""
 _LEVELS = ("fat_tree", "leaf_spine", "dragonfly")
@@ -87,6 +88,10 @@ def _entries(kind: str, arguments: list[str]) -> list[dict[str, Any]]:
         new = {"link_type": argument} if not equals else _key(key, value)
         if size is not None and not equals:
             sizes.append(size)
+        elif not equals and argument.endswith(("b/s", "B/s")):
+            raise ConfigError(f"{kind}: {shown(argument)} is no link type; write bandwidth={argument} and a latency")
+        elif not equals and _SIZES.fullmatch(argument):
+            raise ConfigError(f"{kind}: write sizes with commas between them: {argument.replace('x', ',')}")
         elif not equals and number(argument) is not None:
             raise ConfigError(f"{kind}: {shown(argument)} is no size; give a whole number of ranks, 1 or more")
         elif entry.keys() & new.keys():

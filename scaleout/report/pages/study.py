@@ -5,6 +5,7 @@ The page holds all data and scripts: charts of Vega-Lite, a sortable table of Da
 PNG and SVG are the same bytes for the same cases; in a PDF vl-convert orders resources as they come.
 """
 
+import importlib.util
 import json
 import re
 from collections.abc import Callable
@@ -23,8 +24,9 @@ from scaleout.config.units import counted
 from scaleout.config.writing import write_bytes
 from scaleout.errors import printable
 from scaleout.report.look import COLUMN_POINTS, NARROW_IN, PAGE_POINTS, look_now
+from scaleout.report.pages.style import IN_COLUMN, ON_PAGE
 from scaleout.report.pages.vega import chart_script
-from scaleout.report.pages.views import IN_COLUMN, ON_PAGE, Cases, chart_of, views_of
+from scaleout.report.pages.views import Cases, chart_of, views_of
 from scaleout.study.sweep.columns import column_of
 from scaleout.study.sweep.study import Study
 from scaleout.study.sweep.table import best_of, cheapest_of, measure_of, measured, num_unfit
@@ -117,9 +119,12 @@ def _for_journal(chart: Any) -> dict[str, Any]:
     narrow = (look_now().width_in or NARROW_IN) < NARROW_IN
     size = COLUMN_POINTS if narrow else PAGE_POINTS
     fonts = {"labelFontSize": size, "titleFontSize": size}
-    below = {"orient": "bottom", "columns": 2 if narrow else 4, "symbolSize": 30, "labelLimit": 220}
-    config = {"axis": fonts, "header": fonts, "legend": {**fonts, **below}, "text": {"fontSize": size}}
-    sized = {**specification, "config": {**specification.get("config", {}), **config}}
+    below = {"orient": "bottom", "offset": 4, "columns": 2 if narrow else 4, "labelLimit": 220}
+    config = specification["config"]
+    below["symbolSize"] = 2 * (IN_COLUMN if narrow else ON_PAGE).mark
+    for name, more in (("axis", {}), ("header", {}), ("legend", below)):
+        config[name] = {**config[name], **fonts, **more}
+    sized = {**specification, "config": {**config, "text": {"fontSize": size}}}
     found: dict[str, Any] = json.loads(_FONT.sub(f'"fontSize": {size}', json.dumps(sized)))
     return found
 
@@ -137,6 +142,8 @@ def _write_figures(specification: dict[str, Any], directory: Path, name: str) ->
     """Write a chart in the formats and at the width that `look` says, and return the names of the files."""
     how = look_now()
     (directory / name).parent.mkdir(exist_ok=True)
+    if (fonts := _fonts()) is not None:
+        vl_convert.register_font_directory(str(fonts))
     drawn = vl_convert.vegalite_to_svg(_drawable(specification))
     numbers: dict[str, str] = {}  # of colour scales, which a process counts on: the same bytes for the same view
     svg = re.sub(r"gradient_\d+", lambda found: numbers.setdefault(found[0], f"gradient_{len(numbers)}"), drawn)
@@ -157,6 +164,13 @@ def _write_figures(specification: dict[str, Any], directory: Path, name: str) ->
     for file in written:
         write_bytes(directory / file, make[file.rpartition(".")[2]]())
     return written
+
+
+def _fonts() -> Path | None:
+    """Return where matplotlib keeps the font that all figures have, without loading it."""
+    found = importlib.util.find_spec("matplotlib")
+    folder = Path(found.origin).parent / "mpl-data" / "fonts" / "ttf" if found and found.origin else None
+    return folder if folder is not None and folder.is_dir() else None
 
 
 def _counts(cases: pd.DataFrame) -> str:

@@ -8,30 +8,22 @@ subtitle says so, as it says how many do not fit into memory. Nothing here knows
 import json
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
+from scaleout.analysis.breakdown import MUCH
 from scaleout.config.units import counted, format_dollars, format_seconds, format_share
 from scaleout.report.colours import IDLE, PUBLISHED, SERIES, time_scale
 from scaleout.report.pages.names import shortened
+from scaleout.report.pages.style import ESTIMATED, PALE, SHAPES, STYLE, Panels
 from scaleout.study.sweep import expressions
 from scaleout.study.sweep.columns import column_of
 from scaleout.study.sweep.study import Study, View
 from scaleout.study.sweep.table import eligible, measure_of
 
-
-class Panels(NamedTuple):
-    """Sizes of panels [px]: the width of each, where one, two or more are side by side, and the height."""
-
-    widths: tuple[int, ...] = (560, 400, 270)
-    height: int = 230
-
-
-IN_COLUMN, ON_PAGE = Panels((175,), 115), Panels((400, 175, 110), 130)
-"""Panels in a column or on a page of a journal, of which a pixel is about a point."""
 _LOG_FROM = 8
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
 _SI_FROM = 1e6
@@ -165,9 +157,10 @@ def _format(column: str) -> str:
     return _FORMATS.get(column_of(column).unit, ".4~g")
 
 
-def _axis(cases: Cases, column: str, **more: Any) -> alt.Axis:
+def _axis(cases: Cases, column: str, title: str | list[str] = "", **more: Any) -> alt.Axis:
     few = column_of(column).unit == "1/s" and cases.frame[column].max() < 1e3  # of which a part has no prefix
-    return alt.Axis(title=cases.label(column), format=".4~g" if few else _format(column), labelFlush=False, **more)
+    form = ".4~g" if few else _format(column)
+    return alt.Axis(title=title or cases.label(column), format=form, labelFlush=False, **more)
 
 
 def _short(cases: Cases, column: str) -> dict[str, Any]:
@@ -176,46 +169,66 @@ def _short(cases: Cases, column: str) -> dict[str, Any]:
     return {"labelExpr": f"({json.dumps(short)})[datum.label] || datum.label"} if short else {}
 
 
-def _names(channel: Any, cases: Cases, view: View, column: str) -> Any:
+def _names(channel: Any, cases: Cases, view: View, column: str, title: str | list[str] = "") -> Any:
     """Return the axis of an input whose values are names, in the order of the file; slanted where they do not fit."""
     names = [str(value) for value in cases.order(column)]
     short = shortened(names)
     wide = _LETTER * max(len(short.get(name, name)) for name in names) * cases.frame[column].nunique()
     slanted = channel is alt.X and wide > cases.panels.widths[_columns(cases, view) - 1]
     axis = alt.Axis(
-        title=column_of(column).label, labelLimit=_LONGEST_LABEL, labelAngle=-35 if slanted else 0,
+        title=title or column_of(column).label, labelLimit=_LONGEST_LABEL, labelAngle=-35 if slanted else 0,
         **_short(cases, column),
     )  # fmt: skip
     return channel(f"{field_of(column)}:O", sort=cases.order(column), axis=axis)
 
 
-def _colour(cases: Cases, column: str) -> Any:
+def _series(channel: Any, cases: Cases, column: str, looks: Sequence[Any] = SERIES) -> Any:
+    """Return the channel of an input by which series are told apart: a look for each value, in turn."""
     if not column:
-        return alt.value(SERIES[0])
+        return alt.value(looks[0])
     order = cases.order(column)
-    colours = [SERIES[number % len(SERIES)] for number in range(len(order))]
+    chosen = [looks[number % len(looks)] for number in range(len(order))]
     title, drawn = column_of(column).label, [value for value in order if (cases.frame[column] == value).any()]
-    return alt.Color(
-        f"{field_of(column)}:N", title=title, sort=order, scale=alt.Scale(domain=order, range=colours),
+    return channel(
+        f"{field_of(column)}:N", title=title, sort=order, scale=alt.Scale(domain=order, range=chosen),
         legend=alt.Legend(labelLimit=_LONGEST_LABEL, values=drawn, **_short(cases, column)),
     )  # fmt: skip
 
 
-def _sizes(cases: Cases, column: str) -> Any:
-    """Return how large the marks of lines are: of a few each larger than those over it, so that equal are seen."""
-    order = cases.order(column) if column else []
-    if not 1 < len(order) <= _SEEN:
-        return alt.value(_MARK)
-    large = [_MARK + _LARGER * later for later in reversed(range(len(order)))]
-    return alt.Size(f"{field_of(column)}:N", sort=order, scale=alt.Scale(domain=order, range=large), legend=None)
+def _marks(cases: Cases, column: str) -> tuple[alt.Chart, dict[str, Any]]:
+    """Return marks of cases and their looks: a colour and a shape a series, open where much is an estimate."""
+    chart = alt.Chart().mark_point(filled=False, opacity=1, size=cases.panels.mark, strokeWidth=cases.panels.line)
+    return chart, {
+        "stroke": _series(alt.Stroke, cases, column),
+        "fill": alt.condition(ESTIMATED, alt.value("white"), _series(alt.Fill, cases, column)),
+        "shape": _series(alt.Shape, cases, column, SHAPES),
+    }
+
+
+def _sizes(cases: Cases, view: View, found: pd.DataFrame) -> dict[str, Any]:
+    """Return the channel of marks' sizes where lines meet: each larger than those over it, so that both are seen."""
+    order = cases.order(view.colour) if view.colour else []
+    shown = [name for name in (view.x, view.facet) if name]
+    nearest = found.sort_values(view.y).groupby(shown)[view.y].pct_change().min()
+    if not 1 < len(order) <= _SEEN or not nearest < _NEAR:
+        return {}
+    large = [cases.panels.mark * (1 + 0.7 * later) for later in reversed(range(len(order)))]
+    return {"size": _series(alt.Size, cases, view.colour, large)}
+
+
+def _with_estimates(label: str, drawn: pd.DataFrame, look: str) -> str | list[str]:
+    """Return the label of an axis, and below it how cases look whose kernel times are estimates, if some are drawn."""
+    many = "roofline_share" in drawn and bool((drawn["roofline_share"].astype("float64") >= MUCH).any())
+    return [label, f"{look}: {MUCH:.0%} or more of kernel time is an estimate"] if many else label
 
 
 _LONGEST_LABEL = 400  # pixels
 _LETTER = 6.5  # pixels
 _BAR = 36  # pixels from an input of a tornado to the next
-_MARK, _LARGER = 45, 60  # square pixels
-_SEEN = 4
-"""Lines, at most, whose marks differ in size."""
+_SEEN, _NEAR = 4, 0.02  # lines, at most, whose marks differ in size where two are as near, as a share
+_PADDING = 6  # pixels between the first mark and an axis
+_FROM_ZERO = 0.8
+"""Smallest value over the largest, up to which an axis of two results begins at zero."""
 
 
 def _is_ratio(column: str) -> bool:
@@ -242,10 +255,9 @@ def _panels(cases: Cases, view: View, layers: Sequence[alt.Chart], rows: pd.Data
     if cases.left_out:
         told.append(f"without {counted(cases.left_out, 'case')} that would not fit into memory")
     title = alt.TitleParams(view.title, subtitle=told, anchor="start")
-    widths, height = cases.panels
     columns = _columns(cases, view)
-    sized = {"width": widths[columns - 1], "height": alt.Step(_BAR) if view.kind == "tornado" else height}
-    chart = alt.layer(*layers, data=rows).properties(**sized)
+    high = alt.Step(_BAR) if view.kind == "tornado" else cases.panels.height
+    chart = alt.layer(*layers, data=rows).properties(width=cases.panels.widths[columns - 1], height=high)
     if not view.facet:
         return chart.properties(title=title)
     header = alt.Header(**_short(cases, view.facet))
@@ -270,25 +282,27 @@ def _lines(cases: Cases, view: View) -> Any:
     found = found[found[view.x].notna()]  # cases of a workload without this key have no place on the axis
     rows = cases.rows(found).assign(at=[numbers[value] for value in found[view.x]])
     ticks = sorted(set(rows["at"]))
+    label = _with_estimates(cases.label(view.x), found, "open marks")
     if _is_result(cases, view.x):
-        x = alt.X("at:Q", scale=alt.Scale(zero=False), axis=_axis(cases, view.x, tickCount=5, grid=False))
+        axis = _axis(cases, view.x, label, tickCount=5, grid=False)
+        x = alt.X("at:Q", scale=alt.Scale(zero=False, padding=_PADDING), axis=axis)
     else:
         log = ticks[0] > 0 and ticks[-1] / ticks[0] >= _LOG_FROM
         form = "," if ticks[-1] < _SI_FROM else ".4~s"  # an axis of logarithms would write one digit of its own format
-        label = f"format(datum.value, '{form}')"
+        written = f"format(datum.value, '{form}')"
         x = alt.X(
             "at:Q",
-            scale=alt.Scale(type="log", base=2) if log else alt.Scale(zero=False),
-            axis=alt.Axis(title=cases.label(view.x), values=ticks, labelExpr=label, grid=False),
+            scale=alt.Scale(padding=_PADDING, nice=False, **({"type": "log", "base": 2} if log else {"zero": False})),
+            axis=alt.Axis(title=label, values=ticks, labelExpr=written, grid=False),
         )
     spread = found[view.y].max() / found[view.y].min() if found[view.y].min() > 0 else 1
-    y_scale = alt.Scale(type="log") if spread >= _LOG_FROM else alt.Scale(zero=bool(spread > 2))
-    y = alt.Y(f"{field_of(view.y)}:Q", axis=_axis(cases, view.y), scale=y_scale)
-    encoding = {"x": x, "y": y, "color": _colour(cases, view.colour)}
-    line = alt.Chart().mark_line(strokeWidth=1.5).encode(**encoding)
-    points = alt.Chart().mark_point(filled=True, opacity=1).encode(
-        **encoding, size=_sizes(cases, view.colour), tooltip=cases.tooltip(view.y)
-    )  # fmt: skip
+    scale = alt.Scale(type="log") if spread >= _LOG_FROM else alt.Scale(zero=True)
+    y = alt.Y(f"{field_of(view.y)}:Q", axis=_axis(cases, view.y), scale=scale)
+    line = alt.Chart().mark_line(strokeWidth=cases.panels.line)
+    line = line.encode(x=x, y=y, stroke=_series(alt.Stroke, cases, view.colour))
+    chart, looks = _marks(cases, view.colour)
+    looks |= _sizes(cases, view, found)
+    points = chart.encode(x=x, y=y, **looks, tooltip=cases.tooltip(view.y))
     return _panels(cases, view, (line, points), rows, open_axes)
 
 
@@ -296,9 +310,11 @@ def _bars(cases: Cases, view: View) -> Any:
     """Draw a bar for each value of an input, side by side for those of another."""
     shown = [name for name in (view.x, view.colour, view.facet) if name]
     found, open_axes = cases.best(shown, view.y)
-    x = _names(alt.X, cases, view, view.x)
+    label = _with_estimates(column_of(view.x).label, found, "pale bars")
+    x = _names(alt.X, cases, view, view.x, label)
     y = alt.Y(f"{field_of(view.y)}:Q", axis=_axis(cases, view.y))
-    encoding: dict[str, Any] = {"x": x, "y": y, "color": _colour(cases, view.colour)}
+    pale = alt.condition(ESTIMATED, alt.value(PALE), alt.value(1.0))
+    encoding: dict[str, Any] = {"x": x, "y": y, "color": _series(alt.Color, cases, view.colour), "opacity": pale}
     if view.colour:
         encoding["xOffset"] = alt.XOffset(f"{field_of(view.colour)}:N", sort=cases.order(view.colour))
     bars = alt.Chart().mark_bar().encode(**encoding, tooltip=cases.tooltip(view.y))
@@ -310,7 +326,8 @@ def _heat_map(cases: Cases, view: View) -> Any:
     result = view.colour or "makespan_s"
     shown = [name for name in (view.x, view.y, view.facet) if name]
     found, open_axes = cases.best(shown, result)
-    x, y = _names(alt.X, cases, view, view.x), _names(alt.Y, cases, view, view.y)
+    label = _with_estimates(column_of(view.x).label, found, "~")
+    x, y = _names(alt.X, cases, view, view.x, label), _names(alt.Y, cases, view, view.y)
     high = column_of(result).better == "high"
     colour = alt.Color(
         f"{field_of(result)}:Q",
@@ -322,8 +339,10 @@ def _heat_map(cases: Cases, view: View) -> Any:
     middle = (ends.transform("min") + ends.transform("max")) / 2 if alone else (ends.min() + ends.max()) / 2
     found = found.assign(dark=found[result].lt(middle) if high else found[result].gt(middle))
     fields = alt.Chart().mark_rect().encode(x=x, y=y, color=colour, tooltip=cases.tooltip(result))
-    numbers = alt.Chart().mark_text(fontSize=9).encode(
-        x=x, y=y, text=alt.Text(f"{field_of(result)}:Q", format=_format(result).replace("~", "").replace(".4g", ".3g")),
+    form = _format(result).replace("~", "").replace(".4g", ".3g")
+    told = f"({ESTIMATED} ? '~' : '') + format(datum['{field_of(result)}'], '{form}')"
+    numbers = alt.Chart().mark_text(fontSize=9).transform_calculate(told=told).encode(
+        x=x, y=y, text="told:N",
         color=alt.condition("datum.dark", alt.value("white"), alt.value(PUBLISHED)),
     )  # fmt: skip
     return _panels(cases, view, (fields, numbers), cases.rows(found), open_axes)
@@ -334,14 +353,16 @@ def _pareto(cases: Cases, view: View) -> Any:
     found = cases.frame.dropna(subset=[view.x, view.y])
     groups = [found] if not view.facet else [group for _, group in found.groupby(view.facet, sort=False)]
     found = pd.concat([group.assign(front=_front(group, view.x, view.y)) for group in groups])
-    x, y = (
-        channel(f"{field_of(name)}:Q", axis=_axis(cases, name, tickCount=6), scale=alt.Scale(zero=False, nice=True))
-        for channel, name in ((alt.X, view.x), (alt.Y, view.y))
-    )
-    points = alt.Chart().mark_point(filled=True, size=40, strokeWidth=1.5).encode(
-        x=x, y=y, color=_colour(cases, view.colour), tooltip=cases.tooltip(view.x, view.y),
-        stroke=alt.condition("datum.front", alt.value(PUBLISHED), alt.value(None)),
-        opacity=alt.condition("datum.front", alt.value(1.0), alt.value(0.4)),
+    zero = {name: bool(found[name].min() < _FROM_ZERO * found[name].max()) for name in (view.x, view.y)}
+    scales = {name: alt.Scale(zero=zero[name], nice=True, padding=0 if zero[name] else _PADDING) for name in zero}
+    label = _with_estimates(cases.label(view.x), found, "open marks")
+    x = alt.X(f"{field_of(view.x)}:Q", axis=_axis(cases, view.x, label, tickCount=6), scale=scales[view.x])
+    y = alt.Y(f"{field_of(view.y)}:Q", axis=_axis(cases, view.y, tickCount=6), scale=scales[view.y])
+    chart, looks = _marks(cases, view.colour)
+    looks["stroke"] = alt.condition("datum.front", alt.value(PUBLISHED), looks["stroke"])
+    points = chart.encode(
+        x=x, y=y, **looks, tooltip=cases.tooltip(view.x, view.y),
+        opacity=alt.condition("datum.front", alt.value(1.0), alt.value(PALE)),
     )  # fmt: skip
     line = alt.Chart().mark_line(color=PUBLISHED, strokeWidth=1).encode(x=x, y=y)
     line.mark.interpolate = "step-after" if column_of(view.x).better != "high" else "step-before"
@@ -376,7 +397,7 @@ def _tornado(cases: Cases, view: View) -> Any:
     span = alt.Chart().mark_bar(color=IDLE, height=10).encode(
         x=alt.X("min(change):Q", axis=title), x2="max(change):Q", y=y
     )  # fmt: skip
-    marks = alt.Chart().mark_point(filled=True, size=45, color=SERIES[0], opacity=1).encode(
+    marks = alt.Chart().mark_point(filled=True, size=cases.panels.mark, color=SERIES[0], opacity=1).encode(
         x=x, y=y,
         tooltip=[alt.Tooltip("axis:N"), alt.Tooltip("value:N"), change, *cases.tooltip(view.y)],
     )  # fmt: skip
@@ -424,7 +445,7 @@ def chart_of(cases: Cases, view: View) -> Any:
     chart = _KINDS[view.kind](cases.where(view), view)
     if chart is None:
         return None
-    return chart.configure(font="sans-serif").configure_view(stroke=None)
+    return chart.configure(**STYLE)
 
 
 def views_of(cases: Cases) -> list[View]:

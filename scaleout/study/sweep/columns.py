@@ -64,7 +64,7 @@ TEXTS = ("decisions", "model")
 BEFORE = ("ranks", "peak_memory_bytes", "memory_capacity_bytes", "fits")
 """Results that are known before anything is simulated: constraints may read them besides the inputs."""
 
-_LABELS = {"set": "", "algorithm": "algorithm of ", "bandwidth": "bandwidth of dimension ",
+_LABELS = {"algorithm": "algorithm of ", "bandwidth": "bandwidth of dimension ",
            "latency": "latency of dimension ", "taper": "taper of dimension ", "degrade": "degraded link ",
            "slow": "slowed rank "}  # fmt: skip
 
@@ -78,6 +78,8 @@ def column_of(name: str) -> Column:
     if name.startswith(DIMENSION_BYTES):
         return Column(f"bytes over the busiest link of dimension {name.removeprefix(DIMENSION_BYTES)}", "B", "low")
     key, _, rest = name.partition(".")
+    if key == "set" and rest:
+        return Column(rest.replace("_", " "))
     if rest and key in _LABELS:
         return Column(f"{_LABELS[key]}{rest}")
     return Column(name.replace("_", " "))

@@ -24,6 +24,8 @@ DTYPE = (
     "data type of parameters and activations; tf32 is fp32 whose GEMMs and convolutions run in TF32, as in PyTorch "
     "with torch.set_float32_matmul_precision('high')"
 )
+_LONG_NAMES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float": "fp32", "float32": "fp32"}
+"""PyTorch's names of data types to ours."""
 
 
 class ModelFamily(Config):
@@ -79,6 +81,8 @@ class ModelFamily(Config):
         if isinstance(dtype, str) and dtype.startswith(("fp8", "fp4", "int")) and "linear_dtype" in cls.model_fields:
             known = "fp32, tf32, bf16 or fp16"
             raise ValueError(f"must be {known}, not {shown(dtype)}; fp8 is of GEMMs alone: linear_dtype")
+        if isinstance(dtype, str) and dtype in _LONG_NAMES:
+            raise ValueError(f"must be {_LONG_NAMES[dtype]!r}, not {shown(dtype)}")
         return dtype
 
     @model_validator(mode="after")

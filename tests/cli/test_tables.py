@@ -1,0 +1,59 @@
+"""Tables of `run` and `search`: what belongs to no phase, what adds up to more than a step, and what is not known."""
+
+import re
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def fsdp():
+    """A small FSDP2 job with a slow rank, whose loss belongs to no phase."""
+    return ("run", "llama-3-8b", "--set", "layers=2", "--set", "framework=fsdp2", "--set", "tensor_parallel=1",
+            "--set", "data_parallel=8", "--set", "zero=3", "--topology", "dgx-h200-1", "--slow", "5=1.3",
+            "--schedule", "overlap", "-v")  # fmt: skip
+
+
+def test_every_row_of_phases_has_a_name(scaleout, fsdp):
+    code, out, err = scaleout(*fsdp)
+    assert code == 0, err
+    for title in ("busy time by phase", "ranks of overlap", "critical path of overlap"):
+        rows = out.partition(f"\n{title}\n")[2].partition("\n\n")[0].splitlines()
+        assert rows[0].startswith("phase")
+        assert all(re.match(r"\w", row) for row in rows), title
+    assert out.partition("\nranks of overlap\n")[2].count("\nno phase ") == 1
+
+
+def test_an_empty_line_is_before_each_heading(scaleout, fsdp):
+    lines = scaleout(*fsdp)[1].splitlines()
+    (at,) = (number for number, line in enumerate(lines) if line.startswith("next measurement: "))
+    assert lines[at + 1] == ""
+
+
+def test_what_adds_up_to_more_than_all_communication_says_so_in_its_row(scaleout):
+    """Slices of a fused all-reduce are on their way at the same time: 44.8 ms of a step of 17.2 ms."""
+    job = ("run", "llama-3-70b", "--set", "mode=decode", "--set", "tensor_parallel=8", "--set", "data_parallel=1",
+           "--set", "pipeline_parallel=1", "--set", "layers=4", "--set", "batch_per_replica=64", "--topology",
+           "dgx-h200-1")  # fmt: skip
+    _, out, _ = scaleout(*job, "--schedule", "baseline", "--schedule", "fused")
+    by_operation = out.partition("busy time by operation")[2].partition("\n\n")[0]
+    assert re.search(r"^all_reduce +communication, calls added up ", by_operation, re.MULTILINE)
+    assert re.search(r"^all_gather +communication  ", by_operation, re.MULTILINE)
+    assert " busy, calls added up " in out
+    assert "calls added up" not in scaleout(*job, "--schedule", "baseline")[1]
+
+
+def test_a_rent_that_is_not_known_is_said_so(scaleout):
+    job = ("run", "dlrm-dcnv2", "--device", "a100-80g", "--topology", "dgx-a100-1", "--schedule", "baseline")
+    _, out, _ = scaleout(*job)
+    words = " ".join(out.replace("│", " ").split())
+    assert "rent not known: no price of a100-80g with a source; for yours give --device a file with" in words
+
+
+@pytest.mark.parametrize(("device", "topology"), [("a100-80g", "dgx-a100-1"), ("h100", "dgx-h100-1")])
+def test_estimates_name_their_kernels_also_where_all_are(scaleout, device, topology):
+    job = ("run", "dlrm-dcnv2", "--set", "dtype=tf32", "--device", device, "--topology", topology)
+    _, out, _ = scaleout(*job, "--schedule", "baseline")
+    words = " ".join(out.replace("│", " ").split())
+    assert re.search(
+        rf"of their time is a roofline estimate; not measured on {device}: embedding_adagrad_sparse \d", words
+    )
