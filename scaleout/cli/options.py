@@ -130,8 +130,7 @@ class Number(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number; refuse what is none, or next to nothing."""
-        from scaleout.config.documents import number
-        from scaleout.config.units import not_tiny
+        from scaleout.config.documents import not_tiny, number
 
         try:
             if isinstance(value, str) and (found := number(value)) is not None:
