@@ -144,7 +144,8 @@ class SearchAnswer(Answer):
         request, asked = self.request, self.asked
         planned = request.workload(found.plan)
         assert isinstance(shipped, LayeredModel)
-        wanted = {**found.plan._asdict(), "batch_per_replica": planned.batch_per_replica}
+        written = {key: getattr(planned, key) for key in ("batch_per_replica", "stage_layers")}
+        wanted = found.plan._asdict() | written
         given = {key: value for key, value in asked.items() if key.startswith("set.")}
         chosen = {f"set.{key}": value for key, value in wanted.items() if getattr(shipped, key) != value}
         return {
@@ -328,7 +329,8 @@ def search(
         raise ConfigError(f"search(): workers: must be {MOST_WORKERS} or fewer, not {workers:,}")
     shipped = load_workload(workload)  # without settings: those that a plan chooses are no keys of the workload's
     given = changes_of(network_changes)
-    network, named_device = topology or shipped.topology, device or shipped.device
+    network = shipped.topology if topology is None else topology
+    named_device = shipped.device if device is None else device
     request = request_of(
         workload,
         load_topology(network, given),
