@@ -24,6 +24,7 @@ from scaleout.cluster.device.spec import CLASSES, Device, load_device
 from scaleout.cluster.topology.peers import peer_of
 from scaleout.cluster.topology.placement import place
 from scaleout.cluster.topology.topology import Topology
+from scaleout.program.calls import by_rows
 from scaleout.program.graph import COLLECTIVES, NONE, NodeKind, NodeRole
 from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Kernel
 from scaleout.simulation.columns import distinct
@@ -304,7 +305,7 @@ def _kernels(line: Timeline, index: "np.ndarray[Any, Any]", share: "np.ndarray[A
     first, which = distinct(*columns)
     totals = np.bincount(which, share, len(first))
     for kernel, source, total in zip(*(column[first].tolist() for column in columns), totals.tolist(), strict=True):
-        yield (graph.kernels[kernel], names.get(source, "")), total
+        yield (by_rows(graph.kernels[kernel]), names.get(source, "")), total
 
 
 def _calls(

@@ -328,7 +328,8 @@ def search(
         raise ConfigError(f"search(): workers: must be {MOST_WORKERS} or fewer, not {workers:,}")
     shipped = load_workload(workload)  # without settings: those that a plan chooses are no keys of the workload's
     given = changes_of(network_changes)
-    network, named_device = topology or shipped.topology, device or shipped.device
+    network = shipped.topology if topology is None else topology
+    named_device = shipped.device if device is None else device
     request = request_of(
         workload,
         load_topology(network, given),

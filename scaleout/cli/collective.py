@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import SIMULATION, Output, Whole, network_options, output_options, quantity_of
+from scaleout.cli.options import NAME_OR_FILE, SIMULATION, Output, Whole, network_options, output_options, quantity_of
 from scaleout.cli.printing import say
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ SIZES_HELP = "Sizes such as 64MiB or 1MiB,64MiB; FIRST:LAST doubles from the fir
 @click.argument("kind")
 @click.argument("extra", nargs=-1, metavar="")
 @click.option("--bytes", "sizes", metavar="SIZES", help=SIZES_HELP)
-@click.option("--topology", required=True, metavar="NAME|FILE", help="Name or file of the topology.")
+@click.option("--topology", required=True, type=NAME_OR_FILE, help="Name or file of the topology.")
 @click.option(
     "--algorithm",
     "algorithms",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import AS_GIVEN, Output, output_options
+from scaleout.cli.options import AS_GIVEN, NAME_OR_FILE, Output, output_options
 from scaleout.cli.printing import say
 from scaleout.errors import ConfigError
 
@@ -36,7 +36,7 @@ _MANY = 10
     help="Which schedule of a result to take, or to simulate a trace under; given twice, that of A, then of B. By "
     "default the first, and a recording as it ran.",
 )
-@click.option("--topology", metavar="NAME|FILE", help="Network to simulate traces on; by default their own.")
+@click.option("--topology", type=NAME_OR_FILE, help="Network to simulate traces on; by default their own.")
 @output_options("Write tables and a timeline of both here.")
 def diff(a: str, b: str, schedules: tuple[str, ...], topology: str | None, output: Output) -> None:
     """Compare two results or recordings: what takes longer in B than in A.

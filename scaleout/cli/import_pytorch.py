@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from scaleout.cli.options import FOLDER, PATH, Whole, json_option
+from scaleout.cli.options import FOLDER, NAME_OR_FILE, PATH, Whole, json_option
 from scaleout.cli.printing import say, say_json
 
 
@@ -12,7 +12,7 @@ from scaleout.cli.printing import say, say_json
 @click.argument("paths", nargs=-1, required=True, type=PATH, metavar="PATH...")
 @click.option("--output", required=True, type=FOLDER, help="Directory for the traces, one file a rank.")
 @click.option("--step", type=Whole(10**18, least=0), metavar="N", help="Read ProfilerStep#N alone; by default all.")
-@click.option("--device", metavar="NAME|FILE", help="Of host traces without device traces; by default h200.")
+@click.option("--device", type=NAME_OR_FILE, help="Of host traces without device traces; by default h200.")
 @click.option(
     "--allow-partial",
     is_flag=True,

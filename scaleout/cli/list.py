@@ -16,6 +16,14 @@ Entry = dict[str, Any]
 """A `name`, its `description`, and where it has them `ranks`, `device` and other columns."""
 
 
+_ALSO = {
+    **dict.fromkeys(("model", "models", "workload"), "workloads"),
+    **dict.fromkeys(("device", "gpu", "gpus"), "devices"),
+    **dict.fromkeys(("network", "networks", "topology"), "topologies"),
+}
+"""Other words for kinds."""
+
+
 @click.command(name="list")
 @click.argument("kind", required=False, metavar="[KIND]", shell_complete=lambda *_: list(KINDS))
 @click.argument("word", required=False)
@@ -31,6 +39,7 @@ def list_names(kind: str | None, word: str | None, as_json: bool) -> None:
     """
     from scaleout.config.reading import nearest
 
+    kind = _ALSO.get(kind or "", kind)
     if kind is not None and kind not in KINDS:
         if word is not None:
             raise ConfigError(f"list {kind}: no such kind; {nearest(kind, KINDS)}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import FILE, FOLDER, Whole, parse_settings, set_option
+from scaleout.cli.options import FILE, FOLDER, NAME_OR_FILE, Whole, parse_settings, set_option
 from scaleout.cli.printing import say, say_json
 from scaleout.config.documents import is_file
 from scaleout.errors import ConfigError
@@ -42,7 +42,7 @@ class Measurements(click.Choice[str]):
     help="Only operations, collectives or steps that match, such as 'attention_*'; repeatable.",
 )
 @click.option("--dtype", "dtypes", multiple=True, metavar="NAME", help="Only rows of this dtype; repeatable.")
-@click.option("--workload", metavar="NAME|FILE", help="Measure exactly the kernels of a workload.")
+@click.option("--workload", type=NAME_OR_FILE, help="Measure exactly the kernels of a workload.")
 @set_option()
 @click.option(
     "--rows",

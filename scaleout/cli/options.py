@@ -130,8 +130,7 @@ class Number(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number; refuse what is none, or next to nothing."""
-        from scaleout.config.documents import number
-        from scaleout.config.units import not_tiny
+        from scaleout.config.documents import not_tiny, number
 
         try:
             if isinstance(value, str) and (found := number(value)) is not None:
@@ -154,6 +153,19 @@ class Named(click.Path):
         return super().convert(value, param, ctx)
 
 
+class NameOrFile(click.types.StringParamType):
+    """A name of what ships, or a file, which an empty name is not."""
+
+    name = "NAME|FILE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name; refuse none."""
+        if value == "":
+            self.fail("an empty name is none; give one, or leave the option out.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+NAME_OR_FILE = NameOrFile()
 FOLDER, FILE, PATH = Named(file=False), Named(folder=False), Named()
 AS_GIVEN = Named(as_given=True)
 """Types of options and arguments; the last is no `Path`, but the text that is given."""
@@ -212,7 +224,7 @@ def machine_options(*, device: str | None = None, topology: str | None = None) -
                 f"--{name}",
                 default=default,
                 show_default=True,
-                metavar="NAME|FILE",
+                type=NAME_OR_FILE,
                 shell_complete=known,
                 help=meaning,
             )

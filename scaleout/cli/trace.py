@@ -5,14 +5,14 @@ from pathlib import Path
 import click
 
 import scaleout
-from scaleout.cli.options import FOLDER, check_named_once, json_option, parse_settings, set_option
+from scaleout.cli.options import FOLDER, NAME_OR_FILE, check_named_once, json_option, parse_settings, set_option
 from scaleout.cli.printing import say, say_json
 
 
 @click.command()
 @click.argument("workload")
 @click.option("--output", required=True, type=FOLDER, help="Directory for the traces.")
-@click.option("--device", metavar="NAME|FILE", help="Device that times the kernels; by default the workload's.")
+@click.option("--device", type=NAME_OR_FILE, help="Device that times the kernels; by default the workload's.")
 @set_option()
 @json_option
 def trace(workload: str, output: Path, device: str | None, settings: tuple[str, ...], as_json: bool) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scaleout.cli.options import PATH, Output, output_options
+from scaleout.cli.options import NAME_OR_FILE, PATH, Output, output_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=PATH)
 @click.option("--table", metavar="NAME", help="Read one table of a file that holds several, by its name.")
-@click.option("--device", metavar="NAME|FILE", help="Device of all rows, instead of the one that each names.")
-@click.option("--topology", metavar="NAME|FILE", help="Topology of all rows, instead of the one that each names.")
+@click.option("--device", type=NAME_OR_FILE, help="Device of all rows, instead of the one that each names.")
+@click.option(
+    "--topology",
+    type=NAME_OR_FILE,
+    help="Topology of all rows, instead of the one that each names.",
+)
 @click.option("--arena", "in_arena", is_flag=True, help="Score other tools and a roofline on the same rows.")
 @output_options("Write the rows (JSON) and a parity plot here.")
 def validate(

@@ -70,6 +70,8 @@ def run_verb() -> None:
     _open_streams()
     warnings.showwarning = _say  # what users are told of old names, as one line
     os.environ["MPLBACKEND"] = "agg"  # pictures are files, whatever a notebook that started this process shows
+    for name in [each for each in os.environ if each.startswith("NUMBA_") and each != "NUMBA_CACHE_DIR"]:
+        del os.environ[name]  # set for another program; some values end numba as it is imported
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # to look for any would read all that is installed
     atexit.register(gc.freeze)  # as the process ends, nothing that is left needs to be looked at
     try:

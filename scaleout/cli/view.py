@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scaleout.cli.options import PATH, Whole
+from scaleout.cli.options import NAME_OR_FILE, PATH, Whole
 from scaleout.cli.printing import say
 from scaleout.cli.serving import ADDRESS, BadQuestion, Server
 from scaleout.errors import ConfigError, ScaleoutError
@@ -22,7 +22,11 @@ _TELL_S = 0.5
 
 @click.command()
 @click.argument("path", metavar="DIR|FILE", type=PATH)
-@click.option("--topology", metavar="NAME|FILE", help="Network on which traces are simulated; by default their own.")
+@click.option(
+    "--topology",
+    type=NAME_OR_FILE,
+    help="Network on which traces are simulated; by default their own.",
+)
 @click.option("--port", type=Whole(65535, least=0), default=0, help="Port of the page; by default a free one.")
 @click.option("--no-browser", is_flag=True, help="Print the page's address, and open no browser.")
 def view(path: Path, topology: str | None, port: int, no_browser: bool) -> None:

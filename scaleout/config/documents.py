@@ -201,6 +201,13 @@ def number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def not_tiny(value: float) -> float:
+    """Return a number without a unit; `ValueError` if it is no 0 and so small that it can only be a slip."""
+    if 0 < abs(value) < LEAST_NUMBER:
+        raise ValueError(f"{value:g} is next to nothing; give 0, or at least {LEAST_NUMBER:g}")
+    return value
+
+
 def unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     """Return a mapping of keys and values; `ValueError` if a key stands twice."""
     values = dict(pairs)

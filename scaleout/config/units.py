@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from scaleout.config.documents import LARGEST_NUMBER, LEAST_NUMBER, MAX_RANKS, NUMBER
+from scaleout.config.documents import LARGEST_NUMBER, LEAST_NUMBER, MAX_RANKS, NUMBER, not_tiny
 from scaleout.errors import ConfigError, shown
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
@@ -143,13 +143,6 @@ Hertz = Annotated[float, _validator(HERTZ), HERTZ]
 BytesPerSecondByLevel = Annotated[tuple[float, ...], _validator(BYTES_PER_S, by_level=True), BYTES_PER_S]
 SecondsByLevel = Annotated[tuple[float, ...], _validator(SECONDS, by_level=True), SECONDS]
 """One value for all levels of a network, or a list of one each."""
-
-
-def not_tiny(value: float) -> float:
-    """Return a number without a unit; `ValueError` if it is no 0 and so small that it can only be a slip."""
-    if 0 < abs(value) < LEAST_NUMBER:
-        raise ValueError(f"{value:g} is next to nothing; give 0, or at least {LEAST_NUMBER:g}")
-    return value
 
 
 MOST_COUNT = 2**40

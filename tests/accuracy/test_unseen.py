@@ -7,9 +7,11 @@ from statistics import fmean, median
 
 import pytest
 
+from scaleout.cluster.device.kernel_times import kernel_times
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import load_topology
+from scaleout.program.operations import kernel
 from scaleout.validation.measured.compare import Compared, choices, compare_files
 from scaleout.validation.measured.rows import read_rows
 from scaleout.validation.measured.steps import chunked
@@ -116,3 +118,17 @@ def test_the_number_of_chunks_is_found_without_a_host():
     assert len(costs) == 38
     assert sum(cost <= 0.03 for cost in costs) >= 30
     assert max(costs) < 0.09
+
+
+def test_gemms_of_another_a100():
+    """Products of layers, published by others and in no table of ours; each of their calls waits for the device."""
+    a100 = load_device("a100-80g")
+    path = a100.kernel_files[0].with_name("cookbook-gemms.jsonl")
+    row = json.loads(path.read_text(encoding="utf-8").splitlines()[1])
+    sizes = zip(*(row["shape"][name] for name in "MNK"), strict=True)
+    calls = [kernel("gemm", dtype=row["dtype"], **dict(zip("MNK", each, strict=True))) for each in sizes]
+    found_s, _ = kernel_times(a100, calls)
+    off = found_s * 1e6 / row["us"] - 1
+    assert len(off) == 60
+    assert median(off) == pytest.approx(-0.015, abs=0.005)
+    assert fmean(abs(off)) < 0.03

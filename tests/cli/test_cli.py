@@ -235,7 +235,7 @@ def test_list_takes_a_word(scaleout):
     assert "dlrm-128" in out  # runs on it
     assert "switch-128" not in out
     for arguments, words in (
-        (["list", "workload", "moe"], "no such kind; did you mean 'workloads'?"),
+        (["list", "workloadz", "moe"], "no such kind; did you mean 'workloads'?"),
         (["list", "devices", "xyz"], "no devices has 'xyz'"),
         (["list", "wrokloads"], "no kind and no name has 'wrokloads'; did you mean 'workloads'?"),
     ):
@@ -601,6 +601,11 @@ def test_the_box_has_what_frameworks_run_today_beside_a_faster_schedule(scaleout
         assert "today  " not in scaleout(*job, *named)[1]
 
 
+def test_kinds_are_listed_by_the_words_of_other_tools(scaleout):
+    for word, kind in (("models", "workloads"), ("gpus", "devices"), ("networks", "topologies")):
+        assert scaleout("list", word) == scaleout("list", kind)
+
+
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
@@ -617,6 +622,8 @@ def test_the_box_has_what_frameworks_run_today_beside_a_faster_schedule(scaleout
         (("run", "llama-3-8b", "--set", "dtype=bfloat16"), "dtype: must be 'bf16', not 'bfloat16'"),
         (("run", "llama-3-8b", "--schedule", "fsdp"), "'fsdp' is how a framework trains; give it as --set framework"),
         (("run", "meta-llama/Llama-3-8B"), "is read from its config.json by `scaleout import model`"),
+        (("run", "llama-3-8b", "--network", "congestion_aware"), "did you mean 'link'?"),
+        (("run", "llama-3-8b", "--set", "activation_recompute=full"), "did you mean 'recompute'?"),
         (("run", "rank.0.et"), "traces are run by --trace FOLDER"),
         (("collective", "all_reduce", "-b", "8", "-e", "1G"), "No such option '-b'. Did you mean '--bytes'?"),
         (("collective", "all_reduce", "--ngpus", "8"), "Did you mean '--group'?"),

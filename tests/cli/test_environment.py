@@ -81,6 +81,25 @@ def test_no_home(command, tmp_path, home):
 
 
 @pytest.mark.parametrize(
+    "setting",
+    [{"NUMBA_DISABLE_JIT": "1"}, {"NUMBA_DISABLE_JIT": "x"}, {"NUMBA_NUM_THREADS": "0"}, {"NUMBA_OPT": "x"}],
+)
+def test_settings_of_numba_for_other_programs(command, setting):
+    code, out, err = command("run", "gpt-3-1024", "--network", "link", **setting)
+    assert code == 0
+    assert "baseline" in out
+    assert "NUMBA" not in err
+
+
+def test_pictures_without_a_home(command):
+    code, _, err = command(
+        *RUN, "--output", "out", HOME="/dev/null", XDG_CACHE_HOME="/dev/null", MPLCONFIGDIR="/dev/null"
+    )
+    assert code == 0
+    assert "matplotlib" not in err
+
+
+@pytest.mark.parametrize(
     ("terminal", "written"),
     [({"PYTHONIOENCODING": "ascii"}, False), ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, True)],
 )

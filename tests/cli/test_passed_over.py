@@ -85,6 +85,16 @@ def test_what_is_compared_is_compared_once(tmp_path, scaleout, monkeypatch, once
     assert scaleout(*twice.split()) == found
 
 
+@pytest.mark.parametrize("option", ["--topology", "--device"])
+@pytest.mark.parametrize("verb", ["run", "search", "buckets", "strategies", "trace", "goodput"])
+def test_an_empty_name_is_not_the_one_of_the_file(tmp_path, scaleout, verb, option):
+    if (verb, option) == ("trace", "--topology"):
+        pytest.skip("is no option of it")
+    code, out, err = scaleout(verb, "llama-small", option, "", "--output", str(tmp_path / "o"))
+    assert (code, out) == (2, "")
+    assert "an empty name is none; give one, or leave the option out" in err
+
+
 def test_numbers_of_options_are_written_as_in_files():
     """Click's own types take NaN, infinity, digits of any script and numbers of any length."""
     found, groups = [], [command_line]

@@ -13,6 +13,7 @@ from scaleout.program.calls import by_rows, of_weight
 from scaleout.program.graph import NodeRole
 from scaleout.program.operations import kernel
 from scaleout.schedule.centauri.partition.workload import shares
+from scaleout.validation.measure.shapes import of_workload
 from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
 
@@ -97,6 +98,13 @@ def test_a_generated_job_of_an_odd_number_of_tokens_has_no_slow_gradients():
         )
         times_s.append(float(graph.duration_s[gradients].sum()))
     assert times_s[1] == pytest.approx(times_s[0], rel=0.05)
+
+
+def test_what_is_to_be_measured_of_it_is_what_its_time_is_taken_from():
+    rows = of_workload("llama-small", {"sequence": 2047, "layers": 1, "batch_per_replica": 1})
+    depths = [row["shape"]["K"] for row in rows if row["op"] == "gemm"]
+    assert 2048 in depths
+    assert 2047 not in depths
 
 
 def test_parts_of_a_gradient_sum_to_little_more():

@@ -11,6 +11,7 @@ from scaleout.config import documents, reading
 from scaleout.config.units import BytesPerSecond
 from scaleout.config.validated import Config, nearest, read_yaml, validate
 from scaleout.errors import ConfigError
+from scaleout.simulation.options import NETWORKS
 from scaleout.workloads.config.frameworks import FRAMEWORKS
 from scaleout.workloads.families import FAMILIES
 
@@ -83,10 +84,10 @@ def test_nearest_names_one_or_all():
 def test_words_of_other_tools_are_of_keys_that_models_have():
     """So a key that is renamed takes its hints along; no word is a key's own name, for which none would ask."""
     keys = {key for family in FAMILIES.values() for key in family.model_fields}
-    assert set(reading._SAID_ELSEWHERE) <= {*keys, *FRAMEWORKS}
+    assert set(reading._SAID_ELSEWHERE) <= {*keys, *FRAMEWORKS, *NETWORKS}
     words = {word for words in reading._SAID_ELSEWHERE.values() for word in words}
     assert not words & (keys - {"global_batch"})  # DLRM's own; transformers have none
-    for known in (keys, FRAMEWORKS):  # of each a word means one
+    for known in (keys, FRAMEWORKS, NETWORKS):  # of each a word means one
         meant = [word for name, words in reading._SAID_ELSEWHERE.items() if name in known for word in words]
         assert len(set(meant)) == len(meant)
 

@@ -1,6 +1,7 @@
 """Compiled functions are kept once a machine, whatever the state of the folder that keeps them."""
 
 import logging
+import os
 import subprocess
 import sys
 
@@ -191,3 +192,15 @@ def test_without_a_folder_it_must_be_worth_it(fresh, monkeypatch, caplog):
     assert "set NUMBA_CACHE_DIR" in record.getMessage()
     assert ready(function, worth_it=True)
     assert "kept in no folder, as none can be written" in caplog.text
+
+
+def test_a_program_that_has_numba_compile_nothing_is_told():
+    code = "import scaleout.network.flow.compiling"
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stderr.splitlines()[-1].startswith("scaleout.errors.ConfigError: NUMBA_DISABLE_JIT is set")

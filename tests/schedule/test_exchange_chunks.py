@@ -355,6 +355,21 @@ def measured_us(path, part="moe"):
     return {row["variant"]: row["step_us"] for row in rows if row["part"] == part}
 
 
+def test_slices_of_experts_rows_are_copied_before_they_are_sent():
+    """As large a copy as the one that regroups them behind dispatch, and behind the exchange of combine's gradient."""
+    program = generate(FAMILIES["moe"].model_validate(EXPERTS | {"layers": 1}))
+    graph = time_kernels(program, H200).graphs[0]
+    regroups = [node for node in range(len(graph)) if graph.operation(node) == "moe_regroup_rows"]
+    exchanged = [
+        any(graph.kind[need] == NodeKind.COLLECTIVE for need in graph.dependencies_of(node)) for node in regroups
+    ]
+    assert exchanged == [True, False] * 2
+    for first, second in zip(regroups[::2], regroups[1::2], strict=True):
+        cut, uncut = (times_of_chunks(graph, node, 4, MACHINE) for node in (first, second))
+        assert sum(cut) == pytest.approx(2 * sum(uncut))
+        assert sum(uncut) >= graph.duration_s[second] * (1 - 1e-9)
+
+
 @pytest.mark.parametrize("variant", [*(name for name in VARIANTS if name != "d2048"), "chunks2", "chunks4"])
 def test_steps_of_experts_as_measured(variant):
     """Measured before the kernels of plain PyTorch were in the program, on two machines; the first has few variants."""

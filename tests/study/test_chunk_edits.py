@@ -154,6 +154,23 @@ def test_kernels_without_sizes_stay_as_recorded_and_that_is_told(tmp_path, devic
     assert exchanges[3] in graph.dependencies_of(graph.names.index("gemm"))
 
 
+@pytest.mark.parametrize(("elements", "times"), [(1000, 2), (900, 1)])
+def test_slices_are_copied_as_what_an_exchange_brings_is_regrouped(tmp_path, device, elements, times):
+    """A copy of all that the exchange brings: each chunk is cut out by another; what copies less is no such order."""
+    recorder = Recorder()
+    recorder.exchange(50, 1000)
+    recorder.operator("aten::copy_", [[elements], [elements], []])
+    recorder.kernel("regroup", 20)
+    recorder.operator("aten::copy_", [[1000], [1000], []])
+    recorder.kernel("later", 20)
+    recorder.exchange(50, 1000)
+    recording = recorder.recorded(tmp_path, device)
+    found = edited(recording, {"chunks": "4"}).program
+    assert us_of(found, "regroup") == pytest.approx(times * (4 * 1 + 19))
+    assert us_of(found, "later") == pytest.approx(4 * 1 + 19)
+    assert us_of(edited(recording, {"chunks": "1"}).program, "regroup") == pytest.approx(20)
+
+
 @pytest.mark.parametrize("parts", [2, 4])
 def test_gemms_in_chunks_cost_as_those_of_a_generated_job(parts):
     recording = recording_of("mixtral-8x7b", **EXPERTS)

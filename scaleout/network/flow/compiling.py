@@ -19,6 +19,11 @@ import numba
 import numba.core.caching
 import numpy as np
 
+from scaleout.errors import ConfigError
+
+if vars(numba.config)["DISABLE_JIT"]:  # the command line passes over it, a program may have its reasons
+    raise ConfigError("NUMBA_DISABLE_JIT is set, so that nothing is compiled; unset it before numba is imported")
+
 Table = np.ndarray[Any, Any]
 """A structured array, whose columns a dtype names."""
 

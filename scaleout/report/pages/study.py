@@ -129,7 +129,7 @@ def _for_journal(chart: Any) -> dict[str, Any]:
     ]
     size = COLUMN_POINTS if narrow else PAGE_POINTS
     fonts = {"labelFontSize": size, "titleFontSize": size}
-    below = {"orient": "bottom", "columns": 2 if narrow else 4, "labelLimit": 220}
+    below = {"orient": "bottom", "offset": 4, "columns": 2 if narrow else 4, "labelLimit": 220}
     config = specification["config"]
     below["symbolSize"] = 2 * (IN_COLUMN if narrow else ON_PAGE).mark
     if told:

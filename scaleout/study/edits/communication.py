@@ -124,11 +124,12 @@ def chunks(recording: Recorded, text: str, notes: list[str]) -> Program:
         once_s, slope = parts * one.duration_s, np.zeros(len(graph))
         if recording.device is not None and parts > 1:
             once_s, slope = _in_chunks(recording.device, graph, once_s, parts)
-        whole = graph.with_columns(
-            duration_s=np.where(inside, once_s + slope * graph.duration_s, graph.duration_s),
+        times = np.where(_regroups(graph, recording.steps) & (parts > 1), 2, 1)
+        timed = graph.with_columns(
+            duration_s=np.where(inside, times * (once_s + slope * graph.duration_s), graph.duration_s),
             time_source=np.where(inside, int(TimeSource.SCALED), graph.time_source),
         )
-        return _collectives_in_chunks(whole, inside, parts)
+        return _collectives_in_chunks(timed, inside, parts)
 
     program = recording.program.map_graphs(cut)
     if not found:
@@ -193,10 +194,29 @@ def in_buckets(graph: ExecutionGraph) -> Bools:
 def between_exchanges(graph: ExecutionGraph, steps: int) -> Bools:
     """(N,) which nodes are exchanges, or run between one and its way back in the same pass."""
     inside = np.zeros(len(graph), bool)
-    for exchanges in _exchanges(graph, steps):
-        for begin, end in zip(exchanges[::2], exchanges[1::2], strict=False):
-            inside[begin : end + 1] = True
+    for begin, end in _there_and_back(graph, steps):
+        inside[begin : end + 1] = True
     return inside & ~graph.has_role(NodeRole.HOST)
+
+
+def _there_and_back(graph: ExecutionGraph, steps: int) -> list[tuple[int, int]]:
+    """Return exchanges with their ways back."""
+    return [
+        pair for exchanges in _exchanges(graph, steps) for pair in zip(exchanges[::2], exchanges[1::2], strict=False)
+    ]
+
+
+def _regroups(graph: ExecutionGraph, steps: int) -> Bools:
+    """(N,) which kernels copy all that an exchange with a way back brings into another order.
+
+    Chunks do so twice: each is cut out of what is to be sent, a slice of every rank's, by such a copy before it.
+    """
+    found = np.zeros(len(graph), bool)
+    for begin, _ in _there_and_back(graph, steps):
+        node = next((user for user in graph.users_of(begin) if graph.kernel[user] != NONE), NONE)
+        if node != NONE and "copy" in graph.operation(node) and graph.bytes[node] == 2 * graph.bytes[begin]:
+            found[node] = True
+    return found
 
 
 def _with_tables(graph: ExecutionGraph, steps: int) -> Bools:

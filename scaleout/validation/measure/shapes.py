@@ -10,6 +10,7 @@ from typing import Any
 
 from scaleout.config.checkpoint import Row
 from scaleout.errors import ConfigError, shown
+from scaleout.program.calls import by_rows
 from scaleout.program.operations import CUSTOM, OPERATIONS, Family, Kernel, kernel
 from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
@@ -186,7 +187,7 @@ def _thin(values: Sequence[int]) -> Sequence[int]:
 def of_workload(name_or_file: str, changes: Mapping[str, Any]) -> list[Row]:
     """Return the kernels that a workload runs, each once; or raise `ConfigError` if it cannot be read."""
     program = generate(load_workload(name_or_file, dict(changes)))
-    kernels = dict.fromkeys(call for graph in program.graphs for call in graph.kernels if call.op != CUSTOM)
+    kernels = dict.fromkeys(by_rows(call) for graph in program.graphs for call in graph.kernels if call.op != CUSTOM)
     return [_row(call) for call in kernels]
 
 

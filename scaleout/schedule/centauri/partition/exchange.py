@@ -17,7 +17,7 @@ import numpy as np
 from scaleout.cluster.machine import Machine
 from scaleout.config.documents import whole
 from scaleout.errors import ConfigError, shown
-from scaleout.program.graph import NONE, ExecutionGraph, NodeKind, NodeRole
+from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.program import Program
 from scaleout.schedule.centauri.partition.chunk_times import chunk_times, dimension_of, edges_of_chunks
 from scaleout.schedule.centauri.partition.segments import Segment, find_segments, signature_of
@@ -25,6 +25,7 @@ from scaleout.schedule.pairs import keys_of
 from scaleout.schedule.rewrite import JOIN, Block, Rewrite, divided
 
 _COMPUTE, _COLLECTIVE = int(NodeKind.COMPUTE), int(NodeKind.COLLECTIVE)
+_ALL_TO_ALL = COLLECTIVES.index("all_to_all")
 
 Cut = tuple[Segment, int]
 """A segment and the number of its chunks."""
@@ -57,14 +58,26 @@ def _along(graph: ExecutionGraph, node: int) -> tuple[str, int]:
 def times_of_chunks(graph: ExecutionGraph, node: int, count: int, machine: Machine | None) -> list[float]:
     """Return how long each of equal chunks of a kernel takes: its share, or what its size takes on a known machine.
 
-    Kernels that a host launches one by one have a gap between them, which is in their time: so have all chunks.
+    Kernels that a host launches one by one have a gap between them, which is in their time: so have all chunks. What an
+    exchange of experts' rows brings is regrouped, and each chunk was cut out of all rows by as large a copy before it.
     """
     whole_s = float(graph.duration_s[node])
     if graph.kernel[node] == NONE or count == 1 or machine is None:
         return [whole_s / count] * count
     (dimension, _), device = _along(graph, node), machine.device
     gap_s = device.launch_gap_s if graph.issue_s[node] else 0.0
-    return chunk_times(device, graph.kernels[graph.kernel[node]], dimension, whole_s, count, gap_s=gap_s)
+    times_s = chunk_times(device, graph.kernels[graph.kernel[node]], dimension, whole_s, count, gap_s=gap_s)
+    copies = 2 if graph.operation(node) == _REGROUPS and _is_exchanged(graph, node) else 1
+    return [copies * chunk_s for chunk_s in times_s]
+
+
+_REGROUPS = "moe_regroup_rows"
+"""What puts the rows that an exchange brings in the order of experts, in layers by hand."""
+
+
+def _is_exchanged(graph: ExecutionGraph, node: int) -> bool:
+    """Whether an all-to-all brings what a kernel takes."""
+    return bool((graph.collective[graph.dependencies_of(node)] == _ALL_TO_ALL).any())
 
 
 def written(graph: ExecutionGraph, cuts: Cuts, span: tuple[int, int]) -> Iterator[tuple[int, int]]:
