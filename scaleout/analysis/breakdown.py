@@ -207,7 +207,7 @@ def estimated_beside_measured(result: Result) -> dict[str, float]:
     Nothing where next to none of the time is measured or interpolated, or each operation that is not takes little.
     """
     sources = breakdown(result).kernel_time_sources
-    own = sum(sources.get(name, 0.0) for name in ("measured", "interpolated"))
+    own = fsum(sources.get(name, 0.0) for name in ("measured", "interpolated"))
     return {} if own < MUCH else _estimated(result)
 
 

@@ -12,6 +12,7 @@ Applications, ICPP 2010, who pass the cost of waits on to delays by what lies be
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import fsum
 from typing import NamedTuple
 
 import numpy as np
@@ -58,8 +59,8 @@ def divide(result: Result, spans: Spans) -> Iterator[tuple[int, Seconds]]:
         if other != one:
             longer = paths.waited_s(ends)
             longer.pop(other, None)
-            longer[other] = wait_s - sum(longer.values())
-            total_s = sum(seconds for seconds in longer.values() if seconds > 0)
+            longer[other] = wait_s - fsum(longer.values())
+            total_s = fsum(seconds for seconds in longer.values() if seconds > 0)
             roots = {root: wait_s * seconds / total_s for root, seconds in longer.items() if seconds > 0}
         if index < len(spans.node):
             yield index, roots

@@ -144,7 +144,8 @@ class SearchAnswer(Answer):
         request, asked = self.request, self.asked
         planned = request.workload(found.plan)
         assert isinstance(shipped, LayeredModel)
-        wanted = {**found.plan._asdict(), "batch_per_replica": planned.batch_per_replica}
+        written = {key: getattr(planned, key) for key in ("batch_per_replica", "stage_layers")}
+        wanted = found.plan._asdict() | written
         given = {key: value for key, value in asked.items() if key.startswith("set.")}
         chosen = {f"set.{key}": value for key, value in wanted.items() if getattr(shipped, key) != value}
         return {

@@ -87,7 +87,7 @@ def run_verb() -> None:
 
             error = with_hint(error)
         error.show(words)
-        say(words.getvalue().rstrip(), err=True)
+        say(ScaleoutError(words.getvalue().rstrip()), err=True)
         sys.exit(error.exit_code)
     except click.Abort as error:  # what click makes of an interrupt
         raise KeyboardInterrupt(*getattr(error.__cause__, "args", ())) from None

@@ -212,3 +212,10 @@ def test_a_library_that_does_not_fit_another(struck, tmp_path):
     assert (code, out) == (2, "")
     assert err.startswith("error: a library cannot be loaded (pyarrow requires NumPy 2.0 or newer, found 1.26.4);")
     assert [path.name for path in tmp_path.iterdir()] == ["struck.py"]
+
+
+def test_words_that_click_quotes_are_cut(scaleout):
+    code, out, err = scaleout("run", "dlrm-128", "x" * 120_000)
+    assert (code, out) == (2, "")
+    assert "unexpected extra argument (xxx" in err
+    assert len(err) < 3000

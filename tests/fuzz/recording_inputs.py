@@ -88,7 +88,8 @@ def _hosts():
         types = ["Tensor(float)", "Int", "Tuple[String,String]", "Int", "String"]
         host.operator("record_param_comms", dims=[[1000], [], [], [], []], types=types,
                       values=[identity(9), 5, ["0", "default"], 0, "allreduce"], outputs=[(9, [1000])])  # fmt: skip
-        host.operator("aten::add", dims=[[64, 16], [64, 16]], outputs=[(10, [64, 16])])
+        add = "aten::add.Tensor(Tensor self, Tensor other) -> Tensor"
+        host.operator("aten::add", dims=[[64, 16], [64, 16]], outputs=[(10, [64, 16])], op_schema=add)
         found.append({**host.facts, "nodes": host.nodes})
     return found
 

@@ -97,6 +97,17 @@ def test_unknown_operators_are_refused_or_left_out_with_a_word(tmp_path):
     assert any("left out: 3 operators of unknown kernels" in note for note in report.notes)
 
 
+@pytest.mark.parametrize("size", ["x", -1, 1e308, None, [1], True, 1.5, 2**62])
+@pytest.mark.parametrize("name", ["aten::mm", "aten::add"])
+def test_an_operator_of_a_tensor_without_sizes_is_not_taken_for_a_smaller_one(tmp_path, name, size):
+    host = Host()
+    product(host)
+    host.operator(name, dims=[[size, 32], [32, 16]], outputs=[(9, [64, 16])], **SCHEMA)
+    host.write(tmp_path)
+    with pytest.raises(TraceError, match=f"1 operators launch what .* {name} "):
+        load_recording((tmp_path,))
+
+
 def test_what_has_nothing_to_run_or_no_sense_is_refused(tmp_path):
     Host().write(tmp_path)
     with pytest.raises(TraceError, match="launch nothing on a GPU"):

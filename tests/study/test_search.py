@@ -127,6 +127,7 @@ def test_a_plan_fits_if_a_workload_can_be_made_of_it(data):
     changes = {**plan._asdict(), "batch_per_replica": max(1, batch // plan.data_parallel)}
     if PIPELINES[plan.pipeline_schedule].num_chunks is None:
         plan = plan._replace(virtual_stages=2)
+    changes["stage_layers"] = workload_of(plan, base, batch).stage_layers
     try:
         made = load_workload("llama-3-8b", base.model_dump(exclude_none=True) | changes)
     except ConfigError:
@@ -341,7 +342,7 @@ def test_the_nearest_number_of_ranks_is_named():
     assert "the nearest number of ranks with a plan is 8" in message
 
 
-def test_plans_of_equal_stages_are_not_checked_against_the_stages_of_the_file():
+def test_plans_are_not_checked_against_the_stages_of_the_file():
     """Qwen's file has 8 unequal stages, which 6 layers do not divide over and which one node's plans need not have."""
     sizes = {"layers": 6, "experts": 8, "top_k": 2, "hidden": 512, "ffn": 512, "expert_ffn": 512, "sequence": 512}
     asked = {"topology": "dgx-h200-1", "global_batch": 16, "top": 1, "workers": 1}
@@ -349,8 +350,24 @@ def test_plans_of_equal_stages_are_not_checked_against_the_stages_of_the_file():
     changes = {**sizes, **held, "stage_layers": None, "expert_parallel": 8}
     found = library.search("qwen-3-235b-a22b", changes=changes, **asked)
     assert found.to_frame()["plan.pipeline_parallel"].tolist() == [1]
-    with pytest.raises(ConfigError, match=r"stage_layers of 8 stages \(--set stage_layers=null for equal ones\)"):
+    with pytest.raises(ConfigError, match=r"no plan .* fits 140 GiB a rank; the nearest \(tp 1, pp 1, dp 8, ep 8"):
         library.search("qwen-3-235b-a22b", changes={"expert_parallel": 8}, **asked)
+
+
+UNEVEN = {"layers": 13, "hidden": 512, "ffn": 512, "heads": 8, "kv_heads": 8, "sequence": 512, "tensor_parallel": 1}
+"""A model whose layers divide over no stages."""
+
+
+@pytest.mark.parametrize(("held", "stages"), [({}, (4, 3, 3, 3)), ({"stage_layers": (1, 4, 4, 4)}, (1, 4, 4, 4))])
+def test_stages_are_uneven_where_layers_do_not_divide(held, stages):
+    """As even as can be; stages that are set leave out plans of another number of stages."""
+    changes = {**UNEVEN, "pipeline_parallel": 4, "recompute": "full", "zero": 1, "microbatch": 1, **held}
+    found = library.search("llama-3-8b", topology="dgx-h200-1", global_batch=16, workers=1, changes=changes)
+    plans = found.plans.fastest
+    of_four = [each for each in plans if found.request.workload(each.plan).num_stages == 4]
+    assert of_four
+    assert all(found.jobs[each.choice]["set.stage_layers"] == stages for each in of_four)
+    assert (len(of_four) == len(plans)) == bool(held)
 
 
 def test_a_recommendation_model_is_not_searched(scaleout):

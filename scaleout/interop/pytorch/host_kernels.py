@@ -51,6 +51,10 @@ class Called:
         return DTYPES.get(first.dtype.lower().replace(" ", ""), "fp32")
 
 
+class NoShapeError(ValueError):
+    """The sizes of a tensor on a GPU are none."""
+
+
 def tensors_in(value: Any, shape: Any, kind: str) -> list[Tensor]:
     """Return the tensors of an argument: ``[id, storage, offset, elements, item bytes, device]``, or lists of them."""
     found: list[Tensor] = []
@@ -66,6 +70,8 @@ def _collect(value: Any, shape: Any, dtypes: Any, found: list[Tensor]) -> None:
     if len(value) == 6 and isinstance(value[5], str):  # a tensor, not a list
         sizes = shape_of(shape)
         dtype = next(dtypes, "")
+        if sizes is None and value[5].startswith("cuda"):
+            raise NoShapeError
         if sizes is not None and type(value[1]) is int:
             found.append(Tensor(sizes, dtype, value[1], value[5]))
         return

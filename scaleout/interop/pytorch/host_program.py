@@ -9,13 +9,14 @@ times, collectives from the network; copies between host and GPU take none, and 
 import re
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from scaleout.errors import TraceError
 from scaleout.interop.pytorch.communication import COMMUNICATES, kind_of
 from scaleout.interop.pytorch.host import HostTrace, attributes_of, parts_of
-from scaleout.interop.pytorch.host_kernels import IDLE, Called, Tensor, kernels_of, tensors_in
+from scaleout.interop.pytorch.host_kernels import IDLE, Called, NoShapeError, Tensor, kernels_of, tensors_in
 from scaleout.interop.pytorch.kineto import NONE, Recording, Work, WorkKind
 from scaleout.interop.pytorch.timeline import Moment, Timeline
 from scaleout.program.operations import Kernel
@@ -110,7 +111,11 @@ class _Order:
         if name in IDLE:
             return False
         node = self._trace.nodes[number]
-        inputs, outputs = _tensors(node, "inputs"), _tensors(node, "outputs")
+        try:
+            inputs, outputs = _tensors(node, "inputs"), _tensors(node, "outputs")
+        except NoShapeError:
+            self._foreign.append(number)
+            return False
         devices = {tensor.device.partition(":")[0] for tensor in (*inputs, *outputs)}
         if "cuda" not in devices:
             return False
@@ -160,7 +165,8 @@ class _Order:
         follows = {each for each in (self._last, self._last_of.get(group, NONE)) if each != NONE}
         place = self._add(number, f"nccl:{name}", follows)
         self._last_of[group] = self._of_sequence[sequence] = place
-        self._writes |= {tensor.storage: place for tensor in _tensors(node, "outputs")}
+        with suppress(NoShapeError):
+            self._writes |= {tensor.storage: place for tensor in _tensors(node, "outputs")}
 
     def _add(self, operator: int, name: str, follows: set[int]) -> int:
         """Add a moment; its time only orders it among the others."""

@@ -261,8 +261,6 @@ def why_none(request: SearchRequest, answer: Answer) -> str:
     sizes = {"layers": base.layers, **base.sizes}
     listed = ", ".join(f"{key} {size}" for key, size in sizes.items())
     listed += f", sequence {base.sequence}"
-    if base.stage_layers:
-        listed += f", stage_layers of {len(base.stage_layers)} stages (--set stage_layers=null for equal ones)"
     reason = f"none of {counts.enumerated} plans of {about}{held} divides: {listed}"
     other = _nearest_ranks(request)
     return f"{reason}; " + (f"the nearest number of ranks with a plan is {other}" if other else "choose other sizes")

@@ -34,6 +34,8 @@ _ONE_RANK: Mapping[str, Any] = {
     **{"microbatch": None, "pipeline_schedule": "1f1b", "virtual_stages": None, "sequence_parallel": False},
 }
 """Of a replica: keys that plans choose, and that nothing else of a workload must divide."""
+_STAGES = ("pipeline_parallel", "pipeline_schedule", "virtual_stages")
+"""Keys that plans choose and that say how many stages there are."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,8 @@ def request_of(
     """
     given = dict(with_new_names(changes or {}, LayeredModel.RENAMED))
     fixed = {key: given.pop(key) for key in Plan._fields if key in given}
-    settings = given | {key: fixed[key] for key in ("zero",) if key in fixed}  # other keys are checked against it
+    checked = ("zero", *(_STAGES if given.get("stage_layers") else ()))  # other keys are checked against these
+    settings = given | {key: fixed[key] for key in checked if key in fixed}
     wants = "a search is over plans of training a model of layers"
     base = layered(_load(name, settings), wants=wants)
     if base.mode != "training":
@@ -167,7 +170,8 @@ def request_of(
         chosen["options"] = options_for(base, device, options=chosen.get("options"), **stated)
     _check_options(chosen.get("options", SimulationOptions()), device)
     chosen["schedules"] = tuple(each for each in dict.fromkeys(chosen.get("schedules", ())) if each != BASELINE)
-    request = SearchRequest(base, topology, device, fixed=_checked(base, fixed), **chosen)
+    held = _checked(base, fixed) | ({"stage_layers": base.stage_layers} if given.get("stage_layers") else {})
+    request = SearchRequest(base, topology, device, fixed=held, **chosen)
     _check_room(request)
     for schedule in request.schedules:
         passes_of(schedule)

@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from scaleout.workloads.config.layered import LayeredModel
-from scaleout.workloads.config.training import too_many
+from scaleout.workloads.config.training import as_even, too_many
 from scaleout.workloads.pipeline import PIPELINES
 
 LEAST_TOKENS = 1024
@@ -60,8 +60,14 @@ class Plan(NamedTuple):
 
 
 def workload_of(plan: Plan, base: LayeredModel, batch: int) -> LayeredModel:
-    """Return the workload that runs a plan which `fits`."""
-    return base.changed({**plan._asdict(), "batch_per_replica": batch // plan.data_parallel})
+    """Return the workload that runs a plan which `fits`.
+
+    Its stages are those of the model where they are as many, else as even as can be.
+    """
+    stages = _num_stages(plan)
+    own, uneven = base.stage_layers, stages < base.layers and base.layers % stages
+    layers = own if len(own) == stages else as_even(base.layers, stages) if uneven else ()
+    return base.changed({**plan._asdict(), "stage_layers": layers, "batch_per_replica": batch // plan.data_parallel})
 
 
 class Family(NamedTuple):
@@ -106,7 +112,7 @@ def families(
     num_ranks, batch : int
         N and B.
     fixed : mapping, optional
-        Keys of `Plan` that are not to be chosen, and their values.
+        Keys of `Plan` that are not to be chosen, and their values; and `stage_layers`, for plans of as many stages.
     """
     held = fixed or {}
 
@@ -143,7 +149,10 @@ def _of_degrees(
         ]
         if found:
             whole = divides(found[0], base, batch)
-            yield Family(tuple(plan for plan in found if whole and fits(plan, base, batch)), len(found))
+            wanted = choose("stage_layers", ())
+            plans = (plan for plan in found if whole and fits(plan, base, batch))
+            staged = (plan for plan in plans if all(len(layers) == _num_stages(plan) for layers in wanted))
+            yield Family(tuple(staged), len(found))
 
 
 def _contexts(base: LayeredModel, num_ranks: int) -> tuple[int, ...]:
@@ -155,7 +164,7 @@ def _schedules(base: LayeredModel, pipeline: int, choose: _Choose) -> list[tuple
     found: list[tuple[str, int | None]] = []
     for name in choose("pipeline_schedule", tuple(PIPELINES) if pipeline > 1 else ("1f1b",)):
         free = name in PIPELINES and PIPELINES[name].num_chunks is None
-        most = max(1, base.layers // pipeline)
+        most = -(-base.layers // pipeline)
         found += [(name, chunks) for chunks in (choose("virtual_stages", divisors(most)[1:]) if free else (None,))]
     return found
 
@@ -201,5 +210,9 @@ def _stages(plan: Plan, base: LayeredModel, microbatches: int) -> bool:
         pipeline = pipeline.in_groups(base.microbatch_group)
     if too_many(base.layers, microbatches, plan.context_parallel) or pipeline.check(p, microbatches, chunks):
         return False
-    stages = pipeline.layout.num_stages(p, chunks)
-    return len(base.stage_layers) == stages if base.stage_layers else base.layers % stages == 0
+    return _num_stages(plan) <= base.layers or len(base.stage_layers) == _num_stages(plan)
+
+
+def _num_stages(plan: Plan) -> int:
+    pipeline = PIPELINES[plan.pipeline_schedule]
+    return pipeline.layout.num_stages(plan.pipeline_parallel, pipeline.num_chunks or plan.virtual_stages or 2)

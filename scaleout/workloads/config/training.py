@@ -39,6 +39,16 @@ def too_many(layers: int, microbatches: int, context_parallel: int) -> str | Non
     )
 
 
+def as_even(layers: int, stages: int) -> tuple[int, ...]:
+    """Return the layers of each stage, as even as can be, the first ones longer.
+
+    >>> as_even(14, 4)
+    (4, 4, 3, 3)
+    """
+    least, longer = divmod(layers, stages)
+    return (least + 1,) * longer + (least,) * (stages - longer)
+
+
 class Training(WithFramework):
     """Keys of a step, which all models of layers share; all but the sizes have the value that leaves them out."""
 
@@ -309,7 +319,7 @@ class Training(WithFramework):
             some = f"{least + 1} for {longer} and {least} for {shorter} of them" if longer else f"all {least}"
             written = f"write stage_layers of {self.num_stages} numbers, such as {some}"
         else:
-            written = f"write `--set 'stage_layers={[least + 1] * longer + [least] * shorter}'`"
+            written = f"write `--set 'stage_layers={list(as_even(self.layers, self.num_stages))}'`"
         return self._other_virtual_stages() + written + ("" if longer else ", or null for equal ones")
 
     @property
