@@ -54,6 +54,7 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
 
     Example: scaleout track --topology t3-ring-16 --set rows=8192 --set columns=4256 --set depth=1064.
     """
+    from scaleout.cli.progress import progress
     from scaleout.cluster.device.spec import load_device
     from scaleout.cluster.topology.topology import load_topology
     from scaleout.config.units import counted
@@ -67,7 +68,9 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
     network = load_topology(topology)
     layer = sublayer_of(chosen, load_device(device), network)
     model = provenance(network, layer.device, SimulationOptions()).models
-    found = outcomes_of(chosen, layer)
+    with progress(kept="nothing is kept", quiet=output.as_json) as tell:
+        tell(0, 1, "sub-layers simulated")
+        found = outcomes_of(chosen, layer)
     sizes = f"{chosen.rows} x {chosen.columns} x {chosen.depth}"
     title = f"{sizes} on {counted(layer.ring.ranks, 'rank')} of {layer.device.name}, {topology}"
     answer: dict[str, Any] = {

@@ -11,7 +11,8 @@ import pytest
 from scaleout.report.look import look
 from scaleout.report.pages.names import shortened
 from scaleout.report.pages.study import write_study_report
-from scaleout.report.pages.views import Cases, Panels, chart_of, views_of
+from scaleout.report.pages.suggested import views_of
+from scaleout.report.pages.views import Cases, Panels, chart_of
 from scaleout.study.sweep.study import View, study_of
 
 AWKWARD = "</script><script>document.title = 'taken'</script>"
@@ -24,6 +25,7 @@ FILE = {
     "schedule": ["baseline", "overlap"],
     "baseline": {"schedule": "baseline"},
 }
+UNFIT = "without 4 cases that would not fit into memory"
 STUDY = study_of(FILE, name="two", where="two.yaml")
 
 
@@ -91,8 +93,27 @@ def test_cases_that_would_not_fit_are_left_out_and_counted():
     view = View(kind="line", x="set.batch_per_replica", y="makespan_s", colour="topology")
     assert {row["at"] for row in data_of(view, cases)} == {1, 2}
     told = chart_of(Cases(cases, STUDY), view).to_dict()["title"]["subtitle"]
-    assert told == ["the best over schedule", "without 4 cases that would not fit into memory"]
+    assert told == ["the best over schedule", f"{UNFIT}: batch per replica 4"]
     assert {row["at"] for row in data_of(view, cases.assign(fits=False))} == {1, 2, 4}
+    told = chart_of(Cases(cases.assign(fits=False), STUDY), view).to_dict()["title"]["subtitle"]
+    assert told[1:] == ["12 cases of a workload of which none fits into memory"]
+    one = cases.assign(fits=[number != 5 for number in range(12)])  # no input alone says which that is
+    told = chart_of(Cases(one, STUDY), view).to_dict()["title"]["subtitle"]
+    assert told[1:] == ["without 1 case that would not fit into memory"]
+    half = view.model_copy(update={"where": "schedule == 'overlap'"})
+    told = chart_of(Cases(cases, STUDY), half).to_dict()["title"]["subtitle"]
+    assert told == [f"{UNFIT.replace('4', '2')}: batch per replica 4"]
+
+
+@pytest.mark.parametrize("width", ["column", "page", None])
+def test_figures_and_the_line_of_each_say_what_does_not_fit(width, tmp_path):
+    """In a journal too, where the title is left to the caption."""
+    with look("svg", width):
+        written = write_study_report(cases_of().assign(fits=[number % 6 < 4 for number in range(12)]), STUDY, tmp_path)
+    figures = {name: words for name, words in written.items() if name.startswith("figures/")}
+    assert all(words.endswith(f"; {UNFIT}: batch per replica 4") for words in figures.values())
+    for name in figures:
+        assert UNFIT in (tmp_path / name).read_text().replace("&#160;", " ")
 
 
 def test_a_pareto_front_holds_what_no_other_case_beats():
@@ -355,10 +376,24 @@ def test_series_differ_in_shape_and_labels_are_words():
     assert len(set(shapes)) == len(shapes) == 2
     assert line["encoding"]["x"]["axis"]["title"] == "batch per replica"
     assert "size" not in points["encoding"]
-    near = cases_of().assign(makespan_s=lambda each: each["set.batch_per_replica"] * 1.0)
-    points = chart_of(Cases(near, STUDY), view).to_dict()["spec"]["layer"][1]
-    first, second = points["encoding"]["size"]["scale"]["range"]
-    assert first > second  # which is drawn over it
+    assert {row["depth"] for row in data_of(view)} == {0}
+
+
+def test_of_two_lines_that_are_one_both_are_seen():
+    """The second is dashed and has the smaller marks; lines apart from them look as ever."""
+    file = {**FILE, "schedule": ["baseline", "overlap", "fused"]}
+    study = study_of(file, name="three", where="three.yaml")
+    three = pd.concat([cases_of(), cases_of().query("schedule == 'overlap'").assign(schedule="fused")])
+    batch = three["set.batch_per_replica"] * three["schedule"].map({"baseline": 1.0, "overlap": 2.0, "fused": 1.0})
+    cases = Cases(three.assign(makespan_s=batch, case=range(len(three))).reset_index(drop=True), study)
+    view = View(kind="line", x="set.batch_per_replica", y="makespan_s", colour="schedule", facet="topology")
+    chart = chart_of(cases, view).to_dict()
+    (rows,), (line, points) = chart["datasets"].values(), chart["spec"]["layer"]
+    assert {(row["schedule"], row["depth"]) for row in rows} == {("baseline", 0), ("overlap", 0), ("fused", 1)}
+    assert line["encoding"]["strokeDash"]["scale"]["range"][:2] == [[], [4, 4]]
+    first, apart, second = points["encoding"]["size"]["scale"]["range"]
+    assert first > 2 * second
+    assert apart == second
 
 
 def test_lines_that_are_not_logarithmic_begin_at_zero():

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 import itables
@@ -25,8 +26,9 @@ from scaleout.config.writing import write_bytes
 from scaleout.errors import printable
 from scaleout.report.look import COLUMN_POINTS, NARROW_IN, PAGE_POINTS, look_now
 from scaleout.report.pages.style import IN_COLUMN, ON_PAGE
+from scaleout.report.pages.suggested import views_of
 from scaleout.report.pages.vega import chart_script
-from scaleout.report.pages.views import Cases, chart_of, views_of
+from scaleout.report.pages.views import Cases, chart_of
 from scaleout.study.sweep.columns import column_of
 from scaleout.study.sweep.study import Study
 from scaleout.study.sweep.table import best_of, cheapest_of, measure_of, measured, num_unfit
@@ -38,6 +40,8 @@ _SHOWN = ("makespan_s", "speedup", "tokens_per_s", "samples_per_s", "mfu", "expo
 """Results that stand in the table, beside derived columns; the files hold all of them."""
 
 
+_NARROW, _WIDE = 72, 140
+"""Letters of a line of a note in a column, and on a page."""
 _FONT = re.compile(r'"fontSize": [0-9.]+')
 _SIZE = re.compile(r'width="([0-9.]+)" height="([0-9.]+)"')
 
@@ -81,7 +85,8 @@ def write_study_report(cases: pd.DataFrame, study: Study, directory: Path) -> di
         figure = charts[-1] if journal is drawn else _for_journal(chart_of(journal, view))
         written = _write_figures(figure, directory, name)
         views.append({"title": view.title, "files": written})
-        files |= dict.fromkeys(written, view.title)
+        unfit = drawn.unfit(view)
+        files |= dict.fromkeys(written, f"{view.title}; {unfit}" if unfit else view.title)
     for old in (directory / "figures").glob("[0-9][0-9]-*.*"):  # of views that are no more
         if old.suffix in (".png", ".svg", ".pdf") and f"figures/{old.name}" not in files:
             old.unlink()
@@ -113,15 +118,22 @@ def _slug(title: str) -> str:
 
 
 def _for_journal(chart: Any) -> dict[str, Any]:
-    """Return a chart with the fonts of a journal, its legend below, and its title left to the caption."""
+    """Return a chart with the fonts of a journal, its legend below, and its title left to the caption.
+
+    What the title says of the cases that are drawn is a note below.
+    """
     specification: dict[str, Any] = chart.to_dict()
-    specification.pop("title", None)
     narrow = (look_now().width_in or NARROW_IN) < NARROW_IN
+    told = [
+        line for each in specification.pop("title")["subtitle"] for line in wrap(each, _NARROW if narrow else _WIDE)
+    ]
     size = COLUMN_POINTS if narrow else PAGE_POINTS
     fonts = {"labelFontSize": size, "titleFontSize": size}
     below = {"orient": "bottom", "offset": 4, "columns": 2 if narrow else 4, "labelLimit": 220}
     config = specification["config"]
     below["symbolSize"] = 2 * (IN_COLUMN if narrow else ON_PAGE).mark
+    if told:
+        specification["title"] = {"text": told, "orient": "bottom", "anchor": "start", "fontSize": size, "offset": 10}
     for name, more in (("axis", {}), ("header", {}), ("legend", below)):
         config[name] = {**config[name], **fonts, **more}
     sized = {**specification, "config": {**config, "text": {"fontSize": size}}}

@@ -15,14 +15,14 @@ import numpy as np
 import pandas as pd
 
 from scaleout.analysis.breakdown import MUCH
-from scaleout.config.units import counted, format_dollars, format_seconds, format_share
-from scaleout.report.colours import IDLE, PUBLISHED, SERIES, time_scale
+from scaleout.config.units import format_dollars, format_seconds, format_share
+from scaleout.report.colours import DASHES, IDLE, PUBLISHED, SERIES, depths, time_scale
 from scaleout.report.pages.names import shortened
 from scaleout.report.pages.style import ESTIMATED, PALE, SHAPES, STYLE, Panels
 from scaleout.study.sweep import expressions
 from scaleout.study.sweep.columns import column_of
 from scaleout.study.sweep.study import Study, View
-from scaleout.study.sweep.table import eligible, measure_of
+from scaleout.study.sweep.table import eligible, unfit_words
 
 _LOG_FROM = 8
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
@@ -55,7 +55,7 @@ class Cases:
                 self.all[column] *= self._scales[column]
         ran = self.all[cases["status"] == "ok"]
         self.frame = eligible(ran)
-        self.left_out = len(ran) - len(self.frame)
+        self.left_out = ran.drop(self.frame.index)
         self.inputs = [name for name in study.inputs if name in cases]
         self.axes = _axes_of(self.frame, [name for name in study.axes if self.has(name)])
 
@@ -72,10 +72,20 @@ class Cases:
         if not view.where:
             return self
         holds = expressions.parse(view.where, where=f"view {view.title!r}")
-        rows = self.frame.astype(object).where(self.frame.notna(), None).to_dict("records")
-        chosen = copy(self)
-        chosen.frame = self.frame[[bool(holds({str(name): value for name, value in row.items()})) for row in rows]]
-        return chosen
+
+        def chosen(frame: pd.DataFrame) -> pd.DataFrame:
+            rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+            return frame[[bool(holds({str(name): value for name, value in row.items()})) for row in rows]]
+
+        found = copy(self)
+        found.frame, found.left_out = chosen(self.frame), chosen(self.left_out)
+        return found
+
+    def unfit(self, view: View) -> str:
+        """Say which cases a view leaves out as they do not fit into memory, or draws as none fits; may be empty."""
+        chosen = self.where(view)
+        names = {name: column_of(name).label for name in self.inputs}
+        return unfit_words(chosen.frame, chosen.left_out, names)
 
     def label(self, column: str) -> str:
         """Label of a column, its unit in brackets."""
@@ -205,15 +215,25 @@ def _marks(cases: Cases, column: str) -> tuple[alt.Chart, dict[str, Any]]:
     }
 
 
-def _sizes(cases: Cases, view: View, found: pd.DataFrame) -> dict[str, Any]:
-    """Return the channel of marks' sizes where lines meet: each larger than those over it, so that both are seen."""
-    order = cases.order(view.colour) if view.colour else []
-    shown = [name for name in (view.x, view.facet) if name]
-    nearest = found.sort_values(view.y).groupby(shown)[view.y].pct_change().min()
-    if not 1 < len(order) <= _SEEN or not nearest < _NEAR:
-        return {}
-    large = [cases.panels.mark * (1 + 0.7 * later) for later in reversed(range(len(order)))]
-    return {"size": _series(alt.Size, cases, view.colour, large)}
+def _apart(cases: Cases, view: View, found: pd.DataFrame, *, log: bool) -> tuple[list[int], dict[str, Any]]:
+    """Return of each case how many lines lie below its own, and a channel of marks, larger where others lie on them.
+
+    So two series are both seen where one lies on the other: the later line is dashed, as its depth says.
+    """
+    if not view.colour:
+        return [0] * len(found), {}
+    values = found[view.y].to_numpy("float64")
+    places = np.log(values) / _NEAR_LOG if log else values / (_NEAR * max(np.abs(values).max(initial=0.0), 1e-300))
+    at = list(zip(*(found[name] for name in (view.facet, view.x) if name), strict=True))
+    order = cases.order(view.colour)
+    lines = [
+        {at[row]: places[row] for row in np.flatnonzero(found[view.colour].eq(name).fillna(False))} for name in order
+    ]
+    depth = dict(zip(order, depths(lines, share=0.5), strict=True))
+    larger = [1 + min(above, _LARGEST) * _LARGER for above in reversed(depths(lines[::-1]))]
+    sizes = [cases.panels.mark * each**2 for each in larger]
+    sized = {"size": _series(alt.Size, cases, view.colour, sizes)} if max(larger) > 1 else {}
+    return [min(depth.get(name, 0), len(DASHES) - 1) for name in found[view.colour]], sized
 
 
 def _with_estimates(label: str, drawn: pd.DataFrame, look: str) -> str | list[str]:
@@ -225,7 +245,8 @@ def _with_estimates(label: str, drawn: pd.DataFrame, look: str) -> str | list[st
 _LONGEST_LABEL = 400  # pixels
 _LETTER = 6.5  # pixels
 _BAR = 36  # pixels from an input of a tornado to the next
-_SEEN, _NEAR = 4, 0.02  # lines, at most, whose marks differ in size where two are as near, as a share
+_NEAR, _NEAR_LOG = 0.025, 0.05  # within which marks hide each other: of the largest value, and of a logarithm
+_LARGER, _LARGEST = 0.7, 3  # by how much a mark is wider for each that lies on it, up to so many
 _PADDING = 6  # pixels between the first mark and an axis
 _FROM_ZERO = 0.8
 """Smallest value over the largest, up to which an axis of two results begins at zero."""
@@ -252,8 +273,8 @@ def _panels(cases: Cases, view: View, layers: Sequence[alt.Chart], rows: pd.Data
     told = [f"the best over {', '.join(names)}"] if names else []
     told += [f"{column_of(one).label} goes with {', '.join(column_of(name).label for name in others)}"
              for one in (view.x, view.y, view.colour, view.facet) if (others := cases.alike(one))]  # fmt: skip
-    if cases.left_out:
-        told.append(f"without {counted(cases.left_out, 'case')} that would not fit into memory")
+    if unfit := cases.unfit(view.model_copy(update={"where": ""})):
+        told.append(unfit)
     title = alt.TitleParams(view.title, subtitle=told, anchor="start")
     columns = _columns(cases, view)
     high = alt.Step(_BAR) if view.kind == "tornado" else cases.panels.height
@@ -296,13 +317,16 @@ def _lines(cases: Cases, view: View) -> Any:
             axis=alt.Axis(title=label, values=ticks, labelExpr=written, grid=False),
         )
     spread = found[view.y].max() / found[view.y].min() if found[view.y].min() > 0 else 1
-    scale = alt.Scale(type="log") if spread >= _LOG_FROM else alt.Scale(zero=True)
+    log_y = bool(spread >= _LOG_FROM)
+    scale = alt.Scale(type="log") if log_y else alt.Scale(zero=True)
     y = alt.Y(f"{field_of(view.y)}:Q", axis=_axis(cases, view.y), scale=scale)
+    depth, sized = _apart(cases, view, found, log=log_y)
+    rows = rows.assign(depth=depth)
+    dash = alt.StrokeDash("depth:O", scale=alt.Scale(domain=[*range(len(DASHES))], range=DASHES), legend=None)
     line = alt.Chart().mark_line(strokeWidth=cases.panels.line)
-    line = line.encode(x=x, y=y, stroke=_series(alt.Stroke, cases, view.colour))
+    line = line.encode(x=x, y=y, stroke=_series(alt.Stroke, cases, view.colour), strokeDash=dash)
     chart, looks = _marks(cases, view.colour)
-    looks |= _sizes(cases, view, found)
-    points = chart.encode(x=x, y=y, **looks, tooltip=cases.tooltip(view.y))
+    points = chart.encode(x=x, y=y, **looks, **sized, tooltip=cases.tooltip(view.y))
     return _panels(cases, view, (line, points), rows, open_axes)
 
 
@@ -446,55 +470,3 @@ def chart_of(cases: Cases, view: View) -> Any:
     if chart is None:
         return None
     return chart.configure(**STYLE)
-
-
-def views_of(cases: Cases) -> list[View]:
-    """Return the views of a study; where it names none, those that its inputs and results suggest."""
-    if cases.study.views:
-        return [_titled(cases, view) for view in cases.study.views]
-    axes = sorted(cases.axes, key=lambda name: -len(cases.order(name)))
-    facet = "workload" if "workload" in axes else ""
-    free = [name for name in axes if name != facet]
-    by = measure_of(cases.frame)
-    by = by if cases.has(by) else "makespan_s"
-    found = _main_views(cases, free, facet, by)
-    priced = next((name for name in ("network_dollars", "dollars", "peak_memory_bytes") if cases.has(name)), None)
-    if priced and free:
-        colour = next((name for name in ("topology", "schedule") if name in free), free[0])
-        found.append(View(kind="pareto", x=priced, y=by, colour=colour, facet=facet))
-    if len(free) > 1:
-        found.append(View(kind="tornado", y=by, facet=facet))
-    return [_titled(cases, view) for view in found]
-
-
-def _main_views(cases: Cases, free: Sequence[str], facet: str, by: str) -> list[View]:
-    """Views over the inputs with most values: by what cases are compared, the speed-up, and two inputs at once."""
-    if not free:
-        return [View(kind="bar", x=facet, y=by)] if facet else []
-    counted = next((name for name in free if len(cases.order(name)) > 2 and cases.numbers(name)), None)
-    words = [name for name in free if name != counted and len(cases.order(name)) <= len(SERIES)]
-    colour = "schedule" if "schedule" in words else next(iter(words), "")
-    first = counted or next((name for name in free if name != colour), free[0])
-    colour = "" if colour == first else colour
-    found = [View(kind="line" if counted else "bar", x=first, y=by, colour=colour, facet=facet)]
-    named = next((name for name in words if name not in (first, colour)), None)
-    if cases.has("speedup"):
-        found.append(View(kind="bar", x=named or first, y="speedup", colour=colour, facet=facet))
-    if len(free) > 1:
-        columns = [name for name in free if name != (named or first)]
-        found.append(View(kind="heat_map", x=columns[0], y=named or first, colour=by, facet=facet))
-    return found
-
-
-def _titled(cases: Cases, view: View) -> View:
-    """Return a view with a title."""
-    if view.title:
-        return view
-    label = {name: column_of(name).label for name in (view.x, view.y, view.colour or "makespan_s")}
-    titles = {
-        "tornado": f"What moves the {label[view.y]}, one input at a time, from the best case",
-        "heat_map": f"{label[view.colour or 'makespan_s']} by {label[view.x]} and {label[view.y]}",
-    }
-    return view.model_copy(
-        update={"title": titles.get(view.kind, f"{label[view.y]} over {label[view.x]}").capitalize()}
-    )

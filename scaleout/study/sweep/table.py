@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from scaleout.analysis.goodput import disturbance_on, goodput
 from scaleout.cluster.device.spec import Device
+from scaleout.config.units import counted
 from scaleout.config.writing import replacing
 from scaleout.errors import ConfigError, shown
 from scaleout.study.sweep.cases import Case, run_line
@@ -20,6 +21,8 @@ from scaleout.study.sweep.worker import OK, Row, broken_of, left_out
 
 FILE = "cases.parquet"
 """Of an output folder: the table."""
+_MOST_NAMED = 4
+"""Values of an input, at most, that are named as those that do not fit."""
 _ABOUT = ("key", "status", "message", "run", "timeline")
 """Columns of texts before the inputs."""
 
@@ -223,6 +226,24 @@ def eligible(cases: pd.DataFrame) -> pd.DataFrame:
     """Return the cases among which to choose: of each workload those that fit, or all where none does."""
     fit = fitting(cases)
     return cases[fit | ~fit.groupby(cases["workload"], sort=False).transform("any")]
+
+
+def unfit_words(drawn: pd.DataFrame, left_out: pd.DataFrame, inputs: Mapping[str, str]) -> str:
+    """Say which cases a picture leaves out because they do not fit into memory, or draws though they do not.
+
+    `inputs` maps columns to words; where one of them alone tells which are left out, its values are named.
+    """
+    if len(left_out):
+        told = f"without {counted(len(left_out), 'case')} that would not fit into memory"
+        for name, label in inputs.items():
+            values = left_out[name].drop_duplicates()
+            if values.notna().all() and len(values) <= _MOST_NAMED and not values.isin(drawn[name]).any():
+                return f"{told}: {label} {', '.join(map(str, values))}"
+        return told
+    unfit = int((~fitting(drawn)).sum())
+    if not unfit:
+        return ""
+    return f"{counted(unfit, 'case')} of a workload of which none fits into memory"
 
 
 def cheapest_of(study: Study, cases: pd.DataFrame) -> list[dict[str, Any]]:
