@@ -211,7 +211,7 @@ def test_a_facet_has_a_panel_for_each_value(grid):
 
 def test_a_picture_of_no_case_is_refused(grid):
     nothing = replace(grid, cases=grid.cases.assign(status="failed"))
-    with pytest.raises(ConfigError, match="no case that ran with a .* and a makespan_s"):
+    with pytest.raises(ConfigError, match=r"no case that ran with a .* and a makespan_s"):
         nothing.plot()
 
 
