@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -122,3 +123,16 @@ def test_equal_layers_look_alike(straggler):
         ]
         heights = exposed[np.searchsorted(of_short_times, starts_s + 1e-9) - 1]
         assert (np.ptp(heights) < 0.02) == alike
+
+
+def test_labels_of_plans_do_not_lie_on_each_other():
+    """Plans that cost the same under two schedules have one label, and near ones stand on sides of their own."""
+    figure, axes = plt.subplots(figsize=(9, 4.6))
+    axes.set(xlim=(0, 80), ylim=(22.0, 27.5))
+    points = [(62.7, 22.2), (61.4, 22.7), (60.3, 23.7), (62.7, 22.2), (61.4, 22.5), (60.3, 23.0), (59.6, 23.9)]
+    studies._number(axes, points)
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert {text.get_text() for text in axes.texts} >= {"1, 4", "3", "6"}
+    assert not any(a.overlaps(b) for number, a in enumerate(boxes) for b in boxes[:number])
+    plt.close("all")

@@ -16,7 +16,6 @@ from scaleout.report import colours
 from scaleout.report import files as report
 from scaleout.report.perfetto import ranks_label, trace_events
 from scaleout.report.plots import schedules as plot
-from scaleout.report.plots.studies import _names_below
 
 
 @pytest.fixture(scope="module")
@@ -215,10 +214,3 @@ def test_legends_lie_above_the_bars_and_below_the_title(schedules, tmp_path, mon
     monkeypatch.setattr(plot, "save", measured)
     plot.draw_comparison(scaleout.compare("llama-3-8b", changes={"layers": 2}, schedules=schedules), tmp_path / "x.png")
     assert seen == [True, True]
-
-
-def test_names_of_near_points_of_a_front_lie_apart():
-    """Off the nearer neighbour: below at the right of the faster of a pair, above at the left of the slower."""
-    memory, times = [60, 55, 42, 41, 36, 35], [800.0, 840.0, 850.0, 855.0, 880.0, 885.0]
-    assert _names_below(memory, times) == [True, False, True, False, True, False]
-    assert _names_below([5], [1.0]) == [False]

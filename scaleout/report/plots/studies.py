@@ -1,8 +1,7 @@
 """Studies to pictures: back ends, gradient buckets, buffers, steps and speed-ups over ranks, and plans of a search."""
 
-from collections.abc import Mapping, Sequence
-from itertools import count, cycle, groupby, pairwise
-from math import hypot, inf
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle, groupby
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
@@ -161,33 +160,67 @@ def _axes(axes: Axes, sizes: Sequence[int], what: str) -> None:
 
 def draw_plans(request: SearchRequest, answer: Answer, path: Path) -> None:
     """Draw step time against memory of all evaluated plans; those that none under their schedule beats are named."""
-    below = _LINE_IN * len(answer.front) if is_narrow() else 0.0
+    several = len({found.schedule for found in answer.evaluated}) > 1
+    names = [
+        f"{number}  {found.plan}" + (f", {found.schedule}" if several else "")
+        for number, found in enumerate(answer.front, start=1)
+    ]
+    lines = [fill(name, _NARROW_CHARACTERS, subsequent_indent="     ") for name in names]
+    below = _LINE_IN * sum(line.count("\n") + 1 for line in lines) if is_narrow() else 0.0
     with drawn(path, figsize=(9, 4.6 + below)) as (figure, grid):
         axes = plot_plans(request, answer, grid[0, 0])
-        several = len({found.schedule for found in answer.evaluated}) > 1
-        names = [
-            f"{number}  {found.plan}" + (f", {found.schedule}" if several else "")
-            for number, found in enumerate(answer.front, start=1)
-        ]
         if below:
-            lines = (fill(name, _NARROW_CHARACTERS, subsequent_indent="     ") for name in names)
             handles = [Patch(visible=False, label=line) for line in lines]
             figure.legend(handles=handles, loc="outside lower left", frameon=False, handlelength=0, handletextpad=0)
         else:
             axes.text(1.02, 1.0, "\n".join(names), transform=axes.transAxes, va="top", fontsize=6.5)
 
 
-def _names_below(memory: Sequence[float], times: Sequence[float]) -> list[bool]:
-    """Whether each point of a front has its name below it, at the right, or above, at the left: off its nearer one.
+def _placed(points: Sequence[tuple[float, float]]) -> Iterator[tuple[int, str, tuple[int, int]]]:
+    """Yield of points in a picture of width and height 1: where a label is, its words, and on which side it stands.
 
-    A front goes up and to the left, from the fastest point on.
+    Points whose marks lie on each other have one label. It stands right of its point and below, left and above, or in
+    another corner, wherever no label and no other point is; a side is a sign to the right and one upwards.
     """
-    points = list(zip(memory, times, strict=True))
-    far = [
-        hypot((x - x0) / max(memory), (y - y0) / max(times) if max(times) else 0.0)
-        for (x0, y0), (x, y) in pairwise(points)
-    ]
-    return [after < before for before, after in zip([inf, *far], [*far, inf], strict=True)]
+    marks: list[list[int]] = []
+    for number, (x, y) in enumerate(points):
+        lies = (at for at in marks if abs(points[at[0]][0] - x) < _MARK_X and abs(points[at[0]][1] - y) < _MARK_Y)
+        if (at := next(lies, None)) is not None:
+            at.append(number)
+        else:
+            marks.append([number])
+    taken: list[tuple[float, ...]] = [(x, x, y, y) for x, y in (points[first] for first, *_ in marks)]
+    for own, (first, *others) in enumerate(marks):
+        words, (x, y) = ", ".join(str(number + 1) for number in (first, *others)), points[first]
+        boxes = {
+            (right, up): (*sorted((x + right * _GAP, x + right * (_GAP + _LETTER_X * len(words)))),
+                          *sorted((y + up * _GAP, y + up * (_GAP + _LETTER_Y))))
+            for right, up in ((1, -1), (-1, 1), (1, 1), (-1, -1))
+        }  # fmt: skip
+        others_taken = taken[:own] + taken[own + 1 :]
+        side = next((each for each, box in boxes.items() if not any(_meet(box, one) for one in others_taken)), (1, -1))
+        taken.append(boxes[side])
+        yield first, words, side
+
+
+_MARK_X, _MARK_Y, _GAP, _LETTER_X, _LETTER_Y = 0.012, 0.02, 0.008, 0.016, 0.035
+"""Of a picture's width or height: a mark, the gap from it to its label, and a letter."""
+
+
+def _meet(a: Sequence[float], b: Sequence[float]) -> bool:
+    return a[0] <= b[1] and b[0] <= a[1] and a[2] <= b[3] and b[2] <= a[3]
+
+
+def _number(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
+    """Write the number of each point beside it, at axes whose limits are known."""
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    small = 0.5 if is_narrow() else 1.0  # where a letter is a larger part of the picture
+    places = [(small * (x - left) / (right - left), small * (y - low) / (high - low)) for x, y in points]
+    for first, words, (east, north) in _placed(places):
+        axes.annotate(
+            words, points[first], (4 * east, 3 * north), textcoords="offset points", fontsize=7,
+            ha="left" if east > 0 else "right", va="bottom" if north > 0 else "top",
+        )  # fmt: skip
 
 
 def plot_plans(request: SearchRequest, answer: Answer, axes: Axes | None = None) -> Axes:
@@ -201,7 +234,7 @@ def plot_plans(request: SearchRequest, answer: Answer, axes: Axes | None = None)
             [each.peak_bytes / 2**30 for each in near], [each.step_s * scale for each in near],
             s=12, color=IDLE, label="evaluated",
         )  # fmt: skip
-        numbers = count(1)
+        named = list[tuple[float, float]]()
         for front, colour in zip(fronts, cycle(SERIES)):
             estimates = [found.estimate for found in front]
             memory = [each.peak_bytes / 2**30 for each in estimates]
@@ -209,16 +242,12 @@ def plot_plans(request: SearchRequest, answer: Answer, axes: Axes | None = None)
             under = f", under {front[0].schedule}" if request.schedules else ""
             drawn_on.step(memory, times, where="pre", color=colour, linewidth=1)
             drawn_on.scatter(memory, times, s=24, color=colour, zorder=3, label=f"least memory for its time{under}")
-            for x, y, below in zip(memory, times, _names_below(memory, times), strict=True):
-                side, align = ((4, -9), "left") if below else ((-4, 4), "right")
-                drawn_on.annotate(
-                    str(next(numbers)), (x, y), xytext=side, textcoords="offset points", fontsize=7,
-                    horizontalalignment=align,
-                )  # fmt: skip
+            named += zip(memory, times, strict=True)
         limit = request.memory_bytes / 2**30
         drawn_on.axvline(limit, color=COMMUNICATION, linestyle="--", linewidth=1, label=f"limit {limit:.3g} GiB")
         drawn_on.margins(y=0.08)
         drawn_on.set_xlim(0, None)
+        _number(drawn_on, named)
         drawn_on.set_xlabel("memory of the fullest rank [GiB]")
         drawn_on.set_ylabel(f"time of a step [{unit}]")
         drawn_on.set_title(f"{request.base.name} on {request.topology.name}, global batch {request.batch}")
