@@ -41,24 +41,29 @@ class SweepAnswer(Shown):
         """Return all cases, as `cases.parquet` has them."""
         return self.cases
 
-    def plot(self, ax: "Axes | None" = None, *, x: str = "", y: str = "makespan_s", colour: str = "") -> "Axes":
-        """Draw a result over an input: a line where the input is numbers, else bars.
+    def plot(
+        self, ax: "Axes | None" = None, *, x: str = "", y: str = "makespan_s", colour: str = "", facet: str = ""
+    ) -> "Axes":
+        """Draw a result over an input: a line for each combination of the other inputs that vary, where `x` is numbers.
 
-        `x` and `colour` are columns that vary, by default the first two that do; `y` is a result. `ConfigError` if one
-        is no column of the table, or `y` holds no numbers.
+        `x` and `colour` are columns that vary, by default the first two that do; `y` is a result; `facet` has a panel
+        for each of its values, of which the first is returned. Where `x` is a result too, a line runs along an input.
+        Cases that do not fit into memory are left out, which the picture says. `ConfigError` if one is no column of the
+        table, `y` holds no numbers, or there are more lines than can be told apart.
         """
-        from scaleout.report.plots.studies import plot_cases  # noqa: PLC0415 - matplotlib takes half a second
+        from scaleout.report.plots.cases import Shown as Drawn  # noqa: PLC0415 - matplotlib takes half a second
+        from scaleout.report.plots.cases import plot_cases  # noqa: PLC0415
 
         varied = [name for name, values in self.study.axes.items() if len(values) > 1] or ["case"]
         columns = [*self.cases.columns]
-        for name, known in ((x, ["", *columns]), (y, columns), (colour, ["", *columns])):
+        for name, known in ((x, ["", *columns]), (y, columns), (colour, ["", *columns]), (facet, ["", *columns])):
             if not (isinstance(name, str) and name in known):
                 raise ConfigError(f"plot() knows no column {shown(name)}; {nearest(str(name), columns)}")
         if not is_numeric_dtype(self.cases[y]):
             raise ConfigError(f"plot(y={y!r}): that column holds no numbers; give a result such as makespan_s")
-        x = x or varied[0]
-        colour = colour or next((name for name in varied if name != x), "")
-        return plot_cases(self.cases, (x, y, colour), self.study.numbers(x), ax)
+        x = x or next((name for name in varied if name not in (colour, facet)), "case")
+        colour = colour or next((name for name in varied if name not in (x, y, facet)), "")
+        return plot_cases(self.study, self.cases, Drawn(x, y, colour, facet), ax)
 
 
 def sweep(

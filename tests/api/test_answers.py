@@ -2,10 +2,12 @@
 
 import json
 import re
+from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import networkx as nx
 import numpy as np
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -17,6 +19,7 @@ from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.config.documents import to_json
 from scaleout.config.units import format_seconds
 from scaleout.errors import ConfigError
+from scaleout.study.sweep.study import study_of
 
 
 def printed(*words):
@@ -124,6 +127,8 @@ def test_an_answer_shows_itself(kind, answers):
         (lambda found: found["sweep"].plot(y=""), "knows no column ''"),
         (lambda found: found["sweep"].plot(y="schedule"), "holds no numbers"),
         (lambda found: found["sweep"].plot(colour=["schedule"]), "knows no column"),
+        (lambda found: found["sweep"].plot(facet="x"), "knows no column 'x'"),
+        (lambda found: found["sweep"].plot(plt.gca(), facet="schedule"), "on axes of its own; leave ax out"),
         (lambda found: found["run"].write(None), "must be a text, or a path, not None"),
         (lambda found: found["search"].export("x"), "no plan is exported as 'x'"),
         (lambda found: found["search"].export({}), "must be a text, not {}"),
@@ -132,6 +137,90 @@ def test_an_answer_shows_itself(kind, answers):
 def test_nonsense_is_told(answers, call, said):
     with pytest.raises(ConfigError, match=re.escape(said)):
         call(answers)
+
+
+@pytest.fixture(scope="module")
+def grid():
+    """A small study of three inputs, whose batches of 8 do not fit, and whose times and estimates are given."""
+    found = scaleout.sweep(
+        workload="dlrm-128", topology=["ring-128", "switch-128"], set={"global_batch": [1024, 2048, 4096]},
+        schedule=["baseline", "overlap"], workers=1,
+    )  # fmt: skip
+    cases = found.cases.assign(
+        makespan_s=[1e-3 * (2 + number) for number in range(12)],
+        fits=[batch < 4096 for batch in found.cases["set.global_batch"]],
+        roofline_share=[0.5 * (name == "overlap") for name in found.cases["schedule"]],
+    )
+    return replace(found, cases=cases)
+
+
+FILE = {
+    "workload": "dlrm-128", "topology": ["ring-128", "switch-128"], "set": {"global_batch": [1024, 2048, 4096]},
+    "schedule": ["baseline", "overlap"],
+}  # fmt: skip
+
+
+def lines_of(axes):
+    """Label, and points, of the lines that are named."""
+    return {line.get_label(): line.get_xydata().tolist() for line in axes.lines if not line.get_label().startswith("_")}
+
+
+def test_a_sweep_has_a_line_for_each_combination(grid):
+    """And not one through the points of several: a column that varies and is neither axis tells lines apart."""
+    axes = grid.plot(x="set.global_batch", colour="topology")
+    assert [*lines_of(axes)] == [
+        f"{topology}, {schedule}" for topology in ("ring-128", "switch-128") for schedule in ("baseline", "overlap")
+    ]
+    for points in lines_of(axes).values():
+        assert [at for at, _ in points] == [1024, 2048]
+    looks = {(line.get_color(), line.get_marker()) for line in axes.lines if line.get_label() in lines_of(axes)}
+    assert len(looks) == 4
+    plt.close("all")
+
+
+def test_a_sweep_says_units_ticks_estimates_and_what_does_not_fit(grid):
+    axes = grid.plot(x="set.global_batch", colour="topology")
+    assert axes.get_ylabel() == "makespan [ms]"
+    assert axes.get_xlabel().splitlines() == [
+        "global batch", "without 4 cases that would not fit into memory: global batch 4096",
+        "open marks: 10% or more of kernel time is an estimate",
+    ]  # fmt: skip
+    assert [each.get_text() for each in axes.get_xticklabels()] == ["1,024", "2,048"]
+    assert max(y for points in lines_of(axes).values() for _, y in points) < 14  # milliseconds
+    assert sum(len(line.get_xdata()) for line in axes.lines if line.get_markerfacecolor() == "white") == 4
+    plt.close("all")
+
+
+def test_a_sweep_of_two_results_runs_along_an_input_that_is_named_at_its_points(grid):
+    axes = grid.plot(x="makespan_s", y="samples_per_s", colour="topology")
+    assert len(lines_of(axes)) == 4
+    assert {each.get_text() for each in axes.texts} == {"1024", "2048"}
+    assert "numbers at the marks: global batch" in axes.get_xlabel()
+    plt.close("all")
+
+
+def test_a_facet_has_a_panel_for_each_value(grid):
+    axes = grid.plot(x="set.global_batch", colour="topology", facet="schedule")
+    panels = [each for each in axes.figure.axes if each.get_visible()]
+    assert axes is panels[0]
+    assert [each.get_title() for each in panels] == ["baseline", "overlap"]
+    assert all([*lines_of(each)] == ["ring-128", "switch-128"] for each in panels)
+    assert "without 4 cases" in axes.figure.get_suptitle()
+    plt.close("all")
+
+
+def test_a_picture_of_no_case_is_refused(grid):
+    nothing = replace(grid, cases=grid.cases.assign(status="failed"))
+    with pytest.raises(ConfigError, match=r"no case that ran with a .* and a makespan_s"):
+        nothing.plot()
+
+
+def test_more_lines_than_can_be_told_apart_are_refused(grid):
+    """With the columns that make them."""
+    many = pd.concat([grid.cases.assign(label=f"run {number}") for number in range(20)], ignore_index=True)
+    study = study_of({**FILE, "label": [f"run {number}" for number in range(20)]}, name="many", where="many.yaml")
+    with pytest.raises(ConfigError, match=r"combination of topology, label, schedule: 80 of them"):
+        replace(grid, study=study, cases=many).plot(x="set.global_batch", colour="topology")
 
 
 def test_columns_are_the_names_of_the_document(answers):

@@ -22,7 +22,7 @@ from scaleout.report.pages.style import ESTIMATED, PALE, SHAPES, STYLE, Panels
 from scaleout.study.sweep import expressions
 from scaleout.study.sweep.columns import column_of
 from scaleout.study.sweep.study import Study, View
-from scaleout.study.sweep.table import eligible, unfit_words
+from scaleout.study.sweep.table import axes_of, eligible, unfit_words
 
 _LOG_FROM = 8
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
@@ -57,7 +57,7 @@ class Cases:
         self.frame = eligible(ran)
         self.left_out = ran.drop(self.frame.index)
         self.inputs = [name for name in study.inputs if name in cases]
-        self.axes = _axes_of(self.frame, [name for name in study.axes if self.has(name)])
+        self.axes = axes_of(self.frame, [name for name in study.axes if self.has(name)])
 
     def has(self, column: str) -> bool:
         """Whether a column is there and not all of its values are missing or the same."""
@@ -142,20 +142,6 @@ class Cases:
             if name in self.frame
         ]
         return [*shown, alt.Tooltip("run:N", title="run")]
-
-
-def _axes_of(cases: pd.DataFrame, inputs: Sequence[str]) -> dict[str, list[str]]:
-    """Return inputs that vary by themselves, each with those that vary with it, as the keys of a zip do."""
-    found: dict[str, list[str]] = {}
-    for name in inputs:
-        for first, alike in found.items():
-            pairs = cases[[first, name]].drop_duplicates()
-            if len(pairs) == pairs[first].nunique(dropna=False) == pairs[name].nunique(dropna=False):
-                alike.append(name)
-                break
-        else:
-            found[name] = [name]
-    return found
 
 
 def field_of(column: str) -> str:

@@ -5,7 +5,7 @@ from itertools import count, cycle, groupby, pairwise
 from math import hypot, inf
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,7 +19,6 @@ from scaleout.study.buckets import Bucketed, best
 from scaleout.study.search.best import SLACK
 from scaleout.study.search.request import SearchRequest
 from scaleout.study.search.search import Answer
-from scaleout.study.sweep.columns import column_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,8 +34,6 @@ _WIDE_IN, _NARROW_IN = 9.6, 4.8
 """Of curves side by side, and of those below each other."""
 _MOST_TICKS, _FEW_TICKS = 6, 4
 """Sizes that are named on an axis, where there is room and where three panels are side by side."""
-_SEEN = 4
-"""Lines of a study, at most, of which each is wider than those drawn over it, so that equal ones are seen."""
 
 
 def draw_map(
@@ -131,40 +128,6 @@ def plot_bandwidths(rows: "pd.DataFrame", axes: Axes | None = None) -> Axes:
         drawn_on.set(xlabel="full buffer of a rank [B]", ylabel="bus bandwidth [GB/s]")
         drawn_on.legend(frameon=False, fontsize=7)
     return drawn_on
-
-
-def plot_cases(
-    cases: "pd.DataFrame", columns: tuple[str, str, str], numbers: Mapping[Any, float] | None, axes: Axes | None = None
-) -> Axes:
-    """Draw a result of a study over an input, and return the axes.
-
-    `columns` are the input along x, the result, and an input that has a line of its own for each value, or ``""``;
-    `numbers` are those of an input whose values are texts, such as ``"2x"``: factors, B/s or seconds.
-    """
-    x, y, colour = columns
-    ran = cases[cases["status"] == "ok"]
-    along = {str(text): number for text, number in (numbers or {}).items()}
-    with on_axes(axes, figsize=(7, 4)) as drawn_on:
-        lines = list(ran.groupby(colour, sort=False)) if colour else [("", ran)]
-        for number, (name, of) in enumerate(lines):
-            at = [along.get(str(value), value) for value in of[x]]
-            marker, line = "osD^vPX"[number % 7], SERIES[number % len(SERIES)]
-            style = "-" if all(isinstance(value, int | float) for value in at) else ""
-            later = len(lines) - 1 - number if len(lines) <= _SEEN else 0
-            drawn_on.plot(
-                at, of[y], label=str(name), marker=marker, linestyle=style, markersize=4 + 3 * later, color=line,
-                linewidth=1.5 + 2 * later,
-            )  # fmt: skip
-        drawn_on.set(xlabel=_labelled(x), ylabel=_labelled(y))
-        drawn_on.set_ylim(0, None)
-        if colour:
-            drawn_on.legend(frameon=False, fontsize=7, title=column_of(colour).label)
-    return drawn_on
-
-
-def _labelled(name: str) -> str:
-    found = column_of(name)
-    return f"{found.label} [{found.unit}]" if found.unit else found.label
 
 
 def draw_buckets(rows: Sequence[Bucketed], path: Path, *, title: str) -> None:

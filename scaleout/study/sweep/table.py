@@ -228,6 +228,20 @@ def eligible(cases: pd.DataFrame) -> pd.DataFrame:
     return cases[fit | ~fit.groupby(cases["workload"], sort=False).transform("any")]
 
 
+def axes_of(cases: pd.DataFrame, inputs: Sequence[str]) -> dict[str, list[str]]:
+    """Return inputs that vary by themselves, each with those that vary with it, as the keys of a zip do."""
+    found: dict[str, list[str]] = {}
+    for name in inputs:
+        for first, alike in found.items():
+            pairs = cases[[first, name]].drop_duplicates()
+            if len(pairs) == pairs[first].nunique(dropna=False) == pairs[name].nunique(dropna=False):
+                alike.append(name)
+                break
+        else:
+            found[name] = [name]
+    return found
+
+
 def unfit_words(drawn: pd.DataFrame, left_out: pd.DataFrame, inputs: Mapping[str, str]) -> str:
     """Say which cases a picture leaves out because they do not fit into memory, or draws though they do not.
 

@@ -1,0 +1,295 @@
+"""Cases of a study to a picture: a result over an input, with a line for each combination of the other inputs.
+
+Cases that do not fit into memory are left out where others of their workload fit, and the picture says so.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import EngFormatter, FormatStrFormatter, Formatter, MaxNLocator, PercentFormatter
+
+from scaleout.analysis.breakdown import MUCH
+from scaleout.errors import ConfigError
+from scaleout.report.colours import DASHES, SERIES, depths, time_scale
+from scaleout.report.pages.names import shortened
+from scaleout.report.plots.schedules import STYLE, on_axes, panels
+from scaleout.study.sweep.columns import column_of
+from scaleout.study.sweep.study import Study
+from scaleout.study.sweep.table import axes_of, eligible, unfit_words
+
+_MOST_LINES, _MOST_PANELS, _ACROSS = 28, 12, 3
+_MARKERS = "osD^vPX"
+_MOST_TICKS = 10
+_LOG_FROM = 8
+"""Ratio of the largest to the smallest value of an input from which its axis is logarithmic."""
+_NEAR = 0.025
+"""Within which marks hide each other, of the largest value."""
+_MARK, _LARGER = 4.0, 3.0
+"""Points of a mark, and by how many it is larger for each that lies on it, up to two."""
+_LETTER = 0.08
+"""Width of a letter below an axis, at most [in], of which a panel has 3 and a picture 6."""
+
+_TICKS: Mapping[str, Callable[[], Formatter]] = {
+    "share": lambda: PercentFormatter(1.0, symbol="%"), "x": lambda: FormatStrFormatter("%gx"),
+    "1/s": lambda: EngFormatter(sep=""), "B": lambda: EngFormatter("B"), "B/s": lambda: EngFormatter("B/s"),
+}  # fmt: skip
+"""How numbers of a unit stand at ticks, which then show the unit."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a picture shows: columns along the axes, one that colours the lines and one with a panel for each value."""
+
+    x: str
+    y: str
+    colour: str = ""
+    facet: str = ""
+
+
+def plot_cases(study: Study, cases: pd.DataFrame, shown: Shown, axes: Axes | None = None) -> Axes:
+    """Draw cases and return the axes, or the first of several panels.
+
+    Where `x` is itself a result, a line runs along an input, whose values stand at its points.
+    """
+    ran = cases[cases["status"] == "ok"]
+    found = eligible(ran)
+    left_out = ran.drop(found.index)
+    found = found.dropna(subset=[shown.x, shown.y])
+    if found.empty:
+        raise ConfigError(f"plot() has no case that ran with a {shown.x} and a {shown.y}; see the column `message`")
+    along, others = _lines_of(study, found, shown)
+    lines = [name for name in (shown.colour, *others) if name]
+    combinations = found.drop_duplicates(lines)[lines] if lines else found.head(1)[[]]
+    if len(combinations) > _MOST_LINES:
+        names = ", ".join(lines)
+        raise ConfigError(
+            f"plot() has a line for each combination of {names}: {len(combinations)} of them, of which "
+            f"{_MOST_LINES} are told apart; give one of these as facet=, or draw some of the rows of to_frame()"
+        )
+    notes = [unfit_words(found, left_out, {name: column_of(name).label for name in study.inputs if name in found})]
+    notes += [f"open marks: {MUCH:.0%} or more of kernel time is an estimate"] * bool(_estimated(found).any())
+    drawing = _Drawing(study, found, shown, along, lines, combinations, [each for each in notes if each])
+    if not shown.facet:
+        with on_axes(axes, figsize=(7, 4 + 0.1 * len(combinations))) as drawn_on:
+            drawing.draw(drawn_on, found)
+            drawing.legend(drawn_on, outside=axes is None)
+        return drawn_on
+    if axes is not None:
+        raise ConfigError("plot() draws the panels of facet= on axes of its own; leave ax out, or facet")
+    return _facets(drawing)
+
+
+def _facets(drawing: "_Drawing") -> Axes:
+    facet = drawing.shown.facet
+    values = _ordered(drawing.study, drawing.found, facet)
+    if not 0 < len(values) <= _MOST_PANELS:
+        raise ConfigError(f"plot(facet={facet!r}) has {len(values)} panels; it draws 1 to {_MOST_PANELS}")
+    rows, columns = panels(len(values), _ACROSS)
+    high = 2.6 * rows + 0.1 * len(drawing.combinations) + 0.8
+    with mpl.rc_context(STYLE):
+        figure, grid = plt.subplots(rows, columns, squeeze=False, layout="constrained", figsize=(3.5 * columns, high))
+        for axes in grid.flat[len(values) :]:
+            axes.set_visible(False)
+        short = shortened(value for value in values if isinstance(value, str))
+        for axes, value in zip(grid.flat, values, strict=False):
+            drawing.draw(axes, drawing.found[drawing.found[facet] == value])
+            name = column_of(facet).label
+            axes.set_title(str(short.get(value, value)) if isinstance(value, str) else f"{name} {_worded(value)}")
+        drawing.legend(grid[0, 0], outside=True)
+        top = max(axes.get_ylim()[1] for axes in grid.flat[: len(values)])
+        for axes in grid.flat[: len(values)]:
+            axes.set_ylim(0, top)
+            axes.label_outer(remove_inner_ticks=False)
+        figure.suptitle("\n".join(drawing.notes), fontsize=9)
+    first: Axes = grid[0, 0]
+    return first
+
+
+def _lines_of(study: Study, found: pd.DataFrame, shown: Shown) -> tuple[str, list[str]]:
+    """Return the column along which a line runs, and the inputs besides the colour and panels that tell lines apart."""
+    varied = [name for name in study.axes if name in found and found[name].nunique() > 1]
+    groups = axes_of(found, list(dict.fromkeys((*varied, *(["ranks"] if shown.x == "ranks" else [])))))
+    free = [alike for alike in groups.values() if {*alike} & {*varied} and not {*alike} & {shown.colour, shown.facet}]
+    own = next((alike for alike in free if shown.x in alike), None)
+    if own is None and shown.x not in (*study.inputs, "case"):
+        own = next((alike for alike in free if _numbers(study, alike[0])), None)
+    along = shown.x if own is None or shown.x in own else own[0]
+    return along, [alike[0] for alike in free if alike is not own and shown.y not in alike]
+
+
+def _numbers(study: Study, column: str) -> Mapping[str, float] | None:
+    """Return the numbers of the values of an input by which it is drawn, if it has any."""
+    values = study.axes.get(column, ())
+    plain = {
+        str(value): float(value) for value in values if isinstance(value, int | float) and value not in (True, False)
+    }
+    if values and len(plain) == len(values):
+        return plain
+    numbers = study.numbers(column)
+    return None if numbers is None else {str(value): number for value, number in numbers.items()}
+
+
+def _ordered(study: Study, found: pd.DataFrame, column: str) -> list[Any]:
+    """Return the values of a column that are there, in the order of the study's file."""
+    there = found[column].dropna().drop_duplicates().tolist()
+    order = [str(value) for value in study.axes.get(column, ())]
+    return sorted(there, key=lambda value: order.index(str(value)) if str(value) in order else len(order))
+
+
+def _estimated(found: pd.DataFrame) -> "pd.Series[bool]":
+    if "roofline_share" not in found:
+        return pd.Series(False, index=found.index)
+    return found["roofline_share"].astype("float64") >= MUCH
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    """Cases, and how those of one panel are drawn."""
+
+    study: Study
+    found: pd.DataFrame
+    shown: Shown
+    along: str
+    lines: Sequence[str]
+    combinations: pd.DataFrame
+    notes: Sequence[str]
+
+    def draw(self, axes: Axes, cases: pd.DataFrame) -> None:
+        """Draw the lines of a panel."""
+        at, y = self._at(cases), cases[self.shown.y].astype("float64") * self._scale(self.shown.y)[0]
+        order = at if self.along == self.shown.x else self._at_input(cases, self.along)
+        near = _NEAR * (float(y.max()) or 1.0) if len(y) else 1.0
+        members = [order[self._rows(cases, values)].sort_values(kind="stable").index for values in self._values()]
+        places = [dict(zip(order[rows], y[rows] / near, strict=True)) for rows in members]
+        below, above = depths(places, share=0.5), depths(places[::-1])[::-1]
+        joined = self.along != self.shown.x or self._is_number()
+        estimated = _estimated(cases)
+        for number, rows in enumerate(members):
+            colour, marker = self._look(number)
+            size = _MARK + _LARGER * min(above[number], 2)
+            dash = DASHES[min(below[number], len(DASHES) - 1)]
+            style: Any = (0, (*dash,)) if dash else "-"
+            axes.plot(
+                at[rows], y[rows], color=colour, marker=marker, markersize=size, linewidth=1.5,
+                linestyle=style if joined else "", label=self._label(number),
+            )  # fmt: skip
+            open_ = rows[estimated[rows]]
+            axes.plot(at[open_], y[open_], marker, color=colour, markerfacecolor="white", markersize=size)
+        if self.along != self.shown.x:
+            for value, *place in zip(cases[self.along], at, y, strict=True):
+                axes.annotate(
+                    f"{value}", (place[0], place[1]), (-3, 3), textcoords="offset points", ha="right", fontsize=6.5
+                )
+        self._axes(axes, at)
+
+    def legend(self, axes: Axes, *, outside: bool) -> None:
+        """Name the lines, and say what is left out: below a picture of our own, else on its axes."""
+        if self.lines:
+            title = ", ".join(column_of(name).label for name in self.lines)
+            handles, labels = axes.get_legend_handles_labels()
+            if outside:
+                axes.figure.legend(
+                    handles, labels, frameon=False, fontsize=7, title=title, loc="outside lower center", ncols=2
+                )
+            else:
+                axes.legend(handles, labels, frameon=False, fontsize=7, title=title)
+
+    def _values(self) -> list[tuple[Any, ...]]:
+        """Return what each line has in the columns that tell them apart, in the order of the study's file."""
+        there = {tuple(map(str, row)): tuple(row) for row in self.combinations.itertuples(index=False)}
+        orders = [[str(value) for value in _ordered(self.study, self.found, name)] for name in self.lines]
+        known = [there.pop(key) for key in product(*orders) if key in there]
+        return [*known, *there.values()]
+
+    def _rows(self, cases: pd.DataFrame, values: tuple[Any, ...]) -> "pd.Series[bool]":
+        """Return which cases are of a line."""
+        same = pd.Series(True, index=cases.index)
+        for name, value in zip(self.lines, values, strict=True):
+            same &= cases[name].isna() if pd.isna(value) else cases[name].eq(value).fillna(False).astype(bool)
+        return same
+
+    def _look(self, number: int) -> tuple[str, str]:
+        """Return colour and marker of a line: the first of the columns has the colours, the others the markers."""
+        keys = [(str(values[:1]), str(values[1:])) for values in self._values()]
+        first, rest = (list(dict.fromkeys(each)) for each in zip(*keys, strict=True))
+        if len(rest) == 1 or len(first) > len(SERIES) or len(rest) > len(_MARKERS):
+            turn = number // len(SERIES)
+            return SERIES[number % len(SERIES)], _MARKERS[(number + turn) % len(_MARKERS)]
+        return SERIES[first.index(keys[number][0])], _MARKERS[rest.index(keys[number][1])]
+
+    def _label(self, number: int) -> str:
+        values = [str(value) for value in self._values()[number]]
+        return ", ".join(shortened(values).get(value, value) for value in values)
+
+    def _scale(self, column: str) -> tuple[float, str]:
+        """Return what to multiply a column by, and its unit: times in the one that suits the median."""
+        unit = column_of(column).unit
+        values = self.found[column]
+        return time_scale(float(values.median())) if unit == "s" and values.notna().any() else (1.0, unit)
+
+    def _is_number(self) -> bool:
+        values = self.found[self.shown.x]
+        if self.shown.x in self.study.axes:
+            return _numbers(self.study, self.shown.x) is not None
+        return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
+
+    def _at(self, cases: pd.DataFrame) -> "pd.Series[float]":
+        """Return where cases lie along the horizontal axis."""
+        if self.shown.x in self.study.axes or not self._is_number():
+            return self._at_input(cases, self.shown.x)
+        return cases[self.shown.x].astype("float64") * self._scale(self.shown.x)[0]
+
+    def _at_input(self, cases: pd.DataFrame, column: str) -> "pd.Series[float]":
+        """Return the number of each case's value of an input, or its place among those of the file."""
+        numbers = _numbers(self.study, column)
+        if numbers is None:
+            numbers = {str(value): float(place) for place, value in enumerate(_ordered(self.study, self.found, column))}
+        return cases[column].map(lambda value: numbers[str(value)]).astype("float64")
+
+    def _labelled(self, column: str) -> str:
+        label, unit = column_of(column).label, self._scale(column)[1]
+        unit = "" if unit in _TICKS else unit
+        return f"{label} [{unit}]" if unit else label
+
+    def _axes(self, axes: Axes, at: "pd.Series[float]") -> None:
+        """Label the axes: an input has ticks at its values."""
+        values = _ordered(self.study, self.found, self.shown.x)
+        places = self._at(self.found)
+        words = dict(zip(places, self.found[self.shown.x], strict=True))
+        ticks = sorted(words)
+        if not self._is_number():
+            short = shortened(map(str, values))
+            names = [short.get(str(value), str(value)) for value in values]
+            wide = _LETTER * sum(map(len, names)) > (3 if self.shown.facet else 6)
+            axes.set_xticks(range(len(names)), names, rotation=20 if wide else 0, ha="right" if wide else "center")
+            axes.set_xlim(-0.5, max(len(names), 1) - 0.5)
+        elif self.shown.x in (*self.study.axes, "ranks"):
+            log = len(ticks) > 1 and ticks[0] > 0 and ticks[-1] / ticks[0] >= _LOG_FROM
+            if log:
+                axes.set_xscale("log", base=2)
+            if log or len(ticks) <= _MOST_TICKS:
+                ticks = ticks[:: -(-len(ticks) // _MOST_TICKS)]
+                axes.set_xticks(ticks, [_worded(words[tick]) for tick in ticks])
+                axes.minorticks_off()
+            else:
+                axes.xaxis.set_major_locator(MaxNLocator(integer=bool(np.all(places == places.round()))))
+        elif self.shown.x == "case":
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        points = [f"numbers at the marks: {column_of(self.along).label}"] * (self.along != self.shown.x)
+        axes.set_xlabel("\n".join([self._labelled(self.shown.x), *points, *([] if self.shown.facet else self.notes)]))
+        for axis, column in ((axes.xaxis, self.shown.x), (axes.yaxis, self.shown.y)):
+            if (form := _TICKS.get(column_of(column).unit)) is not None:
+                axis.set_major_formatter(form())
+        axes.set_ylabel(self._labelled(self.shown.y))
+        axes.set_ylim(0, None)
+
+
+def _worded(value: Any) -> str:
+    return f"{value:,.6g}" if isinstance(value, int | float | np.number) else str(value)
