@@ -17,11 +17,13 @@ from math import fsum
 import numpy as np
 
 from scaleout.analysis.breakdown import Running, by_axis, exposed_by_family
+from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.peers import peer_of
 from scaleout.cluster.topology.placement import place, place_isolated
 from scaleout.cluster.topology.topology import Topology
 from scaleout.cluster.topology.what_if import names_of
 from scaleout.network.alpha_beta.cost import CollectiveCost, collective_cost
+from scaleout.program.calls import columns_of
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind, found_once
 from scaleout.program.program import Program
 from scaleout.simulation.columns import distinct
@@ -30,13 +32,18 @@ from scaleout.simulation.result import Result, Timeline
 
 LATENCY = "latency"
 """What bounds a collective whose messages are short."""
+MEMORY = "memory bandwidth"
+"""What bounds a step of kernels that read and write more than they compute."""
+_MOST = 0.5
+"""Share of the kernels' time from which it is what bounds them."""
 
 
-def bound_of_step(result: Result, compute_s: float) -> tuple[str, float]:
+def bound_of_step(result: Result, compute_s: float, device: Device | None = None) -> tuple[str, float]:
     """Return what takes the largest part of a step, and its seconds: ``compute``, an axis's communication, waiting.
 
-    Kernels run in `compute_s` of it. What waits for a pipeline's messages is ``bubble``, as in a search; without a
-    pipeline it is ``idle``.
+    Kernels run in `compute_s` of it; it is ``memory bandwidth`` where most of that is of kernels whose bytes take
+    longer at the rate of the device's memory than their FLOPs at its peak. What waits for a pipeline's messages is
+    ``bubble``, as in a search; without a pipeline it is ``idle``.
     """
     exposed = exposed_by_family(result)
     exposed_s = by_axis({each: seconds for each, seconds in exposed.items() if not each or each.name != "pipeline"})
@@ -44,7 +51,25 @@ def bound_of_step(result: Result, compute_s: float) -> tuple[str, float]:
     parts = {"compute": compute_s, waits: result.makespan_s - compute_s - fsum(exposed_s.values())}
     parts |= {f"{axis} communication" if axis else "messages": seconds for axis, seconds in exposed_s.items()}
     largest = max(parts, key=lambda name: parts[name])
+    if largest == "compute" and device is not None and of_memory(result, device)[0] > _MOST:
+        return MEMORY, parts[largest]
     return largest, parts[largest]
+
+
+def of_memory(result: Result, device: Device) -> tuple[float, float]:
+    """Return the share of kernels that memory limits in the time of all, and which share of its rate these reach."""
+    kernels_s = limited_s = bytes_s = 0.0
+    for line in result.timelines:
+        graph, nodes = line.graph, np.flatnonzero(line.is_kernel)
+        kernels_s += len(line.ranks) * float(line.duration_s[nodes].sum())
+        nodes = nodes[graph.kernel[nodes] != NONE]
+        columns = columns_of(graph.kernels)
+        peaks = np.array([device.peak_flops_per_s.get(kind.dtype, 0.0) for kind in columns.kinds])
+        least_s = graph.bytes[nodes] / device.memory_bytes_per_s
+        limited = (least_s > 0) & (graph.flops[nodes] <= least_s * peaks[columns.kind[graph.kernel[nodes]]])
+        limited_s += len(line.ranks) * float(line.duration_s[nodes][limited].sum())
+        bytes_s += len(line.ranks) * float(least_s[limited].sum())
+    return (limited_s / kernels_s, bytes_s / limited_s) if limited_s else (0.0, 0.0)
 
 
 def busy_shares(cost: CollectiveCost, topology: Topology, ranks: Sequence[int]) -> dict[str, float]:

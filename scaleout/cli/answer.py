@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from scaleout.analysis import breakdown as analysis
-from scaleout.analysis.bounds import bound_of_step
+from scaleout.analysis.bounds import MEMORY, bound_of_step, of_memory
 from scaleout.cluster.topology.nodes import of_device
 from scaleout.config.units import (
     counted,
@@ -158,8 +158,10 @@ def rent_words(rent: "Rent", rent_per_s: float | None, ranks: int, *, serves: bo
 
 def _bound(outcome: "Outcome", steps: int) -> str:
     """Say what takes the largest part of a step, and what bounds the collective that is exposed longest."""
-    name, seconds = bound_of_step(outcome.result, outcome.breakdown.compute_s)
+    name, seconds = bound_of_step(outcome.result, outcome.breakdown.compute_s, outcome.device)
     words = f"{name}, {format_share(seconds / outcome.makespan_s if outcome.makespan_s else 0.0)} of the step"
+    if name == MEMORY and outcome.device is not None:
+        words += f" (its kernels reach {format_share(of_memory(outcome.result, outcome.device)[1])} of it)"
     most = outcome.bounds[0] if outcome.bounds else None
     if most is None or most.exposed_communication_s < _MENTIONED * outcome.makespan_s or not most.bound_by:
         return words

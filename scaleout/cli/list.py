@@ -107,14 +107,18 @@ def _link_types() -> Iterable[Entry]:
 
 
 def _devices() -> Iterable[Entry]:
+    from scaleout.cluster.device.kernel_times.measured import table_of
     from scaleout.cluster.device.spec import load_device
     from scaleout.config import library
-    from scaleout.config.units import format_bytes, format_bytes_per_s
+    from scaleout.config.units import counted, format_bytes, format_bytes_per_s
 
     for name in library.names("device"):
         found = load_device(name)
         memory = f"{format_bytes(found.memory_bytes)} at {format_bytes_per_s(found.memory_bytes_per_s)}"
-        kernels = "kernels measured" if found.kernel_files else f"kernels estimated from {found.efficiency_from}"
+        measured = {op for op, _ in table_of(found).rows} if found.kernel_files else set[str]()
+        others = "alike ones" if found.efficiency_from == found.name else found.efficiency_from
+        known = f"of {counted(len(measured), 'operation')} measured, others " if measured else ""
+        kernels = f"kernels {known}estimated from {others}"
         yield {"name": name, "description": f"{found.title}; {memory}; {kernels}"}
 
 

@@ -1,5 +1,6 @@
 """`scaleout show`: what a workload, topology, device or Chakra trace is, in words and numbers."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +113,7 @@ def _print_values(job: "ModelFamily") -> None:
 
 
 def _show_keys(kind: str, word: str, *, as_json: bool) -> None:
-    """Print the keys of a kind of file that have a word in their name or meaning."""
+    """Print the keys of a kind of file that have a word in their name or meaning, by how near they are to it."""
     from scaleout.config.reading import nearest
     from scaleout.report.keys import rows_of
 
@@ -120,6 +121,7 @@ def _show_keys(kind: str, word: str, *, as_json: bool) -> None:
     rows = [row for row in every if word.lower() in f"{row.key.name} {row.key.meaning}".lower()]
     if not rows:
         raise ConfigError(f"no key of a {kind} has {word!r}; {nearest(word, [row.key.name for row in every])}")
+    rows.sort(key=lambda row: _distance(word.lower(), row.key.name.lower(), row.key.meaning.lower()))
     if as_json:
         say_json([row.summary() for row in rows])
         return
@@ -131,6 +133,12 @@ def _show_keys(kind: str, word: str, *, as_json: bool) -> None:
         default = key.default if key.default == "required" else f"default {key.default}"
         example = f"example: {row.example}" + (f" ({row.source})" if row.source else "")
         print_paragraph(key.name, f"{key.type}{unit}; {default}", (key.meaning, example * bool(row.example), families))
+
+
+def _distance(word: str, name: str, meaning: str) -> int:
+    """Say how near a key is to a word: it is its name, a word of it or of the meaning, or within such a word."""
+    words = f"{name.replace('_', ' ')} {meaning}"
+    return 0 if word in ("", name) else 1 if re.search(rf"\b{re.escape(word)}\b", words) else 2
 
 
 def _facts(name_or_file: str, settings: dict[str, Any], changes: "NetworkChanges") -> dict[str, Any]:

@@ -364,7 +364,13 @@ def _print_cost(comparison: "Comparison") -> None:
         columns = ("schedule", "energy of a step", "devices", "rest of the nodes", "network", "mean power")
         print_table("energy", columns, rows)
     machine = comparison.bill
-    if machine is not None and machine.network_dollars is not None and machine.device_dollars is not None:
+    if machine is None:
+        return
+    if rows and machine.unpowered:
+        console().print(f"not in the energy, as their power is not known: {'; '.join(machine.unpowered)}")
+    if machine.unpriced:
+        console().print(f"list price: not known of {'; '.join(machine.unpriced)}")
+    elif machine.network_dollars is not None and machine.device_dollars is not None:
         words = (
             f"{format_dollars(machine.device_dollars)} of nodes, {format_dollars(machine.network_dollars)} of network"
         )
@@ -373,7 +379,10 @@ def _print_cost(comparison: "Comparison") -> None:
 
 
 def _print_sources(comparison: "Comparison") -> None:
-    sources = comparison.outcomes[0].breakdown.kernel_time_sources
+    """Print where the kernel times of the fastest schedule, that of the box, come from."""
+    best = min(comparison.outcomes, key=lambda outcome: outcome.makespan_s)
+    sources = best.breakdown.kernel_time_sources
     if sources:
         shares = ", ".join(f"{name} {format_share(share)}" for name, share in sources.items())
-        console().print(f"kernel times: {shares}")
+        under = f" under {best.schedule}" if len(comparison.outcomes) > 1 else ""
+        console().print(f"kernel times{under}: {shares}")

@@ -84,7 +84,7 @@ class Comparison:
                     "schedule": outcome.schedule,
                     **asdict(outcome.breakdown),
                     "speedup": outcome.speedup,
-                    "bound_by": bound_of_step(outcome.result, outcome.breakdown.compute_s)[0],
+                    "bound_by": bound_of_step(outcome.result, outcome.breakdown.compute_s, outcome.device)[0],
                     "bounds": list(map(asdict, outcome.bounds)),
                     "critical_path": list(map(asdict, decisive(outcome.result))),
                     **({} if outcome.interval is None else outcome.interval.summary(outcome.makespan_s)),
@@ -200,11 +200,11 @@ def compare_job(job: Job, schedules: Sequence[str], tell: Tell | None = None) ->
         raise ConfigError("no schedules to compare; give at least one, such as ['baseline', 'overlap']")
     found = run_all([replace(job, schedule=name) for name in dict.fromkeys(schedules)], tell)
     outcomes = [each for each in found if isinstance(each, Outcome)]
-    device = job.device
+    device, fastest = job.device, min(outcomes, key=lambda outcome: outcome.makespan_s)
     compared = compare_outcomes(outcomes, device=device if isinstance(device, str) else device.name)
     return replace(
         compared,
-        notes=() if isinstance(device, str) else _mixed_sources(outcomes[0].result, device),
+        notes=() if isinstance(device, str) else _mixed_sources(fastest.result, device),
         failures=tuple(each for each in found if isinstance(each, Failure)),
         provenance=provenance_of(job),
         bill=None if isinstance(device, str) else bill(job.network, device),

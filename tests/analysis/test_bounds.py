@@ -1,6 +1,7 @@
 """What bounds a step and its collectives: shares by hand, by a faster network, and against the step's breakdown."""
 
 import json
+import re
 from dataclasses import replace
 from math import fsum
 from types import SimpleNamespace
@@ -11,12 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scaleout
-from scaleout.analysis.bounds import bound_of, bound_of_step, bounds, busy_shares, dimension_names
+from scaleout.analysis.bounds import bound_of, bound_of_step, bounds, busy_shares, dimension_names, of_memory
 from scaleout.analysis.breakdown import Running
+from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.dimension import Dimension
 from scaleout.cluster.topology.placement import place
 from scaleout.cluster.topology.topology import Topology, load_topology
 from scaleout.network.alpha_beta.cost import collective_cost
+from scaleout.program.graph import GraphBuilder
+from scaleout.program.operations import custom
+from scaleout.program.program import GroupFamily, Program
+from scaleout.simulation.run import simulate
 
 dimensions = st.lists(
     st.builds(
@@ -95,6 +101,31 @@ def test_exposed_times_of_collectives_add_up_where_nothing_overlaps(network):
     parts = {"compute": outcome.breakdown.compute_s, "idle": outcome.breakdown.idle_s}
     parts |= {f"{axis} communication": each for axis, each in outcome.efficiency.exposed_s.items()}
     assert (name, seconds) == max(parts.items(), key=lambda part: part[1])
+
+
+def test_a_step_is_bound_by_memory_where_most_kernels_read_more_than_they_compute(scaleout):
+    """Decode reads all weights for one token each; training multiplies them by many, though its other kernels read."""
+    job = ("run", "llama-3-8b", "--set", "layers=2", "--topology", "dgx-h200-1", "--set", "data_parallel=8")
+    decode = (*job, "--set", "mode=decode", "--set", "tensor_parallel=1")
+    assert json.loads(scaleout(*decode, "--json")[1])["results"][0]["bound_by"] == "memory bandwidth"
+    box = " ".join(scaleout(*decode)[1].split("\nschedules")[0].replace("│", " ").split())
+    assert re.search(r"bound by +memory bandwidth, [\d.]+% of the step \(its kernels reach [\d.]+% of it\)", box)
+    assert json.loads(scaleout(*job, "--json")[1])["results"][0]["bound_by"] == "compute"
+
+
+def test_what_kernels_read_and_compute_says_which_limits_them():
+    """60 us of a kernel that moves bytes for 30 us at the memory's rate, 40 us of one that computes for longer."""
+    h200, graph = load_device("h200"), GraphBuilder()
+    peak = h200.peak("bf16")
+    for reads_s, computes_s, lasts_s in ((30e-6, 1e-6, 60e-6), (10e-6, 20e-6, 40e-6)):
+        size_bytes, flops = round(reads_s * h200.memory_bytes_per_s), round(computes_s * peak)
+        call = custom(flops=flops, bytes=size_bytes, dtype="bf16")
+        graph.add((), name="kernel", kernel=graph.kernel_index(call), flops=flops, bytes=size_bytes, duration_s=lasts_s)
+    world = GroupFamily("world", (tuple(range(8)),))
+    result = simulate(Program("two", (graph.build(),), np.zeros(8, np.int64), (world,)), load_topology("dgx-h200-1"))
+    assert of_memory(result, h200) == pytest.approx((0.6, 0.5), rel=1e-3)
+    assert bound_of_step(result, 100e-6, h200) == ("memory bandwidth", 100e-6)
+    assert bound_of_step(result, 100e-6) == ("compute", 100e-6)
 
 
 def test_what_kernels_hide_is_not_exposed():

@@ -1,5 +1,6 @@
 """Tables of `run` and `search`: what belongs to no phase, what adds up to more than a step, and what is not known."""
 
+import json
 import re
 
 import pytest
@@ -57,3 +58,26 @@ def test_estimates_name_their_kernels_also_where_all_are(scaleout, device, topol
     assert re.search(
         rf"of their time is a roofline estimate; not measured on {device}: embedding_adagrad_sparse \d", words
     )
+
+
+def test_shares_of_estimates_are_those_of_the_box_and_what_is_not_known_says_why(scaleout):
+    """Sustained clocks slow down measured GEMMs less where they wait, so that shares differ by schedule."""
+    job = ("run", "llama-3-8b", "--set", "data_parallel=16", "--topology", "a100-cluster-a-2")
+    _, out, _ = scaleout(*job, "--device", "a100-80g", "--schedule", "baseline", "--schedule", "overlap")
+    words = " ".join(out.replace("│", " ").split())
+    boxed, kernel = re.search(
+        r"kernels ([\d.]+%) of their time is a roofline .* attention_gqa_bwd ([\d.]+%)", words
+    ).groups()
+    under, told = re.search(r"kernel times under (\w+): measured .* roofline ([\d.]+%)", words).groups()
+    noted = re.search(r"note: not measured on a100-80g: attention_gqa_bwd, ([\d.]+%)", words).group(1)
+    assert (under, told, noted) == ("overlap", boxed, kernel)
+    assert "not in the energy, as their power is not known: dimension 0 (switch), which names no link type; " in words
+    assert "list price: not known of dimension 0 (switch), which names no link type; " in words
+
+
+def test_a_list_of_devices_says_how_many_operations_were_measured(scaleout):
+    found = json.loads(scaleout("list", "devices", "--json")[1])
+    rows = {row["name"]: row["description"] for row in found}
+    assert rows["a100-80g"].endswith("; kernels of 1 operation measured, others estimated from h200")
+    assert rows["tpu-v4"].endswith("; kernels estimated from h200")
+    assert re.search(r"; kernels of \d+ operations measured, others estimated from alike ones$", rows["h200"])

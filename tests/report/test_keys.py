@@ -92,6 +92,16 @@ def test_show_prints_keys_by_a_word_and_a_workload_with_meanings(scaleout):
     assert "None" not in out
 
 
+def test_a_key_of_that_name_comes_first_then_whole_words(scaleout):
+    """``mode`` is a key, a word of the meaning of some, and within 'model' of many."""
+    rows = json.loads(scaleout("show", "--keys", "workload", "mode", "--json")[1])
+    far = [(row["name"] != "mode") + (not re.search(r"\bmode\b", f"{row['name']} {row['meaning']}")) for row in rows]
+    assert far == sorted(far)
+    assert rows[0]["name"] == "mode"
+    every = [row["name"] for row in json.loads(scaleout("show", "--keys", "workload", "--json")[1])]
+    assert every.index("mode") > 0
+
+
 def test_what_no_key_has_is_said(scaleout):
     code, out, err = scaleout("show", "--keys", "study", "wherre")
     assert (code, out) == (2, "")
