@@ -103,7 +103,7 @@ def test_a_slider_gives_the_number_of_the_api(opened, folder):
 
 def test_tables_sort_by_value(opened, folder):
     page = opened(folder)
-    table = page.locator("details", has=page.locator("summary", has_text="busy times"))
+    table = page.locator("details", has=page.locator("summary", has_text="time by operation"))
     table.evaluate("details => details.open = true")
     head = table.get_by_role("button", name="busy times")
     head.click()

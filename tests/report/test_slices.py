@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleout.errors import ConfigError
+from scaleout.report.pages import view
+from scaleout.report.pages.document import facts_of, tables_of
 from scaleout.report.pages.slices import PIXELS, slices_of
 
 spans = st.lists(
@@ -51,3 +53,24 @@ def test_zooming_in_parts_them():
 def test_what_is_no_timeline():
     with pytest.raises(ConfigError, match="is no timeline"):
         slices_of({"a": 1}, where="x")
+
+
+@pytest.mark.parametrize(("gradients", "tokens"), [(1.0, "$144 k a trillion tokens"), (0.0, "$0.144 a million tokens")])
+def test_a_page_says_the_rent_and_its_tables_in_the_words_of_the_terminal(gradients, tokens):
+    row = {"schedule": "overlap", "makespan_s": 0.787, "step_dollars": 0.0189, "dollars_per_million_tokens": 0.144}
+    held = {"memory_by_kind_bytes": {"gradients": gradients}}
+    document = {
+        "memory": held,
+        "results": [{**row, "bounds": [{"operation": "all_reduce", "busy_shares": {"ndr": 1.0}}]}],
+    }
+    assert ("rent", f"$0.0189 a step, {tokens}") in facts_of(document)
+    table = tables_of(document)[1]
+    assert table.title == "what bounds each collective"
+    assert "busy share (ndr)" in table.columns
+
+
+def test_labels_of_time_keep_their_places_and_a_distance():
+    """A label at the end of the axis that is moved inwards lay on the next one."""
+    axis = view._TIME_AXIS.to_dict()
+    assert axis["labelFlush"] is False
+    assert axis["labelSeparation"] > 0

@@ -97,7 +97,8 @@ def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [row for name in ("fastest", "results") for row in _timed(document.get(name))]
     if rows:
         best = min(rows, key=lambda row: float(row["makespan_s"]))
-        facts = [*_answer_of(best, rows[0].get("schedule", "the first")), *_peak(document), *_room(document), *facts]
+        answer = _answer_of(best, rows[0].get("schedule", "the first"))
+        facts = [*answer, *_rent(document, best), *_peak(document), *_room(document), *facts]
     facts = [*_differences(document), *facts]
     return [*facts, *(("model", str(each)) for each in document.get("models", ()))]
 
@@ -129,7 +130,7 @@ def _answer_of(row: Mapping[str, Any], first: str) -> Iterator[tuple[str, str]]:
     speedup = row.get("speedup", 1)
     faster = f", {text_of('speedup', speedup)} as fast as under {first}" if speedup != 1 else ""
     yield "step", f"{text_of('makespan_s', step_s)} under {row.get('schedule', '')}{faster}"
-    for name in ("tokens_per_s_per_rank", "samples_per_s", "mfu", "step_dollars", "dollars_per_million_tokens"):
+    for name in ("tokens_per_s_per_rank", "samples_per_s", "mfu"):
         if row.get(name) is not None:
             yield _words(name), text_of(name, row[name])
     exposed = row.get("exposed_communication_s")
@@ -137,6 +138,21 @@ def _answer_of(row: Mapping[str, Any], first: str) -> Iterator[tuple[str, str]]:
         share = units.format_share(exposed / step_s) if step_s else "0%"
         yield "exposed", f"{units.format_seconds(exposed)} of communication, {share} of the step"
     yield "bound by", text_of("bound_by", row.get("bound_by"))
+
+
+def _rent(document: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what a step costs, and tokens, as the terminal says it: a trillion in training, a million else."""
+    if not _is_number(row.get("step_dollars")):
+        return
+    words = [f"{units.format_dollars(row['step_dollars'])} a step"]
+    million = row.get("dollars_per_million_tokens")
+    if isinstance(million, int | float):
+        held = document.get("memory")
+        kinds = held.get("memory_by_kind_bytes") if isinstance(held, Mapping) else None
+        serves = isinstance(kinds, Mapping) and not kinds.get("gradients")
+        many, name = (1.0, "million") if serves else (1e6, "trillion")
+        words.append(f"{units.format_dollars(million * many)} a {name} tokens")
+    yield "rent", ", ".join(words)
 
 
 _USUAL = (None, False, 1, 0, "none")
@@ -219,7 +235,7 @@ def _tables(value: Mapping[str, Any], within: tuple[str, ...]) -> Iterator[Table
             continue
         rows = [{key: row[key] for key in row if key not in _LEFT_OUT} for row in given if isinstance(row, Mapping)]
         flat = [dict(flattened({key: row[key] for key in row if not isinstance(row[key], list)})) for row in rows]
-        yield table_of(" of ".join([_words(name), *within]), flat)
+        yield table_of(_TITLES.get(name) or " of ".join([_words(name), *within]), flat)
         nested: dict[str, list[Mapping[str, Any]]] = {}
         for row in rows:
             called = next(((key, each) for key, each in row.items() if isinstance(each, str)), None)
@@ -231,6 +247,11 @@ def _tables(value: Mapping[str, Any], within: tuple[str, ...]) -> Iterator[Table
         yield from _tables(nested, (_words(name),))
 
 
+_TITLES = {
+    "bounds": "what bounds each collective", "critical_path": "the critical path",
+    "causes": "what makes the error bars", "waits": "who waits for whom", "busy": "time by operation",
+}  # fmt: skip
+"""Of tables of a run, in the words of the terminal; other tables are called as their list is."""
 _QUANTITIES = {"dollars": "price", "watts": "power", "joules": "energy"}
 """Units at the end of names to what has them."""
 
@@ -256,6 +277,8 @@ def _words(name: str) -> str:
         "rent dollars per hour": "rent of an hour",
         "hfu": "HFU",
         "busy": "busy times",
+        "busy shares": "busy share",
+        "kernel time sources": "kernel time",
         "samples": "samples of a step",
         "unpriced": "without a price",
         "unpowered": "without a rating",

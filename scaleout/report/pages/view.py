@@ -25,6 +25,8 @@ from scaleout.report.pages.vega import chart_script
 _HEIGHT = 20
 """Of a track."""
 _COLLECTIVES = (COMMUNICATION, "#aa3377", "#228833", "#ccbb44", "#66ccee", "#882255")
+_TIME_AXIS = alt.Axis(labelFlush=False, labelOverlap="greedy", labelSeparation=8, tickCount=10)
+"""Of a timeline: a label that is moved inwards at an end would lie on the next."""
 _MOST_FACTS = 6
 """Facts about a slice that pointing at it shows."""
 
@@ -160,7 +162,7 @@ def _chart(
         alt.Tooltip("busy:Q", format=".0%"), alt.Tooltip("about:N"),
     ]  # fmt: skip
     marks_drawn = alt.Chart().mark_rect(clip=True, stroke=None).encode(
-        x=alt.X("start:Q", title=f"time [{unit}]", scale=x_scale),
+        x=alt.X("start:Q", title=f"time [{unit}]", scale=x_scale, axis=_TIME_AXIS),
         x2="end:Q",
         y=alt.Y("track:N", title=None, sort=order, scale=alt.Scale(domain=order, padding=0.15),
                 axis=alt.Axis(labelLimit=260)),
