@@ -1,6 +1,6 @@
 """Many jobs that differ in a few keys to one table: what `scaleout study` keeps, as an answer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from scaleout.config.units import counted
 from scaleout.errors import ConfigError, shown
 from scaleout.study.sweep.engine import Execution, execute
 from scaleout.study.sweep.study import Study, load_study, study_of
+from scaleout.study.sweep.table import notes_of
 
 if TYPE_CHECKING:
     from scaleout.report.plots.schedules import Axes
@@ -36,6 +37,11 @@ class SweepAnswer(Shown):
     def models(self) -> tuple[str, ...]:
         """What answered."""
         return tuple(sorted(set(self.cases["model"][self.cases["status"] == "ok"])))
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Which networks are those of other devices."""
+        return notes_of(self.cases)
 
     def to_frame(self) -> pd.DataFrame:
         """Return all cases, as `cases.parquet` has them."""

@@ -158,7 +158,7 @@ def _write(
 def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[str, str], top: int) -> dict[str, Any]:
     """Return what is printed as JSON: counts, the fastest cases of each workload, and what failed."""
     from scaleout.study.sweep.cases import version
-    from scaleout.study.sweep.table import best_of, cheapest_of, failures_of, measure_of, num_unfit
+    from scaleout.study.sweep.table import best_of, cheapest_of, failures_of, measure_of, notes_of, num_unfit
 
     counts = cases["status"].value_counts()
     return {
@@ -178,6 +178,7 @@ def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[
         "cheapest_cases": cheapest_of(asked, cases),
         "failures": failures_of(cases),
         "files": written,
+        "notes": notes_of(cases),
     }
 
 
@@ -266,6 +267,8 @@ def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str
         say(one_line(f"case {each['case']} alone: {each['run']}"))
     for each in summary["failed_for"]:
         console().print(one_line(f"{each['cases']:,} failed: {each['message']}"))
+    for note in summary["notes"]:
+        say(one_line(f"note: {note}"))
     for name, meaning in summary["files"].items():
         say(one_line(f"{output / name}  {meaning}"))
 

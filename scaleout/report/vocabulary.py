@@ -174,7 +174,7 @@ DOCUMENTS: Mapping[str, Contents] = {
     "study": Contents(
         "study output",
         "title build cases ok failed left_out unfit axes fastest_by fastest_cases within_share cheapest_cases "
-        "failed_for files shard_of",
+        "failed_for files notes shard_of",
     ),
     "import pytorch": Contents(
         "name device ranks recorded_ranks steps kernels kernels_kept kernels_linked operators_linked copies "

@@ -480,3 +480,14 @@ def test_a_case_that_does_not_fit_is_neither_the_fastest_nor_the_cheapest():
     (best,) = best_of(asked, unknown)
     assert best["case"] == 5
     assert "fits" not in best
+
+
+def test_a_network_of_another_device_is_told(scaleout, tmp_path):
+    keys = {"workload": "llama-small", "topology": ["dgx-h200-1", "dgx-h100-1"], "device": "h200"}
+    keys["set"] = {"data_parallel": 8}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(keys))
+    code, out, err = scaleout("study", tmp_path / "study.yaml", "--output", tmp_path / "o", "--workers", "1", "--json")
+    assert code == 0, err
+    (note,) = json.loads(out)["notes"]
+    assert note.startswith("topology dgx-h100-1 is a network of H100: ")
+    assert scaleout_package.sweep(**keys, workers=1).notes == [note]

@@ -11,9 +11,11 @@ import pyarrow.compute as pc
 
 from scaleout.analysis.goodput import disturbance_on, goodput
 from scaleout.cluster.device.spec import Device
+from scaleout.cluster.topology.topology import load_topology
 from scaleout.config.units import counted
 from scaleout.config.writing import replacing
 from scaleout.errors import ConfigError, shown
+from scaleout.study.provenance import of_another
 from scaleout.study.sweep.cases import Case, run_line
 from scaleout.study.sweep.columns import BEFORE, COLUMNS, DIMENSION_BYTES, TEXTS, column_of
 from scaleout.study.sweep.study import Losses, Study
@@ -305,6 +307,16 @@ def _choice(study: Study, row: "pd.Series[Any]") -> dict[str, Any]:
         **{name: bool(value) if name == "fits" else float(value) for name, value in known.items()},
         "run": row["run"],
     }
+
+
+def notes_of(cases: pd.DataFrame) -> list[str]:
+    """Say which networks are those of other devices than their kernels are timed on."""
+    pairs = cases.loc[cases["status"] == OK, ["topology", "device"]].drop_duplicates()
+    return [
+        note
+        for topology, device in pairs.itertuples(index=False)
+        for note in of_another(load_topology(topology), device)
+    ]
 
 
 def failures_of(cases: pd.DataFrame, most: int = 5) -> list[dict[str, Any]]:
