@@ -69,6 +69,15 @@ def test_a_page_says_the_rent_and_its_tables_in_the_words_of_the_terminal(gradie
     assert "busy share (ndr)" in table.columns
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [(["slow 5=1.1", "nvlink 0.5x"], [("changed", "slow 5=1.1, nvlink 0.5x")]), ([], []), ("slow", []), (None, [])],
+)
+def test_what_was_changed_of_the_machine_is_told(changes, told):
+    document = {"model": {"inputs": {"changes": changes}}, "results": []}
+    assert [fact for fact in facts_of(document) if fact[0] == "changed"] == told
+
+
 def test_labels_of_time_keep_their_places_and_a_distance():
     """A label at the end of the axis that is moved inwards lay on the next one."""
     axis = view._TIME_AXIS.to_dict()

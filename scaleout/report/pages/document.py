@@ -100,7 +100,16 @@ def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
         answer = _answer_of(best, rows[0].get("schedule", "the first"))
         facts = [*answer, *_rent(document, best), *_peak(document), *_room(document), *facts]
     facts = [*_differences(document), *facts]
-    return [*facts, *(("model", str(each)) for each in document.get("models", ()))]
+    return [*facts, *_changed(document), *(("model", str(each)) for each in document.get("models", ()))]
+
+
+def _changed(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what was changed of the machine, such as a rank that is slow."""
+    model = document.get("model")
+    inputs = model.get("inputs") if isinstance(model, Mapping) else None
+    changes = inputs.get("changes") if isinstance(inputs, Mapping) else None
+    if isinstance(changes, list) and changes:
+        yield "changed", text_of("changes", changes)
 
 
 def _differences(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
