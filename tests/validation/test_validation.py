@@ -210,6 +210,7 @@ BAD = [
     ([{"workload": "llama-3-8b", "measured": "3 ms", "hots": "eager"}], {}, "line 1: unknown key 'hots'; did you mean"),
     ([{"workload": "lama-3-8b", "measured": "3 ms"}], {}, "line 1: unknown workload 'lama-3-8b'"),
     ([{"workload": {"kind": "cnn"}, "measured_us": 3}], {}, "line 1: kind 'cnn' is no kind of workload"),
+    ([{"workload": {"kind": ["dlrm"]}, "measured_us": 3}], {}, r"line 1: kind ['dlrm'] is no kind of workload"),
     ([{"workload": "llama-3-8b", "measured_us": 3, "device": "h2000"}], {}, "line 1: unknown device 'h2000'"),
     (
         [{"workload": "llama-3-8b", "measured_us": 3, "schedule": "late", "changes": {"data_parallel": 1}}],

@@ -299,6 +299,6 @@ def workload_of(values: Mapping[str, Any], row: Row, machine: Machine) -> ModelF
         **values,
     }
     kind = whole.get("kind")
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise ConfigError(f"{row.where}: kind {kind!r} is no kind of workload; {nearest(str(kind), FAMILIES)}")
     return validate(FAMILIES[kind], whole, where=row.where)
