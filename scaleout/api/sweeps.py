@@ -57,8 +57,7 @@ class SweepAnswer(Shown):
         Cases that do not fit into memory are left out, which the picture says. `ConfigError` if one is no column of the
         table, `y` holds no numbers, or there are more lines than can be told apart.
         """
-        from scaleout.report.plots.cases import Shown as Drawn  # noqa: PLC0415 - matplotlib takes half a second
-        from scaleout.report.plots.cases import plot_cases  # noqa: PLC0415
+        from scaleout.report.plots.cases import Drawn, plot_cases  # noqa: PLC0415 - matplotlib takes half a second
 
         varied = [name for name, values in self.study.axes.items() if len(values) > 1] or ["case"]
         columns = [*self.cases.columns]

@@ -44,7 +44,7 @@ _TICKS: Mapping[str, Callable[[], Formatter]] = {
 
 
 @dataclass(frozen=True)
-class Shown:
+class Drawn:
     """What a picture shows: columns along the axes, one that colours the lines and one with a panel for each value."""
 
     x: str
@@ -53,7 +53,7 @@ class Shown:
     facet: str = ""
 
 
-def plot_cases(study: Study, cases: pd.DataFrame, shown: Shown, axes: Axes | None = None) -> Axes:
+def plot_cases(study: Study, cases: pd.DataFrame, shown: Drawn, axes: Axes | None = None) -> Axes:
     """Draw cases and return the axes, or the first of several panels.
 
     Where `x` is itself a result, a line runs along an input, whose values stand at its points.
@@ -112,7 +112,7 @@ def _facets(drawing: "_Drawing") -> Axes:
     return first
 
 
-def _lines_of(study: Study, found: pd.DataFrame, shown: Shown) -> tuple[str, list[str]]:
+def _lines_of(study: Study, found: pd.DataFrame, shown: Drawn) -> tuple[str, list[str]]:
     """Return the column along which a line runs, and the inputs besides the colour and panels that tell lines apart."""
     varied = [name for name in study.axes if name in found and found[name].nunique() > 1]
     groups = axes_of(found, list(dict.fromkeys((*varied, *(["ranks"] if shown.x == "ranks" else [])))))
@@ -155,7 +155,7 @@ class _Drawing:
 
     study: Study
     found: pd.DataFrame
-    shown: Shown
+    shown: Drawn
     along: str
     lines: Sequence[str]
     combinations: pd.DataFrame
