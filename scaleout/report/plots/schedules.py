@@ -140,7 +140,7 @@ def save(figure: Figure, path: Path) -> None:
         figure.set_size_inches(how.width_in, high * max(how.width_in / wide, _LEAST_HEIGHT))
         for text in figure.findobj(Text):
             text.set_fontsize(min(text.get_fontsize(), COLUMN_POINTS if is_narrow() else PAGE_POINTS))
-    _as_given(figure)
+    as_given(figure)
     drawn = BytesIO()  # as Pillow takes a write to a file that a full disk cuts short for a whole one
     metadata = _UNDATED.get(path.suffix)
     figure.savefig(drawn, format=path.suffix[1:] or None, metadata=metadata)
@@ -148,7 +148,7 @@ def save(figure: Figure, path: Path) -> None:
     write_bytes(path, drawn.getvalue())
 
 
-def _as_given(drawn: Artist) -> None:
+def as_given(drawn: Artist) -> None:
     """Have each text drawn letter by letter: names that users give are no formulas, nor always proper texts."""
     for axis in drawn.findobj(Axis):
         if isinstance(labels := axis.get_major_formatter(), FuncFormatter):  # which `set_yticks` and the like make
@@ -185,7 +185,7 @@ def on_axes(axes: Axes | None, **options: Any) -> Iterator[Axes]:
     with mpl.rc_context(STYLE):
         drawn_on = axes if axes is not None else plt.subplots(layout="constrained", **options)[1]
         yield drawn_on
-        _as_given(drawn_on)
+        as_given(drawn_on if axes is not None else drawn_on.figure)
 
 
 def plot_bars(comparison: "Comparison", axes: Axes | None = None) -> Axes:
