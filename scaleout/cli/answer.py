@@ -86,7 +86,7 @@ def _step(best: "Outcome", comparison: "Comparison") -> str:
     first, bars, steps = comparison.outcomes[0], best.interval, comparison.steps or 1
     each_s = best.makespan_s / steps
     took = format_seconds(each_s) if bars is None else format_span(each_s, *bars.of(each_s))
-    step = f"{took} under {best.schedule}"
+    step = f"{took} under {_name(best)}"
     if steps > 1:
         step += f", the mean of {steps} recorded ones"
     if best is not first:
@@ -94,6 +94,11 @@ def _step(best: "Outcome", comparison: "Comparison") -> str:
     elif len(comparison.outcomes) > 1:
         step += f", the fastest of {len(comparison.outcomes)} schedules"
     return step
+
+
+def _name(outcome: "Outcome") -> str:
+    """Name a schedule, and the simpler one that it runs as."""
+    return f"{outcome.schedule}, which runs as {outcome.runs_as}" if outcome.runs_as else outcome.schedule
 
 
 def _today(best: "Outcome", comparison: "Comparison") -> dict[str, str]:
@@ -104,7 +109,7 @@ def _today(best: "Outcome", comparison: "Comparison") -> dict[str, str]:
     if found is None:
         return {}
     took = format_seconds(found.makespan_s / (comparison.steps or 1))
-    return {"today": f"{took} under {found.schedule}, nearest to what PyTorch and Megatron-LM run"}
+    return {"today": f"{took} under {_name(found)}, nearest to what PyTorch and Megatron-LM run"}
 
 
 def _network(outcome: "Outcome", comparison: "Comparison") -> dict[str, str]:

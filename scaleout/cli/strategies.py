@@ -93,7 +93,8 @@ def _row(each: "Followed", first_s: float) -> dict[str, Any]:
         **asdict(each.outcome.breakdown),
         "memory_bytes": each.outcome.fit.peak.total_bytes,
         "fits": each.fits,
-        "decisions": list(each.outcome.decisions),
+        "decisions": [decision.summary() for decision in each.outcome.decisions],
+        **({"runs_as": each.outcome.runs_as} if each.outcome.runs_as else {}),
         "busy": list(map(asdict, busy_times(each.outcome.result))),
     }
 
@@ -101,6 +102,7 @@ def _row(each: "Followed", first_s: float) -> dict[str, Any]:
 def _print(title: str, model: str, rows: "Sequence[dict[str, Any]]", *, verbose: bool) -> None:
     from scaleout.cli.console import console, print_answer, print_table
     from scaleout.config.units import format_bytes, format_seconds, format_times
+    from scaleout.schedule.decision import Decision
 
     ran = [row for row in rows if "makespan_s" in row]
     if ran:
@@ -132,4 +134,6 @@ def _print(title: str, model: str, rows: "Sequence[dict[str, Any]]", *, verbose:
         if "reason" in row:
             console().print(f"{row['strategy']}: {row['reason']}")
         if verbose and row.get("decisions"):
-            print_table(f"what {row['strategy']} decided", ("choice",), [[words] for words in row["decisions"]])
+            print_table(
+                f"what {row['strategy']} decided", ("choice",), [[str(Decision(**each))] for each in row["decisions"]]
+            )

@@ -81,3 +81,14 @@ def test_a_list_of_devices_says_how_many_operations_were_measured(scaleout):
     assert rows["a100-80g"].endswith("; kernels of 1 operation measured, others estimated from h200")
     assert rows["tpu-v4"].endswith("; kernels estimated from h200")
     assert re.search(r"; kernels of \d+ operations measured, others estimated from alike ones$", rows["h200"])
+
+
+def test_a_schedule_that_runs_as_a_simpler_one_says_so(scaleout):
+    """One rank has nothing to overlap; chunks of dlrm's all-reduces gain nothing, and what is left is overlap."""
+    _, out, _ = scaleout("run", "dlrm-128", "--schedule", "baseline", "--schedule", "overlap", "--schedule", "coconet")
+    below = out.partition("\nschedules\n")[2]
+    assert "\n\ncoconet runs as overlap: its own step would take the same\n\n" in below
+    one = ("run", "llama-3-8b", "--set", "layers=2", "--set", "tensor_parallel=1", "--topology", "dgx-h200-1", "--gpus")
+    _, out, _ = scaleout(*one, "1", "--schedule", "overlap")
+    assert "under overlap, which runs as baseline" in " ".join(out.replace("│", " ").split())
+    assert "\noverlap runs as baseline: it finds nothing to change\n" in out

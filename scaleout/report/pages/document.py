@@ -251,14 +251,23 @@ def _tables(value: Mapping[str, Any], within: tuple[str, ...]) -> Iterator[Table
             own = dict([called]) if called else {}
             for key, each in row.items():
                 if isinstance(each, list):
-                    listed = (one if isinstance(one, Mapping) else {key: one} for one in each)
+                    listed = (_weighed(one) if isinstance(one, Mapping) else {key: one} for one in each)
                     nested.setdefault(key, []).extend({**own, **one} for one in listed)
         yield from _tables(nested, (_words(name),))
+
+
+def _weighed(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row of a decision with what else was weighed in one cell, as every decision weighs other things."""
+    others = row.get("alternatives_s")
+    if not isinstance(others, Mapping):
+        return row
+    return {**row, "alternatives_s": ", ".join(f"{name} {text_of('time_s', each)}" for name, each in others.items())}
 
 
 _TITLES = {
     "bounds": "what bounds each collective", "critical_path": "the critical path",
     "causes": "what makes the error bars", "waits": "who waits for whom", "busy": "time by operation",
+    "decisions": "what schedules decided",
 }  # fmt: skip
 """Of tables of a run, in the words of the terminal; other tables are called as their list is."""
 _QUANTITIES = {"dollars": "price", "watts": "power", "joules": "energy"}
