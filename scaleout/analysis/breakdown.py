@@ -16,7 +16,7 @@ from scaleout.cluster.device.kernel_times import source_names
 from scaleout.config.units import format_share
 from scaleout.network.flow.max_min import SAME
 from scaleout.program.graph import NONE, Bools, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
-from scaleout.program.operations import TimeSource
+from scaleout.program.operations import CUSTOM, TimeSource
 from scaleout.program.program import GroupFamily
 from scaleout.simulation.columns import distinct
 from scaleout.simulation.result import Result, Timeline
@@ -233,7 +233,10 @@ def told_estimates(result: Result, device: str) -> str:
     if share < MUCH:
         return ""
     of = _estimated(result)
-    most = ", ".join(f"{name} {format_share(each)}" for name, each in sorted(of.items(), key=lambda each: -each[1]))
+    told = {CUSTOM: "custom (of given FLOPs and bytes)"}
+    most = ", ".join(
+        f"{told.get(name, name)} {format_share(each)}" for name, each in sorted(of.items(), key=lambda each: -each[1])
+    )
     words = f"{'all' if share > 1 - SAME else format_share(share)} of their time is a roofline estimate"
     return f"{words}; not measured on {device}: {most}" if most else f"{words}, not measured on {device}"
 
