@@ -96,8 +96,8 @@ OBJECTS: Mapping[str, Contents] = {
     "link_use": Contents("link alike size_bytes utilisation"),
     "port_traffic": Contents("dimension kind role links total_bytes mean_utilisation most_utilisation"),
     "plan_row": Contents(
-        "plan schedule makespan_s compute_s exposed_by_axis_s bubble_s tokens_per_s mfu memory_by_kind_bytes host_s "
-        "bubble peak_memory_bytes bound_by tokens_per_s_per_rank headroom_bytes inputs run",
+        "plan schedule makespan_s compute_s memory_limited_s exposed_by_axis_s bubble_s tokens_per_s mfu "
+        "memory_by_kind_bytes host_s bubble peak_memory_bytes bound_by tokens_per_s_per_rank headroom_bytes inputs run",
         f"{_BARS} kernel_time_sources step_dollars dollars_per_million_tokens",
     ),
     "simulations": Contents("done choices bounded left lower_bound_s"),
