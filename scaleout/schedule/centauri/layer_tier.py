@@ -7,8 +7,9 @@ Source: Chen et al., Centauri, Sec. 3.2.2, equation (1), Fig. 6.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 
@@ -127,18 +128,13 @@ def _waits_behind_reductions(graph: ExecutionGraph, gather: int) -> bool:
 
 def best_order(best: Trial, schedule: Callable[[Program], Trial]) -> tuple[Trial, tuple[Decision, ...]]:
     """Return the trial of the order in which a step is shortest, and the decisions; `best` has the program's order."""
-    program, costs = best.ordered, []
+    program, costs, weight_first = best.ordered, [], dict[int, list[Layer]]()
     for graph in program.graphs:
         layers = [layer for layer in layers_of(graph) if layer.weights]
-        found = costs_of(graph, layers, best.costs)
-        costs.append({layer.nodes[0]: each for layer, each in zip(layers, found, strict=True)})
-    of_graph = dict(zip(map(id, program.graphs), costs, strict=True))
-
-    def weight_first(graph: ExecutionGraph, layer: Layer) -> bool:
-        found = of_graph[id(graph)].get(layer.nodes[0])
-        return found is not None and is_faster(found.weight_first_s, found.activation_first_s)
-
-    other = weight_gradients_first(program, chosen=weight_first)
+        costs.append(costs_of(graph, layers, best.costs))
+        faster = [is_faster(each.weight_first_s, each.activation_first_s) for each in costs[-1]]
+        weight_first[id(graph)] = list(compress(layers, faster))
+    other = weight_gradients_first(program, chosen=lambda graph: weight_first[id(graph)])
     rival = None if other is program else schedule(other).beside(best)
     words = _about_layers(costs, best, rival)
     best = shorter(best, rival)
@@ -157,12 +153,12 @@ def _about_gathers(best: Trial, rival: Trial) -> Decision:
     return Decision(what, "where they are", best.step_s, best.step_s, f"a step; {ahead} {rival.step_s * 1e3:.5g} ms")
 
 
-def _about_layers(costs: Sequence[Mapping[int, LayerCosts]], best: Trial, rival: Trial | None) -> tuple[Decision, ...]:
+def _about_layers(costs: Sequence[Sequence[LayerCosts]], best: Trial, rival: Trial | None) -> tuple[Decision, ...]:
     """Say for layers that cost the same which gradient goes first, and why."""
     counts: Counter[tuple[float, float]] = Counter()
     for found in costs:
         counts |= Counter(
-            (float(f"{each.activation_first_s:.6e}"), float(f"{each.weight_first_s:.6e}")) for each in found.values()
+            (float(f"{each.activation_first_s:.6e}"), float(f"{each.weight_first_s:.6e}")) for each in found
         )
     decisions = []
     for (activation_s, weight_s), count in sorted(counts.items()):
