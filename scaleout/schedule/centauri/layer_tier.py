@@ -69,17 +69,20 @@ class LayerCosts:
 
 def costs_of(graph: ExecutionGraph, layers: Sequence[Layer], program_costs: ProgramCosts) -> list[LayerCosts]:
     """Return what backward of each layer costs, collectives as they will be carried out."""
-    costs, names = _cost_names(graph), list(LayerCosts.__dataclass_fields__)
-    seconds, gathering = _seconds(graph, program_costs), gathers_parameters(graph)
-    others, found = (costs != names.index("gather_parameters_s")).tolist(), []
-    for layer in layers:
-        needs = np.concatenate([graph.dependencies_of(node) for node in layer.nodes])
-        gathers = [node for node in np.unique(needs).tolist() if gathering[node]]
-        own = [node for node in layer.nodes if others[node]]
-        nodes = np.array([*gathers, *own], np.int64)
-        totals_s = np.bincount(costs[nodes], weights=seconds[nodes], minlength=len(names))
-        found.append(LayerCosts(*totals_s.tolist()))
-    return found
+    costs, seconds, names = _cost_names(graph), _seconds(graph, program_costs), list(LayerCosts.__dataclass_fields__)
+    nodes = np.array([node for layer in layers for node in layer.nodes], np.int64)
+    of_layer = np.repeat(np.arange(len(layers)), [len(layer.nodes) for layer in layers])
+    gathered = costs == names.index("gather_parameters_s")
+    first, own = graph.dependency_offsets[nodes], ~gathered[nodes]
+    counts = graph.dependency_offsets[nodes + 1] - first
+    needs = graph.dependencies[np.arange(counts.sum()) + np.repeat(first - np.cumsum(counts) + counts, counts)]
+    waits = gathered[needs]
+    gathers = np.unique(np.repeat(of_layer, counts)[waits] * len(graph) + needs[waits])  # of a layer, each once
+    nodes = np.concatenate([gathers % len(graph), nodes[own]])
+    of_layer = np.concatenate([gathers // len(graph), of_layer[own]])
+    bins = of_layer * len(names) + costs[nodes]
+    totals_s = np.bincount(bins, weights=seconds[nodes], minlength=len(names) * len(layers))
+    return [LayerCosts(*each) for each in totals_s.reshape(-1, len(names)).tolist()]
 
 
 def _cost_names(graph: ExecutionGraph) -> Ints:
