@@ -69,6 +69,37 @@ def test_a_page_says_the_rent_and_its_tables_in_the_words_of_the_terminal(gradie
     assert "busy share (ndr)" in table.columns
 
 
+def test_lists_of_ranks_stand_in_their_row_and_long_texts_in_a_table_of_their_own():
+    """Once `members of waits` and `waits for of waits` were tables with a row a rank."""
+    waits = [{"members": [0, 1, 2, 4], "waits_for": [5], "until": "kernels", "idle_s": 0.0113}]
+    quantities = {f"q{number}_s": 1.0 for number in range(20)}
+    runs = [
+        {
+            "schedule": "overlap",
+            "waits": waits,
+            "run": "scaleout run " + "x" * 80,
+            "decisions": ["a", "b"],
+            **quantities,
+        }
+    ]
+    found = {table.title: table for table in tables_of({"results": runs})}
+    assert [*found] == ["results", "who waits for whom", "how to run each", "what the schedule decided"]
+    assert found["results"].upright
+    (row,) = found["who waits for whom"].rows
+    assert found["who waits for whom"].columns == ["schedule", "ranks", "wait for", "until", "idle"]
+    assert [cell.text for cell in row] == ["overlap", "0-2, 4", "5", "kernels", "11.3 ms"]
+    assert found["how to run each"].columns == ["schedule", "run"]
+    assert not found["what the schedule decided"].upright
+
+
+def test_plans_have_their_number_and_words_for_what_is_within_them():
+    plan = {"plan": {"tensor_parallel": 2}, "memory_by_kind_bytes": {"kv_cache": 0, "optimizer_states": 8e9}}
+    table, run = tables_of({"fastest": [{**plan, "bubble_s": 1e-3, "bubble": 0.1, "run": ["x"]}] * 2})
+    assert table.title == "the fastest plans"
+    assert table.columns == ["number", "tensor parallel", "memory by kind (optimizer states)", "bubble time", "bubble"]
+    assert [row[0].text for row in run.rows] == ["1", "2"]
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [(["slow 5=1.1", "nvlink 0.5x"], [("changed", "slow 5=1.1, nvlink 0.5x")]), ([], []), ("slow", []), (None, [])],
