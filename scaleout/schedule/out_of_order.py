@@ -6,7 +6,7 @@ gets no longer. Memory of the activation gradients that wait meanwhile is not co
 Source: Oh et al., Out-of-order backprop, EuroSys 2022; Chen et al., Centauri, ASPLOS 2024, Fig. 6 a.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,14 +60,12 @@ def layers_of(graph: ExecutionGraph) -> list[Layer]:
 
 
 def weight_gradients_first(
-    program: Program,
-    *,
-    chosen: Callable[[ExecutionGraph, Layer], bool] = lambda graph, layer: True,
+    program: Program, *, chosen: Callable[[ExecutionGraph], Sequence[Layer]] = layers_of
 ) -> Program:
-    """Make weight gradients as soon as their operands exist, in the layers that are chosen."""
+    """Make weight gradients as soon as their operands exist, in those layers of a graph that are chosen."""
 
     def keys_of(graph: ExecutionGraph) -> dict[int, Key]:
-        moved = [node for layer in layers_of(graph) if chosen(graph, layer) for node in layer.weights]
+        moved = [node for layer in chosen(graph) for node in layer.weights]
         backward = graph.has_role(_PASSES)
 
         def tail(old: int, node: int) -> bool:

@@ -23,6 +23,7 @@ from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.backends import with_policy
 from scaleout.cluster.topology.topology import Topology, check_ranks
 from scaleout.config.arguments import check_fields
+from scaleout.config.collector import seldom_collected
 from scaleout.errors import ConfigError, ScaleoutError
 from scaleout.program.fastest import fastest
 from scaleout.program.program import Program
@@ -289,6 +290,7 @@ class Programs:
         return found[1]
 
 
+@seldom_collected()
 def run(job: Job, programs: Programs | None = None) -> Outcome:
     """Simulate a job, from its names to its numbers.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 
+from scaleout.config.collector import seldom_collected
 from scaleout.study.search.best import Best, Counts, EvaluatedPlan, fastest_first
 from scaleout.study.search.branch_and_bound import evaluated_plans
 from scaleout.study.search.checkpoint import Memory
@@ -58,6 +59,7 @@ class Answer:
         return next(iter(fastest_first(under)), None)
 
 
+@seldom_collected()
 def search(
     request: SearchRequest,
     *,
