@@ -73,9 +73,9 @@ class Decision:
     def against(self, other_s: float) -> str:
         """Write the time of another choice; by how much it differs, where it would be written as the chosen one is."""
         assert self.time_s is not None, "what has alternatives has a time"
-        shown, more_s = format_seconds(other_s), other_s - self.time_s
-        if shown != format_seconds(self.time_s):
-            return shown
+        more_s = other_s - self.time_s
+        if f"{other_s:.3g}" != f"{self.time_s:.3g}":
+            return format_seconds(other_s)
         if not (is_faster(self.time_s, other_s) or is_faster(other_s, self.time_s)):
             return "the same"
         return f"{format_seconds(abs(more_s))} {'more' if more_s > 0 else 'less'}"

@@ -88,7 +88,7 @@ def text_of(name: str, value: Any) -> str:
     form = _form(name.partition(".")[0])
     if form is not None:
         return f"-{form(-value)}" if value < 0 else form(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    return f"{value:,}" if isinstance(value, int) else units.format_number(value)
 
 
 def _form(name: str) -> Callable[[float], str] | None:
