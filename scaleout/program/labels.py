@@ -12,6 +12,7 @@ import numpy as np
 
 from scaleout.program.calls import columns_of
 from scaleout.program.graph import NONE, Bools, ExecutionGraph, Ints, NodeKind, NodeRole
+from scaleout.program.operations import CUSTOM
 
 _COUNTER = re.compile(r"\d+(?![A-Za-z0-9])")
 
@@ -28,7 +29,9 @@ def folded(name: str) -> str:
 
 def label(graph: ExecutionGraph, node: int) -> str:
     """Return what a node is called."""
-    return (_has_own_name(graph)[node] and folded(graph.names[node])) or graph.operation(node)
+    operation = graph.operation(node)
+    is_own = operation in (CUSTOM, "compute") and not graph.role[node]  # as `_has_own_name`, of one node in no time
+    return (is_own and folded(graph.names[node])) or operation
 
 
 def labels(graph: ExecutionGraph) -> list[str]:

@@ -93,9 +93,11 @@ def plan(program: Program, machine: Machine | None = None) -> Planned:
         if is_faster(found.step_s, best.step_s):
             best, chosen = found, k
         k = min(2 * k, layers) if k < layers else layers + 1
-    what = f"gradients of weights of the first {chosen} of {counted(layers, 'layer')}"
-    choice = "deferred to the end of backward, in reverse order"
-    return Planned(best.scheduled, (Decision(what, choice, first.step_s, best.step_s, "a step"),), best.known)
+    about = f"gradients of weights of the first {max(chosen, 1)} of {counted(layers, 'layer')}"
+    choice, others_s = "deferred to the end of backward, in reverse order", {"where they are": first.step_s}
+    if not chosen:
+        choice, others_s = "where they are", {"deferred": found.step_s}
+    return Planned(best.scheduled, (Decision(about, choice, best.step_s, others_s),), best.known)
 
 
 def defer(program: Program, k: int) -> Program:

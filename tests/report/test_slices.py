@@ -114,3 +114,15 @@ def test_labels_of_time_keep_their_places_and_a_distance():
     axis = view._TIME_AXIS.to_dict()
     assert axis["labelFlush"] is False
     assert axis["labelSeparation"] > 0
+
+
+def test_what_a_decision_weighed_stands_in_one_cell():
+    """Each decision weighs other things, which are no columns of all."""
+    decision = {"about": "gradients", "choice": "whole", "time_s": 0.02, "alternatives_s": {"in chunks": 0.03}}
+    results = [
+        {"schedule": "centauri", "decisions": [decision, {"about": "model tier", "choice": "nothing to choose"}]}
+    ]
+    table = tables_of({"results": results})[1]
+    assert table.title == "what the schedule decided"
+    assert table.columns == ["schedule", "about", "choice", "time", "alternatives"]
+    assert [cell.text for cell in table.rows[0]] == ["centauri", "gradients", "whole", "20 ms", "in chunks 30 ms"]

@@ -88,7 +88,7 @@ def text_of(name: str, value: Any) -> str:
     form = _form(name.partition(".")[0])
     if form is not None:
         return f"-{form(-value)}" if value < 0 else form(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    return f"{value:,}" if isinstance(value, int) else units.format_number(value)
 
 
 def _form(name: str) -> Callable[[float], str] | None:
@@ -276,9 +276,17 @@ def _tables(value: Mapping[str, Any], within: tuple[str, ...]) -> Iterator[Table
                 if key in apart:
                     listed = each if isinstance(each, list) else [each]
                     nested.setdefault(key, []).extend(
-                        {**own, **(one if isinstance(one, Mapping) else {key: one})} for one in listed
+                        {**own, **(_weighed(one) if isinstance(one, Mapping) else {key: one})} for one in listed
                     )
         yield from _tables(nested, (_words(name),))
+
+
+def _weighed(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row of a decision with what else was weighed in one cell, as every decision weighs other things."""
+    others = row.get("alternatives_s")
+    if not isinstance(others, Mapping):
+        return row
+    return {**row, "alternatives_s": ", ".join(f"{name} {text_of('time_s', each)}" for name, each in others.items())}
 
 
 def _apart(rows: Sequence[Mapping[str, Any]]) -> set[str]:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from scaleout.analysis.breakdown import MUCH
-from scaleout.config.units import format_dollars, format_rate, format_seconds, format_share
+from scaleout.config.units import format_dollars, format_number, format_rate, format_seconds, format_share
 from scaleout.report.colours import DASHES, IDLE, PUBLISHED, SERIES, depths, time_scale
 from scaleout.report.pages.names import shortened
 from scaleout.report.pages.style import ESTIMATED, PALE, SHAPES, STYLE, Panels
@@ -105,7 +105,7 @@ class Cases:
             return format_seconds(value / self._scales[column])
         if write := {"share": format_share, "$": format_dollars, "1/s": format_rate}.get(column_of(column).unit):
             return write(value)
-        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+        return format_number(value)
 
     def order(self, column: str) -> list[Any]:
         """Values of an input in the order of the study's file."""

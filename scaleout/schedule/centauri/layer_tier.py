@@ -150,10 +150,10 @@ def best_order(best: Trial, schedule: Callable[[Program], Trial]) -> tuple[Trial
 
 
 def _about_gathers(best: Trial, rival: Trial) -> Decision:
-    what, ahead = "gathers of parameters", "ahead of the reductions in front of them"
+    about, ahead, kept = "gathers of parameters", "ahead of the reductions in front of them", "where they are"
     if is_faster(rival.step_s, best.step_s):
-        return Decision(what, ahead, best.step_s, rival.step_s, "a step")
-    return Decision(what, "where they are", best.step_s, best.step_s, f"a step; {ahead} {rival.step_s * 1e3:.5g} ms")
+        return Decision(about, ahead, rival.step_s, {kept: best.step_s})
+    return Decision(about, kept, best.step_s, {ahead: rival.step_s})
 
 
 def _about_layers(costs: Sequence[Sequence[LayerCosts]], best: Trial, rival: Trial | None) -> tuple[Decision, ...]:
@@ -163,14 +163,19 @@ def _about_layers(costs: Sequence[Sequence[LayerCosts]], best: Trial, rival: Tri
         counts |= Counter(
             (float(f"{each.activation_first_s:.6e}"), float(f"{each.weight_first_s:.6e}")) for each in found
         )
-    decisions = []
+    taken, decisions = rival is not None and is_faster(rival.step_s, best.step_s), []
     for (activation_s, weight_s), count in sorted(counts.items()):
-        choice, before_s, after_s, reason = "activation gradient first", weight_s, activation_s, ""
+        times_s, reason = {"activation gradient first": activation_s, "weight gradient first": weight_s}, ""
+        choice, other = times_s
         if is_faster(weight_s, activation_s) and rival is not None:
-            steps = f"a step {rival.step_s * 1e3:.5g} ms instead of {best.step_s * 1e3:.5g}"
-            if is_faster(rival.step_s, best.step_s):
-                choice, before_s, after_s, reason = "weight gradient first", activation_s, weight_s, steps
-            else:
-                reason = f"weight gradient first {weight_s * 1e3:.4g} ms, but {steps}"
-        decisions.append(Decision(f"{count} x backward of a layer", choice, before_s, after_s, reason))
+            choice, other = (other, choice) if taken else (choice, other)
+            reason = "" if taken else "a step would be no shorter"
+        others_s = {other: times_s[other]}
+        decisions.append(
+            Decision("backward of a layer", choice, times_s[choice], others_s, "each", reason=reason, count=count)
+        )
+    if rival is not None:
+        steps = [("where that is shorter", rival.step_s), ("nowhere", best.step_s)]
+        chosen, left = steps if taken else steps[::-1]
+        decisions.append(Decision("weight gradients first", *chosen, dict([left])))
     return tuple(decisions)

@@ -311,10 +311,12 @@ def _decisions(program: Program, cuts: Mapping[int, Mapping[int, Weighed]]) -> t
                 alike.setdefault((kind, family, int(graph.bytes[node]), len(weighed.parts)), []).append(weighed)
     return tuple(
         Decision(
-            collectives(len(found), kind, size_bytes, family),
+            collectives(kind, size_bytes, family),
             f"cut into {chunks} chunks with the {'kernels' if kind == 'all_to_all' else 'GEMMs'} next to it",
-            fsum(each.whole_s for each in found) / len(found),
             fsum(each.cut_s for each in found) / len(found),
+            {"whole": fsum(each.whole_s for each in found) / len(found)},
+            time_of="each with what is next to it",
+            count=len(found),
         )
         for (kind, family, size_bytes, chunks), found in sorted(alike.items())
     )

@@ -165,7 +165,7 @@ def results_of(outcome: Outcome, job: Job) -> Row:
         "exposed_share": times.exposed_communication_s / times.makespan_s if times.makespan_s else None,
         "measured_share": sources.get(MEASURED) if sources else None,
         "roofline_share": sources.get(ROOFLINE) if sources else None,
-        "decisions": "; ".join(outcome.decisions),
+        "decisions": "; ".join(map(str, outcome.decisions)),
     }
     if outcome.interval is not None:
         found["step_low_s"], found["step_high_s"] = outcome.interval.of(times.makespan_s)
