@@ -202,12 +202,12 @@ MUCH = 0.1
 """Share of the kernels' time from which an operation's times are told to be of another kind than the others'."""
 
 
-def estimated_beside_measured(result: Result) -> dict[str, float]:
+def estimated_beside_measured(result: Result, sources: Mapping[str, float]) -> dict[str, float]:
     """Return operations whose times are estimates, and their share of the kernels' time, where others' are measured.
 
     Nothing where next to none of the time is measured or interpolated, or each operation that is not takes little.
+    `sources` are the result's `Breakdown.kernel_time_sources`.
     """
-    sources = breakdown(result).kernel_time_sources
     own = fsum(sources.get(name, 0.0) for name in ("measured", "interpolated"))
     return {} if own < MUCH else _estimated(result)
 

@@ -212,16 +212,16 @@ def compare_job(job: Job, schedules: Sequence[str], tell: Tell | None = None) ->
     compared = compare_outcomes(outcomes, device=device if isinstance(device, str) else device.name)
     return replace(
         compared,
-        notes=() if isinstance(device, str) else _mixed_sources(fastest.result, device),
+        notes=() if isinstance(device, str) else _mixed_sources(fastest, device),
         failures=tuple(each for each in found if isinstance(each, Failure)),
         provenance=provenance_of(job),
         bill=None if isinstance(device, str) else bill(job.network, device),
     )
 
 
-def _mixed_sources(result: Result, device: Device) -> tuple[str, ...]:
+def _mixed_sources(outcome: Outcome, device: Device) -> tuple[str, ...]:
     """Say which kernels have times of another kind than those beside them, so that the two are not compared alike."""
-    found = estimated_beside_measured(result)
+    found = estimated_beside_measured(outcome.result, outcome.breakdown.kernel_time_sources)
     if not found:
         return ()
     words = ", ".join(f"{name}, {format_share(share)} of the kernels' time" for name, share in found.items())

@@ -214,6 +214,7 @@ def test_a_trace_has_the_ranks_that_it_has_and_a_recording_is_imported_first(sca
         (("run", "llama-3-8b", "--set", "dtype=fp8"), "fp8 is of GEMMs alone: linear_dtype"),
         (("run", "llama-3-8b", "--set", "global_batch=64"), "the global batch over data_parallel"),
         (("study", "topologies", "--output", "o", "--bandwidth", "ndr=2x"), "by the key 'bandwidth'"),
+        (("collective", "all_reduce", "--protocol", "LL128"), "which protocols there are, and the fastest is taken"),
         (("study", "topologies", "--output", "o", "--bandwith", "ndr=2x"), "No such option '--bandwith'."),
     ],
 )

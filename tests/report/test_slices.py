@@ -128,6 +128,8 @@ def test_what_a_decision_weighed_stands_in_one_cell():
     results = [
         {"schedule": "centauri", "decisions": [decision, {"about": "model tier", "choice": "nothing to choose"}]}
     ]
+    document = {"results": [{**results[0], "makespan_s": 0.1, "runs_as": "overlap"}]}
+    assert ("step", "100 ms under centauri, which runs as overlap") in facts_of(document)
     table = tables_of({"results": results})[1]
     assert table.title == "what the schedule decided"
     assert table.columns == ["schedule", "about", "choice", "time", "alternatives"]

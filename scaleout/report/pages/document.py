@@ -158,7 +158,8 @@ def _answer_of(row: Mapping[str, Any], first: str) -> Iterator[tuple[str, str]]:
     step_s = row["makespan_s"]
     speedup = row.get("speedup", 1)
     faster = f", {text_of('speedup', speedup)} as fast as under {first}" if speedup != 1 else ""
-    yield "step", f"{text_of('makespan_s', step_s)} under {row.get('schedule', '')}{faster}"
+    runs_as = f", which runs as {row['runs_as']}" if row.get("runs_as") else ""
+    yield "step", f"{text_of('makespan_s', step_s)} under {row.get('schedule', '')}{runs_as}{faster}"
     for name in ("tokens_per_s_per_rank", "samples_per_s", "mfu"):
         if row.get(name) is not None:
             yield _words(name), text_of(name, row[name])
