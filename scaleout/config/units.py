@@ -311,6 +311,15 @@ def format_count(number: float) -> str:
     return f"{whole:,}" if exact or abs(number) >= 100 else f"{number:.3g}"
 
 
+def format_number(value: float) -> str:
+    """Write a number of which no unit is known: four digits, and all before the point.
+
+    >>> format_number(59791.37), format_number(9999.7), format_number(0.123456), format_number(2.0)
+    ('59,791', '10,000', '0.1235', '2')
+    """
+    return f"{value:,.0f}" if abs(float(f"{value:.4g}")) >= 1e4 else f"{value:,.4g}"
+
+
 def format_rate(per_s: float) -> str:
     """Write how many of something there are in a second, such as ``'5,450'``."""
     rounded = float(f"{per_s:.3g}")

@@ -55,12 +55,18 @@ def test_what_is_no_timeline():
         slices_of({"a": 1}, where="x")
 
 
-@pytest.mark.parametrize(("gradients", "tokens"), [(1.0, "$144 k a trillion tokens"), (0.0, "$0.144 a million tokens")])
-def test_a_page_says_the_rent_and_its_tables_in_the_words_of_the_terminal(gradients, tokens):
+@pytest.mark.parametrize(
+    ("mode", "tokens"),
+    [
+        ({"mode": "training"}, "$144 k a trillion tokens"), ({}, "$144 k a trillion tokens"),
+        ({"mode": "decode"}, "$0.144 a million tokens"), ({"mode": "prefill"}, "$0.144 a million tokens"),
+    ],
+)  # fmt: skip
+def test_a_page_says_the_rent_and_its_tables_in_the_words_of_the_terminal(mode, tokens):
     row = {"schedule": "overlap", "makespan_s": 0.787, "step_dollars": 0.0189, "dollars_per_million_tokens": 0.144}
-    held = {"memory_by_kind_bytes": {"gradients": gradients}}
     document = {
-        "memory": held,
+        **mode,
+        "memory": {"memory_by_kind_bytes": {"gradients": 0.0}},
         "results": [{**row, "bounds": [{"operation": "all_reduce", "busy_shares": {"ndr": 1.0}}]}],
     }
     assert ("rent", f"$0.0189 a step, {tokens}") in facts_of(document)
@@ -114,3 +120,17 @@ def test_labels_of_time_keep_their_places_and_a_distance():
     axis = view._TIME_AXIS.to_dict()
     assert axis["labelFlush"] is False
     assert axis["labelSeparation"] > 0
+
+
+def test_what_a_decision_weighed_stands_in_one_cell():
+    """Each decision weighs other things, which are no columns of all."""
+    decision = {"about": "gradients", "choice": "whole", "time_s": 0.02, "alternatives_s": {"in chunks": 0.03}}
+    results = [
+        {"schedule": "centauri", "decisions": [decision, {"about": "model tier", "choice": "nothing to choose"}]}
+    ]
+    document = {"results": [{**results[0], "makespan_s": 0.1, "runs_as": "overlap"}]}
+    assert ("step", "100 ms under centauri, which runs as overlap") in facts_of(document)
+    table = tables_of({"results": results})[1]
+    assert table.title == "what the schedule decided"
+    assert table.columns == ["schedule", "about", "choice", "time", "alternatives"]
+    assert [cell.text for cell in table.rows[0]] == ["centauri", "gradients", "whole", "20 ms", "in chunks 30 ms"]

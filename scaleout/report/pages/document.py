@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scaleout.analysis.cost import Rent
 from scaleout.config import units
 from scaleout.report.vocabulary import flattened
 
@@ -88,7 +89,7 @@ def text_of(name: str, value: Any) -> str:
     form = _form(name.partition(".")[0])
     if form is not None:
         return f"-{form(-value)}" if value < 0 else form(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    return f"{value:,}" if isinstance(value, int) else units.format_number(value)
 
 
 def _form(name: str) -> Callable[[float], str] | None:
@@ -157,7 +158,8 @@ def _answer_of(row: Mapping[str, Any], first: str) -> Iterator[tuple[str, str]]:
     step_s = row["makespan_s"]
     speedup = row.get("speedup", 1)
     faster = f", {text_of('speedup', speedup)} as fast as under {first}" if speedup != 1 else ""
-    yield "step", f"{text_of('makespan_s', step_s)} under {row.get('schedule', '')}{faster}"
+    runs_as = f", which runs as {row['runs_as']}" if row.get("runs_as") else ""
+    yield "step", f"{text_of('makespan_s', step_s)} under {row.get('schedule', '')}{runs_as}{faster}"
     for name in ("tokens_per_s_per_rank", "samples_per_s", "mfu"):
         if row.get(name) is not None:
             yield _words(name), text_of(name, row[name])
@@ -169,18 +171,12 @@ def _answer_of(row: Mapping[str, Any], first: str) -> Iterator[tuple[str, str]]:
 
 
 def _rent(document: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what a step costs, and tokens, as the terminal says it: a trillion in training, a million else."""
+    """Yield what a step costs, and tokens, as the terminal says it."""
     if not _is_number(row.get("step_dollars")):
         return
-    words = [f"{units.format_dollars(row['step_dollars'])} a step"]
     million = row.get("dollars_per_million_tokens")
-    if isinstance(million, int | float):
-        held = document.get("memory")
-        kinds = held.get("memory_by_kind_bytes") if isinstance(held, Mapping) else None
-        serves = isinstance(kinds, Mapping) and not kinds.get("gradients")
-        many, name = (1.0, "million") if serves else (1e6, "trillion")
-        words.append(f"{units.format_dollars(million * many)} a {name} tokens")
-    yield "rent", ", ".join(words)
+    rent = Rent(row["step_dollars"], million if _is_number(million) else None)
+    yield "rent", rent.words(document.get("mode"))
 
 
 _USUAL = (None, False, 1, 0, "none")
@@ -276,9 +272,17 @@ def _tables(value: Mapping[str, Any], within: tuple[str, ...]) -> Iterator[Table
                 if key in apart:
                     listed = each if isinstance(each, list) else [each]
                     nested.setdefault(key, []).extend(
-                        {**own, **(one if isinstance(one, Mapping) else {key: one})} for one in listed
+                        {**own, **(_weighed(one) if isinstance(one, Mapping) else {key: one})} for one in listed
                     )
         yield from _tables(nested, (_words(name),))
+
+
+def _weighed(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row of a decision with what else was weighed in one cell, as every decision weighs other things."""
+    others = row.get("alternatives_s")
+    if not isinstance(others, Mapping):
+        return row
+    return {**row, "alternatives_s": ", ".join(f"{name} {text_of('time_s', each)}" for name, each in others.items())}
 
 
 def _apart(rows: Sequence[Mapping[str, Any]]) -> set[str]:

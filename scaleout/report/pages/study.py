@@ -268,9 +268,12 @@ def _table(cases: Cases) -> str:
     )
     shares = [number for number, name in enumerate(columns) if column_of(name).unit == "share"]
     floats = [number for number, name in enumerate(columns) if pd.api.types.is_float_dtype(cases.all[name])]
+    given = [number for number, name in enumerate(columns) if name in cases.inputs]
+    digits = "Number(data).toLocaleString('en-US', {%smaximumSignificantDigits: %d})"
     written = {
         _written("`${(100 * data).toFixed(1)}%`"): shares,
-        _written("Number(data).toLocaleString('en-US', {maximumSignificantDigits: 4})"): sorted({*floats} - {*shares}),
+        _written(digits % ("", 4)): sorted({*floats} & {*given}),
+        _written(digits % ("minimumSignificantDigits: 3, ", 3)): sorted({*floats} - {*shares, *given}),
     }
     return itables.to_html_datatable(
         shown, table_id="cases", connected=False, text_in_header_can_be_selected=False, showIndex=False, maxBytes=0,
