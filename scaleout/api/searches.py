@@ -167,6 +167,7 @@ class SearchAnswer(Answer):
             "topology": request.topology.name,
             "device": request.device.name,
             "ranks": request.num_ranks,
+            "mode": request.base.mode,
             "model": self.model.summary(),
             "global_batch": request.batch,
             "memory_bytes": request.memory_bytes,

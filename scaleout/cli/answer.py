@@ -10,7 +10,6 @@ from scaleout.config.units import (
     counted,
     format_bytes,
     format_difference,
-    format_dollars,
     format_flops_per_s,
     format_rate,
     format_rent,
@@ -32,8 +31,6 @@ _MENTIONED = 1e-3
 """Share of a step from which a collective that is exposed is named."""
 _OF_FRAMEWORKS = ("baseline", "overlap")
 """Schedules that frameworks run as they are, the nearest last."""
-_NO_CENTS = 1e-3
-"""Dollars below which what a step costs is not said."""
 
 
 def answer_of(comparison: "Comparison", unchanged: "Comparison | None") -> tuple[str, dict[str, str]]:
@@ -138,8 +135,7 @@ def _rent(comparison: "Comparison", best: "Outcome") -> dict[str, str]:
         return {}
     if rent is None:
         return {"rent": no_rent(comparison.device)}
-    serves = best.workload is not None and best.workload.mode != "training"
-    return {"rent": rent_words(rent, machine.rent_per_s, comparison.ranks, serves=serves)}
+    return {"rent": rent_words(rent, machine.rent_per_s, comparison.ranks, comparison.mode)}
 
 
 def no_rent(device: str) -> str:
@@ -153,15 +149,10 @@ def peak_words(peak: "Mapping[str, Any] | None") -> str:
     return "" if peak is None else f"{format_flops_per_s(peak['flops_per_s'])} in {peak['dtype']}"
 
 
-def rent_words(rent: "Rent", rent_per_s: float | None, ranks: int, *, serves: bool = False) -> str:
-    """Say what a step of a machine of a rent costs, and tokens: a trillion in training, a million where it serves."""
-    words = [f"{format_dollars(rent.step_dollars)} a step"]
-    if rent.dollars_per_million_tokens is not None:
-        many, name = (1.0, "million") if serves else (1e6, "trillion")
-        words = [*words, f"{format_dollars(rent.dollars_per_million_tokens * many)} a {name} tokens"]
-        words = words[rent.step_dollars < _NO_CENTS :]
-    words += [] if rent_per_s is None else [f"at {format_rent(rent_per_s / ranks)} a device"]
-    return ", ".join(words)
+def rent_words(rent: "Rent", rent_per_s: float | None, ranks: int, mode: str | None) -> str:
+    """Say what a step of a machine of a rent costs, and tokens, and at which rent of a device."""
+    words = rent.words(mode)
+    return words if rent_per_s is None else f"{words}, at {format_rent(rent_per_s / ranks)} a device"
 
 
 def _bound(outcome: "Outcome", steps: int) -> str:

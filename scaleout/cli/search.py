@@ -298,7 +298,7 @@ def _rent(answer: "SearchAnswer", found: "Estimate") -> dict[str, str]:
     rent = answer.rent(found)
     if rent is None:
         return {"rent": no_rent(answer.request.device.name)}
-    return {"rent": rent_words(rent, answer.rent_per_s, answer.request.num_ranks)}
+    return {"rent": rent_words(rent, answer.rent_per_s, answer.request.num_ranks, answer.request.base.mode)}
 
 
 def _print(answer: "SearchAnswer") -> None:

@@ -152,9 +152,9 @@ _HEAD = "schema version command inputs models"
 _JOB = "workload topology device ranks"
 
 DOCUMENTS: Mapping[str, Contents] = {
-    "run": Contents(f"{_JOB} results", "model samples cost mfu_peak memory recorded_s num_steps notes failures"),
+    "run": Contents(f"{_JOB} results", "mode model samples cost mfu_peak memory recorded_s num_steps notes failures"),
     "search": Contents(
-        f"{_JOB} model global_batch memory_capacity_bytes mfu_peak counts fastest front",
+        f"{_JOB} mode model global_batch memory_capacity_bytes mfu_peak counts fastest front",
         "simulations explanation exports not_tried",
     ),
     "goodput": Contents(
@@ -185,7 +185,7 @@ DOCUMENTS: Mapping[str, Contents] = {
     "astra": Contents(
         "ranks time_ns exposed_communication_ns per_rank_ns per_rank_exposed_communication_ns per_rank_compute_ns "
         "per_rank_communication_ns backend",
-        "physical model workload topology device results samples cost mfu_peak memory notes",
+        "physical mode model workload topology device results samples cost mfu_peak memory notes",
     ),
     "trace": Contents("workload device topology ranks output num_files"),
     "show": Contents("", open=True),

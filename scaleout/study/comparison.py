@@ -54,6 +54,12 @@ class Comparison:
         check_fields(self)
 
     @property
+    def mode(self) -> str | None:
+        """Whether the step trains or serves; None of traces, which do not say it."""
+        workload = self.outcomes[0].workload
+        return None if workload is None else workload.mode
+
+    @property
     def mfu_peak(self) -> dict[str, Any] | None:
         """The rate that MFU and HFU are shares of; None where there are none."""
         workload, device = self.outcomes[0].workload, self.outcomes[0].device
@@ -72,6 +78,7 @@ class Comparison:
             "topology": self.topology,
             "device": self.device,
             "ranks": self.ranks,
+            **({} if self.mode is None else {"mode": self.mode}),
             **({} if self.provenance is None else {"model": self.provenance.summary()}),
             **({} if self.samples is None else {"samples": self.samples}),
             **({} if self.bill is None else {"cost": self.bill.summary()}),

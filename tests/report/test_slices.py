@@ -55,12 +55,18 @@ def test_what_is_no_timeline():
         slices_of({"a": 1}, where="x")
 
 
-@pytest.mark.parametrize(("gradients", "tokens"), [(1.0, "$144 k a trillion tokens"), (0.0, "$0.144 a million tokens")])
-def test_a_page_says_the_rent_and_its_tables_in_the_words_of_the_terminal(gradients, tokens):
+@pytest.mark.parametrize(
+    ("mode", "tokens"),
+    [
+        ({"mode": "training"}, "$144 k a trillion tokens"), ({}, "$144 k a trillion tokens"),
+        ({"mode": "decode"}, "$0.144 a million tokens"), ({"mode": "prefill"}, "$0.144 a million tokens"),
+    ],
+)  # fmt: skip
+def test_a_page_says_the_rent_and_its_tables_in_the_words_of_the_terminal(mode, tokens):
     row = {"schedule": "overlap", "makespan_s": 0.787, "step_dollars": 0.0189, "dollars_per_million_tokens": 0.144}
-    held = {"memory_by_kind_bytes": {"gradients": gradients}}
     document = {
-        "memory": held,
+        **mode,
+        "memory": {"memory_by_kind_bytes": {"gradients": 0.0}},
         "results": [{**row, "bounds": [{"operation": "all_reduce", "busy_shares": {"ndr": 1.0}}]}],
     }
     assert ("rent", f"$0.0189 a step, {tokens}") in facts_of(document)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scaleout.analysis.cost import Rent
 from scaleout.config import units
 from scaleout.report.vocabulary import flattened
 
@@ -170,18 +171,12 @@ def _answer_of(row: Mapping[str, Any], first: str) -> Iterator[tuple[str, str]]:
 
 
 def _rent(document: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what a step costs, and tokens, as the terminal says it: a trillion in training, a million else."""
+    """Yield what a step costs, and tokens, as the terminal says it."""
     if not _is_number(row.get("step_dollars")):
         return
-    words = [f"{units.format_dollars(row['step_dollars'])} a step"]
     million = row.get("dollars_per_million_tokens")
-    if isinstance(million, int | float):
-        held = document.get("memory")
-        kinds = held.get("memory_by_kind_bytes") if isinstance(held, Mapping) else None
-        serves = isinstance(kinds, Mapping) and not kinds.get("gradients")
-        many, name = (1.0, "million") if serves else (1e6, "trillion")
-        words.append(f"{units.format_dollars(million * many)} a {name} tokens")
-    yield "rent", ", ".join(words)
+    rent = Rent(row["step_dollars"], million if _is_number(million) else None)
+    yield "rent", rent.words(document.get("mode"))
 
 
 _USUAL = (None, False, 1, 0, "none")
