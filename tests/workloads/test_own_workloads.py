@@ -38,6 +38,12 @@ def test_a_workload_of_one_s_own_needs_no_description(keys, tmp_path):
     assert written(tmp_path, keys).description == ""
 
 
+def test_what_is_like_another_is_not_called_that_nor_has_its_source(tmp_path):
+    """They say what it is that the file changes."""
+    job = written(tmp_path, {"like": "mixtral-8x7b", "experts": 64, "top_k": 6})
+    assert (job.description, job.source) == ("mixtral-8x7b with other values: experts, top_k", "")
+
+
 def test_every_shipped_workload_says_what_it_is():
     assert all(load_workload(name).description and load_workload(name).source for name in library.names("workload"))
 
