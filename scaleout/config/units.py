@@ -93,10 +93,10 @@ def parse(text: str | float, quantity: Quantity) -> float:
     if quantity is BYTES and not unit and value != int(value):
         raise ConfigError(f"{shown(text)} is no whole number of bytes; write it like {quantity.example!r}")
     if value and not quantity.smallest <= value <= quantity.largest:
-        unit = next(iter(quantity.factors))
+        unit, factor = next(iter(quantity.factors.items()))
         raise ConfigError(
-            f"{shown(text)} is not {quantity.name}: it must be 0, or from {quantity.smallest:g} to "
-            f"{quantity.largest:g} {unit}"
+            f"{shown(text)} is not {quantity.name}: it must be 0, or from {quantity.smallest / factor:g} to "
+            f"{quantity.largest / factor:g} {unit}"
         )
     return value
 
