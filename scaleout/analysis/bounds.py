@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
+from typing import Any
 
 import numpy as np
 
@@ -50,10 +51,23 @@ def bound_of_step(result: Result, compute_s: float, device: Device | None = None
     waits = "bubble" if any(family.name == "pipeline" for family in result.program.groups) else "idle"
     parts = {"compute": compute_s, waits: result.makespan_s - compute_s - fsum(exposed_s.values())}
     parts |= {f"{axis} communication" if axis else "messages": seconds for axis, seconds in exposed_s.items()}
+    limited = 0.0 if device is None else of_memory(result, device)[0]
+    return bound_of_parts(parts, limited_share=limited), max(parts.values())
+
+
+def bound_of_parts(parts: Mapping[str, float], *, limited_share: float) -> str:
+    """Return the largest part of a step; `MEMORY` for ``compute`` most of which is of kernels that memory limits.
+
+    >>> bound_of_parts({"compute": 2.0, "bubble": 1.0}, limited_share=0.6)
+    'memory bandwidth'
+    """
     largest = max(parts, key=lambda name: parts[name])
-    if largest == "compute" and device is not None and of_memory(result, device)[0] > _MOST:
-        return MEMORY, parts[largest]
-    return largest, parts[largest]
+    return MEMORY if largest == "compute" and limited_share > _MOST else largest
+
+
+def memory_limits(flops: Any, least_s: Any, peak_flops_per_s: Any) -> Any:
+    """Return whether bytes take longer at the rate of the memory, `least_s`, than FLOPs at the peak; also of arrays."""
+    return (least_s > 0) & (flops <= least_s * peak_flops_per_s)
 
 
 def of_memory(result: Result, device: Device) -> tuple[float, float]:
@@ -66,7 +80,7 @@ def of_memory(result: Result, device: Device) -> tuple[float, float]:
         columns = columns_of(graph.kernels)
         peaks = np.array([device.peak_flops_per_s.get(kind.dtype, 0.0) for kind in columns.kinds])
         least_s = graph.bytes[nodes] / device.memory_bytes_per_s
-        limited = (least_s > 0) & (graph.flops[nodes] <= least_s * peaks[columns.kind[graph.kernel[nodes]]])
+        limited = memory_limits(graph.flops[nodes], least_s, peaks[columns.kind[graph.kernel[nodes]]])
         limited_s += len(line.ranks) * float(line.duration_s[nodes][limited].sum())
         bytes_s += len(line.ranks) * float(least_s[limited].sum())
     return (limited_s / kernels_s, bytes_s / limited_s) if limited_s else (0.0, 0.0)

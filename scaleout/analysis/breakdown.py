@@ -15,7 +15,8 @@ import numpy as np
 from scaleout.cluster.device.kernel_times import source_names
 from scaleout.config.units import format_share
 from scaleout.network.flow.max_min import SAME
-from scaleout.program.graph import NONE, Bools, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
+from scaleout.program.graph import NONE, Bools, ExecutionGraph, Floats, Ints, NodeRole
+from scaleout.program.labels import label, label_numbers
 from scaleout.program.operations import TimeSource
 from scaleout.program.program import GroupFamily
 from scaleout.simulation.columns import distinct
@@ -193,7 +194,7 @@ def by_phase(result: Result) -> list[Row]:
 
 def by_operation(result: Result) -> list[Row]:
     """Busy time of each kind of kernel and of collective, the largest first."""
-    rows = _rows(result, lambda line: _operations(line.graph), ExecutionGraph.operation)
+    rows = _rows(result, lambda line: label_numbers(line.graph), label)
     return sorted(rows, key=lambda row: -row.busy_s)
 
 
@@ -201,12 +202,12 @@ MUCH = 0.1
 """Share of the kernels' time from which an operation's times are told to be of another kind than the others'."""
 
 
-def estimated_beside_measured(result: Result) -> dict[str, float]:
+def estimated_beside_measured(result: Result, sources: Mapping[str, float]) -> dict[str, float]:
     """Return operations whose times are estimates, and their share of the kernels' time, where others' are measured.
 
     Nothing where next to none of the time is measured or interpolated, or each operation that is not takes little.
+    `sources` are the result's `Breakdown.kernel_time_sources`.
     """
-    sources = breakdown(result).kernel_time_sources
     own = fsum(sources.get(name, 0.0) for name in ("measured", "interpolated"))
     return {} if own < MUCH else _estimated(result)
 
@@ -220,9 +221,9 @@ def _estimated(result: Result) -> dict[str, float]:
         source, time_s = line.graph.time_source[kernels], len(line.ranks) * line.duration_s[kernels]
         total_s += float(time_s.sum())
         (others,) = np.nonzero(source == TimeSource.ROOFLINE)
-        first, which = distinct(_operations(line.graph)[kernels[others]])
+        first, which = distinct(label_numbers(line.graph)[kernels[others]])
         for number, seconds in enumerate(np.bincount(which, time_s[others], minlength=len(first)).tolist()):
-            name = line.graph.operation(int(kernels[others[first[number]]]))
+            name = label(line.graph, int(kernels[others[first[number]]]))
             estimated_s[name] = estimated_s.get(name, 0.0) + seconds
     return {name: seconds / total_s for name, seconds in estimated_s.items() if seconds >= MUCH * total_s}
 
@@ -260,35 +261,26 @@ def busy_times(result: Result) -> list[Busy]:
 
     def numbers(line: Timeline) -> Ints:
         graph, communicates = line.graph, line.is_communication
-        columns = [graph.phase, _operations(graph), graph.has_role(NodeRole.HOST).astype(np.int64)]
+        columns = [graph.phase, label_numbers(graph), graph.has_role(NodeRole.HOST).astype(np.int64)]
         columns += [np.where(communicates, column, 0) for column in (graph.bytes, graph.group)]
         return distinct(*columns)[1]
 
-    def label(line: Timeline, node: int) -> tuple[str, str, str, int, int]:
+    def key(line: Timeline, node: int) -> tuple[str, str, str, int, int]:
         graph = line.graph
-        phase, operation = graph.phases[graph.phase[node]], graph.operation(node)
+        phase, operation = graph.phases[graph.phase[node]], label(graph, node)
         if not line.is_communication[node]:
             return phase, operation, _kind(line, node), 0, 0
         group = int(graph.group[node])
         size = 0 if group == NONE else len(result.program.groups[group].of(line.ranks[0]))
         return phase, operation, "communication", int(graph.bytes[node]), size
 
-    return [Busy(*key, count, busy_s) for key, count, busy_s in _added(result, numbers, label)]
+    return [Busy(*key, count, busy_s) for key, count, busy_s in _added(result, numbers, key)]
 
 
 def _kind(line: Timeline, node: int) -> str:
     if line.is_communication[node]:
         return "communication"
     return "host" if line.graph.role[node] & NodeRole.HOST else "compute"
-
-
-def _operations(graph: ExecutionGraph) -> Ints:
-    """Return numbers, (N,), that are equal only for nodes of the same operation."""
-    is_host = (graph.kernel == NONE) & graph.has_role(NodeRole.HOST)
-    kinds = graph.kind_of_kernel
-    kernels = np.where(is_host, len(graph.kernels) + 1, kinds - NONE)
-    calls = graph.collective * len(NodeKind) + graph.kind + (len(NodeKind) + len(graph.kernels) + 2)
-    return np.asarray(np.where(graph.kind == NodeKind.COMPUTE, kernels, calls))
 
 
 def _rows(
@@ -304,9 +296,9 @@ def _rows(
 
 
 def _added(
-    result: Result, numbers_of: Callable[[Timeline], Ints], label: Callable[[Timeline, int], Label]
+    result: Result, numbers_of: Callable[[Timeline], Ints], key: Callable[[Timeline, int], Label]
 ) -> list[tuple[Label, float, float]]:
-    """Count nodes of one label, which nodes of one number have, and add up their time, in order of first nodes."""
+    """Count nodes of one key, which nodes of one number have, and add up their time, in order of first nodes."""
     found: dict[Label, int] = {}
     count, busy_s = np.zeros(0), np.zeros(0)
     known: dict[tuple[tuple[int, ...], ...], Ints] = {}  # the entry of each node, once for ranks alike but in times
@@ -319,7 +311,7 @@ def _added(
             first[numbers[::-1]] = np.arange(len(numbers))[::-1]
             entry_of = np.zeros(len(first), np.int64)
             for node in np.sort(first[first < len(numbers)]).tolist():
-                entry_of[numbers[node]] = found.setdefault(label(line, node), len(found))
+                entry_of[numbers[node]] = found.setdefault(key(line, node), len(found))
             known[alike] = entry_of[numbers]
             count, busy_s = (np.pad(sums, (0, len(found) - len(sums))) for sums in (count, busy_s))
         np.add.at(count, known[alike], share)
@@ -377,7 +369,7 @@ def critical_path(result: Result) -> list[Segment]:
         graph = line.graph
         name, phase = graph.names[index], graph.phases[graph.phase[index]]
         communicates, span_s = bool(line.is_communication[index]), (start, until)
-        path.append(Segment(line.ranks[0], index, name, graph.operation(index), phase, communicates, *span_s))
+        path.append(Segment(line.ranks[0], index, name, label(graph, index), phase, communicates, *span_s))
     if path and times[-1] > 0:
         path.append(replace(path[-1], name="host", operation="host", communication=False, start_s=0.0, end_s=times[-1]))
     return path[::-1]

@@ -21,6 +21,7 @@ from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.dimension import Dimension, edges_of
 from scaleout.cluster.topology.link_type import LinkType, Part, load_link_type, sources_of
 from scaleout.cluster.topology.topology import Topology
+from scaleout.config.units import format_dollars
 from scaleout.simulation.clocks import joules_of_rank
 from scaleout.simulation.result import Result
 
@@ -188,12 +189,29 @@ def hardware(dimension: Dimension, found: LinkType) -> tuple[float, float]:
     return float(weights.sum()) / 2, float((weights * ends).sum()) / 2  # both directions of a link are edges
 
 
+_NO_CENTS = 1e-3
+"""Price of a step [$] below which that of tokens says more alone."""
+
+
 @dataclass(frozen=True)
 class Rent:
     """What is paid for a machine, by its rent."""
 
     step_dollars: float
     dollars_per_million_tokens: float | None  # None of models without tokens
+
+    def words(self, mode: str | None) -> str:
+        """Say what a step costs, and tokens: a trillion in training, a million where the mode serves.
+
+        >>> Rent(0.08, 0.556).words("training"), Rent(0.0008, 0.556).words("decode"), Rent(0.0008, None).words(None)
+        ('$0.08 a step, $556 k a trillion tokens', '$0.556 a million tokens', '$0.0008 a step')
+        """
+        step = f"{format_dollars(self.step_dollars)} a step"
+        if self.dollars_per_million_tokens is None:
+            return step
+        many, name = (1e6, "trillion") if mode in (None, "training") else (1.0, "million")
+        tokens = f"{format_dollars(self.dollars_per_million_tokens * many)} a {name} tokens"
+        return tokens if self.step_dollars < _NO_CENTS else f"{step}, {tokens}"
 
 
 def rent_of(step_s: float, rent_per_s: float | None, *, tokens_per_s: float | None = None) -> Rent | None:

@@ -47,21 +47,26 @@ def divide(result: Result, spans: Spans) -> Iterator[tuple[int, Seconds]]:
     met_s = np.minimum(chains.met_s(late, kernels), joined.from_s)
     paths = _Paths(nodes, waits)
     parts = (
-        *paths.since(of_late, met_s),
-        *paths.since(late, np.maximum(met_s, nodes.ended_s(of_late))),
-        *paths.since(kernels, met_s),
-        *paths.since(nodes.before[joined.node], np.maximum(met_s, nodes.ended_s(kernels))),
+        paths.since(of_late, met_s),
+        paths.since(late, np.maximum(met_s, nodes.ended_s(of_late))),
+        paths.since(kernels, met_s),
+        paths.since(nodes.before[joined.node], np.maximum(met_s, nodes.ended_s(kernels))),
     )
+    worked = np.logical_and.reduce([last == over for last, over, *_ in parts])  # none of them waited since they met
+    alone = worked | (others == joined.class_of)  # then the late one is the only root
+    waits_alone = np.flatnonzero(alone[len(spans.node) :])
+    paths.add_alone(waits_alone, others[len(spans.node) :][waits_alone])
     order = np.lexsort((chains.depth[joined.node], joined.until_s))  # one after those that it comes of
-    columns = (order, *(each[order] for each in (joined.class_of, others, joined.until_s - joined.from_s, *parts)))
-    for index, one, other, wait_s, *ends in zip(*(each.tolist() for each in columns), strict=True):
-        roots: Seconds = {one: wait_s}
-        if other != one:
-            longer = paths.waited_s(ends)
+    order = order[(order < len(spans.node)) | ~alone[order]]
+    columns = (order, *(each[order] for each in (joined.class_of, others, joined.until_s - joined.from_s, alone)))
+    for index, one, other, wait_s, is_alone in zip(*(each.tolist() for each in columns), strict=True):
+        longer, total_s = {other: wait_s}, wait_s
+        if not is_alone:
+            longer = paths.waited_s([[each[index] for each in part] for part in parts])
             longer.pop(other, None)
             longer[other] = wait_s - fsum(longer.values())
             total_s = fsum(seconds for seconds in longer.values() if seconds > 0)
-            roots = {root: wait_s * seconds / total_s for root, seconds in longer.items() if seconds > 0}
+        roots = {root: wait_s * seconds / total_s for root, seconds in longer.items() if seconds > 0}
         if index < len(spans.node):
             yield index, roots
         else:
@@ -154,10 +159,11 @@ def _before(line: Timeline) -> tuple[Ints, Floats]:
 def _last_kernels(result: Result, classes: Ints, at_s: Floats) -> Ints:
     """Return the kernel that each of some classes of ranks had ended last at a time, or `NONE`."""
     found = np.full(len(classes), NONE)
-    for number, line in enumerate(result.timelines):
+    by_class = np.argsort(classes, kind="stable")
+    bounds = np.searchsorted(classes[by_class], np.arange(1, len(result.timelines)))
+    for number, (line, of_class) in enumerate(zip(result.timelines, np.split(by_class, bounds), strict=True)):
         kernels = np.flatnonzero(line.is_kernel)
         kernels = kernels[np.argsort(line.end_s[kernels], kind="stable")]
-        of_class = np.flatnonzero(classes == number)
         ended = np.searchsorted(line.end_s[kernels], at_s[of_class], side="right")
         found[of_class] = np.r_[NONE, kernels + result.offsets[number]][ended]
     return found
@@ -212,6 +218,7 @@ class _Paths:
         self._lifted = _lifted(np.r_[self._wait_of[before[waits.node]], none])
         self._above = self._lifted[0].tolist()
         self._until_s, self._wait_s = np.r_[waits.until_s, -np.inf], np.r_[waits.until_s - waits.from_s, 1.0]
+        self._class_of = waits.class_of
         self._own: dict[int, Seconds] = {none: {}}
         self._sums: dict[int, Seconds] = {none: {}}  # with all before it on the path
 
@@ -229,22 +236,41 @@ class _Paths:
         during = np.where(inside, first, len(self._wait_s) - 1)
         return last, over, during, np.maximum(1 - left_s / self._wait_s[first], 0.0)
 
-    def waited_s(self, found: Sequence[float]) -> dict[int, float]:
+    def waited_s(self, parts: Sequence[Sequence[float]]) -> dict[int, float]:
         """Return the seconds by root of the waits that `since` found twice, less those of two more."""
         seconds: dict[int, float] = {}
-        for at, sign in enumerate((1.0, 1.0, -1.0, -1.0)):
-            last, over, during, share = found[4 * at : 4 * at + 4]
+        for (last, over, during, share), sign in zip(parts, (1.0, 1.0, -1.0, -1.0), strict=True):
             if last == over:
                 continue
-            terms = ((self._sums, last, sign), (self._sums, over, -sign), (self._own, during, -sign * share))
-            for known, number, factor in terms:
-                for root, each in known.get(int(number), {}).items():
+            terms = (
+                (self._sum(int(last)), sign),
+                (self._sum(int(over)), -sign),
+                (self._own[int(during)], -sign * share),
+            )
+            for known, factor in terms:
+                for root, each in known.items():
                     seconds[root] = seconds.get(root, 0.0) + factor * each
         return seconds
 
     def add(self, number: int, roots: Seconds) -> None:
-        """Add the roots of a wait; those before it on its path are there."""
-        sums = dict(self._sums.get(self._above[number], {}))
-        for root, seconds in roots.items():
-            sums[root] = sums.get(root, 0.0) + seconds
-        self._own[number], self._sums[number] = roots, sums
+        """Tell the roots of a wait other than the class that waits; those before it on its path are told."""
+        self._own[number] = roots
+
+    def add_alone(self, numbers: Ints, roots: Ints) -> None:
+        """Tell the only root of some waits, maybe the class that waits."""
+        wait_s = self._wait_s[numbers]
+        columns = (numbers, roots, wait_s * wait_s / wait_s, self._class_of[numbers] != roots)  # rounded as in shares
+        for number, root, seconds, is_other in zip(*(each.tolist() for each in columns), strict=True):
+            self._own[number] = {root: seconds} if is_other else {}
+
+    def _sum(self, number: int) -> Seconds:
+        """Add up the roots of a wait and of all before it on its path."""
+        missing = []
+        while number not in self._sums:
+            missing.append(number)
+            number = self._above[number]
+        for each in reversed(missing):
+            before = self._sums[number]
+            more = {root: before.get(root, 0.0) + seconds for root, seconds in self._own[each].items()}
+            number, self._sums[each] = each, {**before, **more}
+        return self._sums[number]

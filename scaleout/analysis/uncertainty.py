@@ -26,7 +26,7 @@ from scaleout.cluster.topology.placement import place
 from scaleout.cluster.topology.topology import Topology
 from scaleout.program.calls import by_rows
 from scaleout.program.graph import COLLECTIVES, NONE, NodeKind, NodeRole
-from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Kernel
+from scaleout.program.operations import CUSTOM, ITEM_BYTES, OPERATIONS, Kernel
 from scaleout.simulation.columns import distinct
 from scaleout.simulation.result import Result, Timeline
 
@@ -212,7 +212,7 @@ def _of_kernels(kernels: Mapping[tuple[Kernel, str], float], device: Device, spr
     total = math.fsum(kernels.values())
     machine = total * (spread.machine or 0.0)
     yield Cause(f"{device.name} from one machine to another", total, machine, machine)
-    for name in (*dict.fromkeys(CLASSES.values()), UNALIGNED_GEMM):
+    for name in (*dict.fromkeys(CLASSES.values()), UNALIGNED_GEMM, CUSTOM):
         of_class = {key: share for key, share in kernels.items() if class_of(key[0]) == name}
         between = {key: share for key, share in of_class.items() if key[1] == "interpolated"}
         off = math.hypot(*between.values()) * spread.interpolated.get(name, 0.0)
@@ -224,10 +224,11 @@ def _of_kernels(kernels: Mapping[tuple[Kernel, str], float], device: Device, spr
             _rows(between),
         )
         other = {key: share for key, share in of_class.items() if key[1] not in ("measured", "interpolated")}
-        share = math.fsum(other.values())
-        each = math.hypot(*other.values()) * spread.transferred_each.get(name, 0.0)
-        off = math.hypot(share * spread.transferred.get(name, 0.0), each)
-        yield Cause(f"{name} kernels not measured on {device.name}", share, off, off, _rows(other))
+        share, known = math.fsum(other.values()), "memory" if name == CUSTOM else name
+        each = math.hypot(*other.values()) * spread.transferred_each.get(known, 0.0)
+        off = math.hypot(share * spread.transferred.get(known, 0.0), each)
+        how = "of given FLOPs and bytes, at the roofline of" if name == CUSTOM else "not measured on"
+        yield Cause(f"{name} kernels {how} {device.name}", share, off, off, _rows(other))
 
 
 def _rows(kernels: Mapping[tuple[Kernel, str], float]) -> tuple[Mapping[str, Any], ...]:
@@ -241,8 +242,13 @@ def _rows(kernels: Mapping[tuple[Kernel, str], float]) -> tuple[Mapping[str, Any
 
 
 def class_of(kernel: Kernel) -> str:
-    """Return the class in which a kernel errs; GEMMs whose rows are not aligned differ most between devices."""
-    found = CLASSES[OPERATIONS[kernel.op].family] if kernel.op in OPERATIONS else "memory"
+    """Return the class in which a kernel errs; GEMMs whose rows are not aligned differ most between devices.
+
+    Custom kernels, of which FLOPs and bytes are given and no operation, are taken to err as memory's do.
+    """
+    if kernel.op not in OPERATIONS:
+        return CUSTOM
+    found = CLASSES[OPERATIONS[kernel.op].family]
     aligned = ITEM_ALIGNMENT // ITEM_BYTES[kernel.dtype] or 1
     odd = found == "gemm" and any(kernel.sizes.get(name, aligned) % aligned for name in "NK")
     return UNALIGNED_GEMM if odd else found

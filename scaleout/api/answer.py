@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from scaleout.config.units import format_number
 from scaleout.report.documents import document
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Shown(ABC):
 
     def _repr_html_(self) -> str:
         frame = self.to_frame()
-        shown = frame.head(_MOST_ROWS).to_html(index=False, na_rep="", float_format=lambda number: f"{number:.4g}")
+        shown = frame.head(_MOST_ROWS).to_html(index=False, na_rep="", float_format=format_number)
         more = [f"and {len(frame) - _MOST_ROWS:,} rows more"] if len(frame) > _MOST_ROWS else []
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in (*more, *self.notes))
         return f"<p><b>{html.escape(self.title)}</b></p>{shown}{notes}"

@@ -20,6 +20,8 @@ from scaleout.workloads.config.family import ModelFamily
 from scaleout.workloads.families import load_workload
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from scaleout.report.plots.schedules import Axes
 
 
@@ -69,6 +71,38 @@ class RunAnswer(Answer):
     def found(self) -> Mapping[str, Any]:
         """Return the results as plain values."""
         return self.comparison.summary()
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a row for each schedule, see `Answer.to_frame`; what one decided stands in a cell, in words."""
+        frame = super().to_frame()
+        if any(each.decisions for each in self.outcomes):
+            frame["decisions"] = ["; ".join(map(str, each.decisions)) or None for each in self.outcomes]
+        return frame
+
+    def decisions(self) -> "pd.DataFrame":
+        """Return a row for each choice that a schedule weighed, those of a decision below each other.
+
+        Columns are those of `decisions` in the document; `choice` and `time_s` are of the row, and `chosen` says
+        whether it was taken.
+
+        >>> import scaleout
+        >>> answer = scaleout.run("dlrm-128", schedules=["fused"], changes={"global_batch": 4096})
+        >>> frame = answer.decisions()
+        >>> list(frame.choice[:2]), list(frame.chosen[:2])
+        (['fused', 'not fused'], [True, False])
+        """
+        import pandas as pd  # noqa: PLC0415 - takes half a second
+
+        rows = []
+        for outcome in self.outcomes:
+            for each in outcome.decisions:
+                found = {"schedule": outcome.schedule, **each.summary()}
+                others_s = found.pop("alternatives_s", {})
+                rows.append({**found, "chosen": True})
+                others = [{"choice": name, "time_s": other_s} for name, other_s in others_s.items()]
+                rows += [{**found, **other, "chosen": False} for other in others]
+        columns = ("schedule", "about", "count", "choice", "time_s", "chosen", "time_of", "saved_s", "reason", "called")
+        return pd.DataFrame(rows, columns=columns).astype({"count": "Int64"})
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw a bar for each schedule: compute, exposed communication and idle time."""

@@ -1,6 +1,6 @@
 """The fastest plans of parallelism of a training job: what `scaleout search` prints, as an answer."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -28,10 +28,10 @@ from scaleout.simulation.options import SimulationOptions
 from scaleout.study.job import Job, run
 from scaleout.study.provenance import Provenance, provenance_of
 from scaleout.study.realism import IDEAL, as_stated
-from scaleout.study.search.best import Best, Choice, EvaluatedPlan
+from scaleout.study.search.best import Choice, EvaluatedPlan
 from scaleout.study.search.checkpoint import Memory, PlanLog
 from scaleout.study.search.evaluate import Estimate, unlike_blocks
-from scaleout.study.search.execution import SoFar, execution_of
+from scaleout.study.search.execution import SoFar, TellPlans, execution_of
 from scaleout.study.search.explanation import Explanation, explanation, fastest_step, why_none
 from scaleout.study.search.request import SearchRequest, request_of
 from scaleout.study.search.search import Answer as Found
@@ -167,6 +167,7 @@ class SearchAnswer(Answer):
             "topology": request.topology.name,
             "device": request.device.name,
             "ranks": request.num_ranks,
+            "mode": request.base.mode,
             "model": self.model.summary(),
             "global_batch": request.batch,
             "memory_bytes": request.memory_bytes,
@@ -276,7 +277,7 @@ def search(
     options: SimulationOptions | None = None,
     directory: str | Path | None = None,
     workers: int | None = None,
-    tell: Callable[[int, int, int, Best], None] | None = None,
+    tell: TellPlans | None = None,
     **attributes: Any,
 ) -> SearchAnswer:
     """Find the fastest plans of parallelism that fit the memory.
@@ -301,7 +302,7 @@ def search(
     workers : int, optional
         Processes; by default one per core.
     tell : function, optional
-        Called now and then with steps done, all steps, how many plans have been evaluated, and the best so far.
+        Called now and then with steps done, all steps, what these are, and the best so far.
 
     Raises
     ------

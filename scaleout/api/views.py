@@ -23,7 +23,7 @@ from scaleout.config.units import format_seconds
 from scaleout.errors import ConfigError, ScaleoutError, one_line
 from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.report.drawing import draw
-from scaleout.report.pages.document import Cell, Table, facts_of, table_of, tables_of
+from scaleout.report.pages.document import Cell, Table, facts_of, tables_of
 from scaleout.report.pages.slices import Slices, slices_of
 from scaleout.report.pages.view import Control, Page
 from scaleout.report.vocabulary import check_types
@@ -127,11 +127,10 @@ def _result(document: Any, path: Path, folder: Path | None) -> Output:
         except ConfigError as error:
             notes.append(str(error))
     pictures = _pictures(folder) if folder is not None else []
-    loads = [each for each in pictures if each[0].startswith("links")]
+    loads = [each for each in pictures if each[0].startswith(_PICTURES["links"])]
     title = ", ".join(str(document[key]) for key in ("workload", "topology", "device") if key in document)
-    compared = ", ".join(dict.fromkeys(str(document[key]) for key in ("b", "a") if key in document))
     page = Page(
-        title or (f"B against A: {compared}" if compared else str(folder or path)), f"scaleout {command}",
+        title or _of_both(document) or str(folder or path), f"scaleout {command}",
         facts=facts_of(document),
         tables=tables_of(document), slices=slices,
         loads=loads, pictures=[each for each in pictures if each not in loads], notes=notes,
@@ -142,6 +141,15 @@ def _result(document: Any, path: Path, folder: Path | None) -> Output:
         if isinstance(row, dict) and isinstance(row.get("makespan_s"), float) and isinstance(row.get("schedule"), str)
     } if command == "run" else {}  # fmt: skip
     return _with_jobs(page, _jobs(document, inputs), times, where=path)
+
+
+def _of_both(document: Mapping[str, Any]) -> str:
+    """Return what two results that a document compares have in common, as its title; nothing of other documents."""
+    if not {"a", "b"} <= document.keys():
+        return ""
+    a, b = (str(document[key]).split(", ") for key in ("a", "b"))
+    common = [one for one, other in zip(a, b, strict=False) if one == other]
+    return ": ".join(filter(None, ("B against A", ", ".join(common))))
 
 
 def _jobs(document: Mapping[str, Any], inputs: Inputs) -> list[Asked]:
@@ -173,16 +181,20 @@ def _study(folder: Path) -> Output:
     inputs = columns[columns.index("timeline") + 1 : columns.index("ranks")]
     ran, tight = _fastest_first(cases)
     varied = [name for name in inputs if cases[name].nunique() > 1]
-    shown = [name for name in ("case", *varied, *COLUMNS, "status", "message", "run") if name in columns]
+    alike = {name for name in columns if len(cases) > 1 and cases[name].nunique(dropna=False) == 1} - {"makespan_s"}
+    shown = [name for name in ("case", *varied, *COLUMNS, "status", "message", "run") if name in {*columns} - alike]
     known = cases[shown].astype(object).where(cases[shown].notna(), None)
     rows = [dict(zip(shown, row, strict=True)) for row in known.itertuples(index=False)]
     jobs = []
     for row in ran.astype(object).where(ran.notna(), None).to_dict("records"):
         given = {name: row[name] for name in inputs if row[name] is not None}
-        words = ", ".join(f"{name.removeprefix('set.')} {row[name]}" for name in varied if row[name] is not None)
+        words = ", ".join(f"{column_of(name).label} {row[name]}" for name in varied if row[name] is not None)
         jobs.append(Asked(shorten(f"case {row['case']}: {words}", _MOST_LABEL, placeholder=" ..."), given))
     counts = {"simulated" if key == "ok" else str(key): n for key, n in cases["status"].value_counts().items()}
-    facts = [("cases", f"{len(cases):,}"), *((key, f"{n:,}") for key, n in counts.items())]
+    same = ", ".join(
+        f"{column_of(name).label} {cases[name].iloc[0]}" for name in inputs if cases[name].nunique(dropna=False) == 1
+    )
+    facts = [("cases", f"{len(cases):,}"), ("in all of them", same), *((key, f"{n:,}") for key, n in counts.items())]
     if len(jobs) > tight:
         facts.insert(0, ("fastest", f"{format_seconds(ran['makespan_s'].iloc[0])} a step, {jobs[0].label}"))
     if tight:
@@ -191,7 +203,7 @@ def _study(folder: Path) -> Output:
         str(folder),
         "scaleout study",
         facts=facts,
-        tables=[table_of("cases", rows)],
+        tables=tables_of({"cases": rows}),
         pictures=_pictures(folder / "figures"),
     )
     return _with_jobs(page, jobs, {}, where=folder)
@@ -240,8 +252,27 @@ def _pictures(folder: Path) -> list[tuple[str, str]]:
     found = []
     for file in sorted(folder.glob("*.png")):
         if is_file(file) and file.stat().st_size <= _MOST_PICTURE_BYTES:
-            found.append((file.stem.replace("-", " "), _address(file)))
+            found.append((_titled(file.stem), _address(file)))
     return found
+
+
+_PICTURES = {
+    "breakdown": "where the time goes", "links": "how busy the links are", "memory": "memory over time",
+    "pareto": "time and memory of plans",
+}  # fmt: skip
+"""First word of a picture's file to what it shows; the rest is the schedule."""
+
+
+def _titled(stem: str) -> str:
+    """Return what a picture shows, by the name of its file.
+
+    >>> _titled("memory-centauri+fused"), _titled("01-makespan-over-topology")
+    ('memory over time under centauri+fused', 'makespan over topology')
+    """
+    kind, _, schedule = stem.partition("-")
+    if kind in _PICTURES:
+        return f"{_PICTURES[kind]} under {schedule}" if schedule else _PICTURES[kind]
+    return (schedule if kind.isdigit() else stem).replace("-", " ")
 
 
 def _address(file: Path) -> str:
@@ -264,7 +295,7 @@ def loads_of(answer: Answer) -> list[tuple[str, str]]:
         for schedule, links in traffic.items():
             file = Path(folder) / "links.png"
             draw_links(links, file, title=schedule)
-            found.append((f"links under {schedule}", _address(file)))
+            found.append((f"{_PICTURES['links']} under {schedule}", _address(file)))
     return found
 
 

@@ -10,7 +10,6 @@ from scaleout.config.units import (
     counted,
     format_bytes,
     format_difference,
-    format_dollars,
     format_flops_per_s,
     format_rate,
     format_rent,
@@ -24,6 +23,7 @@ from scaleout.study.provenance import devices_of
 if TYPE_CHECKING:
     from scaleout.analysis.cost import Rent
     from scaleout.analysis.efficiency import Fit
+    from scaleout.cluster.topology.topology import Topology
     from scaleout.study.comparison import Comparison
     from scaleout.study.job import Outcome
 
@@ -31,8 +31,6 @@ _MENTIONED = 1e-3
 """Share of a step from which a collective that is exposed is named."""
 _OF_FRAMEWORKS = ("baseline", "overlap")
 """Schedules that frameworks run as they are, the nearest last."""
-_NO_CENTS = 1e-3
-"""Dollars below which what a step costs is not said."""
 
 
 def answer_of(comparison: "Comparison", unchanged: "Comparison | None") -> tuple[str, dict[str, str]]:
@@ -52,7 +50,8 @@ def answer_of(comparison: "Comparison", unchanged: "Comparison | None") -> tuple
     if unchanged is not None:
         before_s = unchanged.outcomes[0].makespan_s
         changed = format_difference(best.makespan_s, before_s)
-        facts["unchanged"] = f"{format_seconds(before_s / steps)}; {changed} with the changes"
+        before = f"{format_seconds(before_s / steps)} under {_name(unchanged.outcomes[0])}"
+        facts["unchanged"] = f"{before}; {changed} with the changes"
     if found is not None:
         facts["speed"] = f"{format_rate(found.tokens_per_s_per_rank)} tokens/s/GPU, MFU {format_share(found.mfu)}"
         facts["speed"] += f" of {peak_words(comparison.mfu_peak)}"
@@ -62,7 +61,8 @@ def answer_of(comparison: "Comparison", unchanged: "Comparison | None") -> tuple
     elif comparison.samples and best.makespan_s:
         per_s = comparison.samples / best.makespan_s
         facts["speed"] = f"{format_rate(per_s / comparison.ranks)} samples/s/GPU, {format_rate(per_s)} in all"
-    facts |= _network(best, comparison) | _kernels(best, comparison.device)
+    facts |= {} if best.topology is None else network_of(best.topology, comparison.device, comparison.ranks)
+    facts |= _kernels(best, comparison.device)
     share = format_share(exposed / each_s) if each_s else "0%"
     facts["exposed"] = f"{format_seconds(exposed)} of communication, {share} of the step" + (
         f": {by_axis}" if by_axis else ""
@@ -86,7 +86,7 @@ def _step(best: "Outcome", comparison: "Comparison") -> str:
     first, bars, steps = comparison.outcomes[0], best.interval, comparison.steps or 1
     each_s = best.makespan_s / steps
     took = format_seconds(each_s) if bars is None else format_span(each_s, *bars.of(each_s))
-    step = f"{took} under {best.schedule}"
+    step = f"{took} under {_name(best)}"
     if steps > 1:
         step += f", the mean of {steps} recorded ones"
     if best is not first:
@@ -94,6 +94,11 @@ def _step(best: "Outcome", comparison: "Comparison") -> str:
     elif len(comparison.outcomes) > 1:
         step += f", the fastest of {len(comparison.outcomes)} schedules"
     return step
+
+
+def _name(outcome: "Outcome") -> str:
+    """Name a schedule, and the simpler one that it runs as."""
+    return f"{outcome.schedule}, which runs as {outcome.runs_as}" if outcome.runs_as else outcome.schedule
 
 
 def _today(best: "Outcome", comparison: "Comparison") -> dict[str, str]:
@@ -104,17 +109,17 @@ def _today(best: "Outcome", comparison: "Comparison") -> dict[str, str]:
     if found is None:
         return {}
     took = format_seconds(found.makespan_s / (comparison.steps or 1))
-    return {"today": f"{took} under {found.schedule}, nearest to what PyTorch and Megatron-LM run"}
+    return {"today": f"{took} under {_name(found)}, nearest to what PyTorch and Megatron-LM run"}
 
 
-def _network(outcome: "Outcome", comparison: "Comparison") -> dict[str, str]:
+def network_of(topology: "Topology", device: str, ranks: int) -> dict[str, str]:
     """Say whose network it is, where it is that of other devices, and which is the device's own."""
-    others = [] if outcome.topology is None else devices_of(outcome.topology, comparison.device)
+    others = devices_of(topology, device)
     if not others:
         return {}
-    own = of_device(comparison.device, comparison.ranks)
+    own = of_device(device, ranks)
     hint = "" if own is None else f"; its own: {own.options}"
-    return {"network": f"of {' or '.join(others)}, not of {comparison.device}{hint}"}
+    return {"network": f"of {' or '.join(others)}, not of {device}{hint}"}
 
 
 def _kernels(outcome: "Outcome", device: str) -> dict[str, str]:
@@ -130,8 +135,7 @@ def _rent(comparison: "Comparison", best: "Outcome") -> dict[str, str]:
         return {}
     if rent is None:
         return {"rent": no_rent(comparison.device)}
-    serves = best.workload is not None and best.workload.mode != "training"
-    return {"rent": rent_words(rent, machine.rent_per_s, comparison.ranks, serves=serves)}
+    return {"rent": rent_words(rent, machine.rent_per_s, comparison.ranks, comparison.mode)}
 
 
 def no_rent(device: str) -> str:
@@ -145,15 +149,10 @@ def peak_words(peak: "Mapping[str, Any] | None") -> str:
     return "" if peak is None else f"{format_flops_per_s(peak['flops_per_s'])} in {peak['dtype']}"
 
 
-def rent_words(rent: "Rent", rent_per_s: float | None, ranks: int, *, serves: bool = False) -> str:
-    """Say what a step of a machine of a rent costs, and tokens: a trillion in training, a million where it serves."""
-    words = [f"{format_dollars(rent.step_dollars)} a step"]
-    if rent.dollars_per_million_tokens is not None:
-        many, name = (1.0, "million") if serves else (1e6, "trillion")
-        words = [*words, f"{format_dollars(rent.dollars_per_million_tokens * many)} a {name} tokens"]
-        words = words[rent.step_dollars < _NO_CENTS :]
-    words += [] if rent_per_s is None else [f"at {format_rent(rent_per_s / ranks)} a device"]
-    return ", ".join(words)
+def rent_words(rent: "Rent", rent_per_s: float | None, ranks: int, mode: str | None) -> str:
+    """Say what a step of a machine of a rent costs, and tokens, and at which rent of a device."""
+    words = rent.words(mode)
+    return words if rent_per_s is None else f"{words}, at {format_rent(rent_per_s / ranks)} a device"
 
 
 def _bound(outcome: "Outcome", steps: int) -> str:

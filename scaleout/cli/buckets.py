@@ -33,6 +33,7 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: Stated, o
     Example: scaleout buckets llama-3-8b --set data_parallel=128 --topology dgx-h200-16 --algorithm auto
     --algorithm ring.
     """
+    from scaleout.cli.answer import network_of
     from scaleout.cli.console import print_answer, print_table
     from scaleout.cli.progress import progress
     from scaleout.config.units import format_bytes, format_seconds
@@ -68,6 +69,7 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: Stated, o
             "best": f"buckets of {format_bytes(found.bucket_bytes)}, reduced by {found.way}",
             "step": format_seconds(found.step_s),
             "exposed": format_seconds(found.exposed_s),
+            **network_of(topology, device.name, loaded.num_ranks),
             "model": model.title,
         }
         print_answer(f"{workload} on {topology.name}, ranks {loaded.num_ranks}, device {device.name}", answer)

@@ -76,7 +76,7 @@ def goodput(job: NamedJob, schedule: str, options: Stated, output: Output, **ask
     Example: scaleout goodput llama-3-8b --set tensor_parallel=8 --set data_parallel=16 --topology dgx-h200-16
     --tokens 15T --checkpoint 10s.
     """
-    from scaleout.cli.answer import room
+    from scaleout.cli.answer import network_of, room
     from scaleout.cli.progress import progress
     from scaleout.report.documents import document
     from scaleout.study.provenance import provenance_of
@@ -114,7 +114,8 @@ def goodput(job: NamedJob, schedule: str, options: Stated, output: Output, **ask
     summary = document("goodput", found_all, inputs=inputs, models=[model.models])
 
     title = f"{workload.name} on {simulated.topology.name}, ranks {workload.num_ranks}, device {model.inputs['device']}"
-    words = {"memory": room(held, workload.num_ranks), "model": model.title}
+    network = network_of(simulated.topology, model.inputs["device"], workload.num_ranks)
+    words = {**network, "memory": room(held, workload.num_ranks), "model": model.title}
     shown = partial(_print, title, words, (found, unchanged), disturbance, summary)
     output.give(summary, shown, lambda _: {})
 

@@ -41,6 +41,14 @@ _MEANT = {
 """A word to the options that it may mean, of which the first count that the verb has any of."""
 
 
+_NOT_OURS = {
+    "proto": "The library's file says which protocols there are, and the fastest is taken: scaleout show TOPOLOGY has "
+    "them, and the table of scaleout collective the one that each algorithm takes.",
+}
+"""What is no option of ours, and what there is instead."""
+_NOT_OURS["protocol"] = _NOT_OURS["protocols"] = _NOT_OURS["proto"]
+
+
 def with_hint(error: click.NoSuchOption) -> click.UsageError:
     """Return the error with what the option may mean, or as it is where nothing is known of the word."""
     if error.ctx is None:
@@ -52,6 +60,8 @@ def with_hint(error: click.NoSuchOption) -> click.UsageError:
     if meant:
         words = f"No such option {error.option_name!r}. Did you mean {' or '.join(map(repr, meant))}?"
         return click.UsageError(words, error.ctx)
+    if word in _NOT_OURS:
+        return click.UsageError(f"No such option {error.option_name!r}. {_NOT_OURS[word]}", error.ctx)
     key = _key(word) if "--set" in options else ""
     if not key:
         return error

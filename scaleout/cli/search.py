@@ -210,9 +210,9 @@ def _search(
 
     with progress(kept=_kept(output), quiet=output.as_json) as show:
 
-        def tell(done: int, total: int, evaluated: int, best: Any) -> None:
+        def tell(done: int, total: int, what: str, best: Any) -> None:
             fastest = f", fastest {format_seconds(best.fastest[0].estimate.step_s)}" if best.fastest else ""
-            show(done, total, f"plans judged, {evaluated:,} of them evaluated{fastest}")
+            show(done, total, f"{what}{fastest}")
 
         return find(
             str(job.workload),
@@ -251,7 +251,7 @@ def _as_read_back(export: "Export", plan_s: float) -> str:
 
 def _print_answer(answer: "SearchAnswer", folder: Path | None, exports: "Sequence[Export]") -> None:
     """Print the fastest plan, what it reaches, and how to run it, on lines that can be pasted."""
-    from scaleout.cli.answer import peak_words
+    from scaleout.cli.answer import network_of, peak_words
     from scaleout.cli.console import print_answer
     from scaleout.cli.printing import say
     from scaleout.config.units import format_bytes, format_rate, format_seconds, format_share, format_span
@@ -272,6 +272,7 @@ def _print_answer(answer: "SearchAnswer", folder: Path | None, exports: "Sequenc
             else format_span(each.step_s, *answer.interval.of(each.step_s)),
             "speed": f"{format_rate(each.tokens_per_s / request.num_ranks)} tokens/s/GPU, MFU {format_share(each.mfu)} "
             f"of {peak_words(answer.mfu_peak)}",
+            **network_of(request.topology, request.device.name, request.num_ranks),
             **({"kernels": answer.estimates} if answer.estimates else {}),
             "exposed": ", ".join(exposed) or "nothing",
             "memory": f"fits: {format_bytes(each.peak_bytes)} of {format_bytes(request.memory_bytes)}, "
@@ -297,7 +298,7 @@ def _rent(answer: "SearchAnswer", found: "Estimate") -> dict[str, str]:
     rent = answer.rent(found)
     if rent is None:
         return {"rent": no_rent(answer.request.device.name)}
-    return {"rent": rent_words(rent, answer.rent_per_s, answer.request.num_ranks)}
+    return {"rent": rent_words(rent, answer.rent_per_s, answer.request.num_ranks, answer.request.base.mode)}
 
 
 def _print(answer: "SearchAnswer") -> None:
@@ -312,11 +313,16 @@ def _print(answer: "SearchAnswer") -> None:
 
 
 def _print_best(answer: "SearchAnswer") -> None:
+    from scaleout.cli.console import console
     from scaleout.study.search.evaluate import BASELINE
 
     request, plans = answer.request, answer.plans
     several = bool(request.schedules)
     _print_plans("the fastest plans", request, plans.fastest, several=several)
+    again = [str(n) for n, each in enumerate(plans.fastest, start=1) if _is_above(plans.fastest, each)]
+    if again:
+        same = "which are plans above under other schedules, no faster (--json has them)"
+        console().print(f"not here: {', '.join(again)}, {same}\n")
     for schedule, front in groupby(plans.front, key=lambda found: found.schedule):
         of = "all plans" if schedule == BASELINE else "those simulated"
         under = f", of {of} under {schedule}" if several else ""
@@ -357,6 +363,11 @@ def _print_explanation(answer: "Answer", found: "Explanation") -> None:
     console().print(f"the fastest under baseline: {same}, which takes {format_times(found.gain)} as long")
 
 
+def _is_above(plans: "Sequence[EvaluatedPlan]", found: "EvaluatedPlan") -> bool:
+    """Whether plans, the fastest first, have the one of an evaluation before it, under another schedule."""
+    return next(each for each in plans if each.plan == found.plan) is not found
+
+
 def _print_plans(title: str, request: "SearchRequest", plans: "tuple[EvaluatedPlan, ...]", *, several: bool) -> None:
     from scaleout.cli.console import print_table
     from scaleout.config.units import format_bytes, format_rate, format_seconds, format_share
@@ -365,6 +376,8 @@ def _print_plans(title: str, request: "SearchRequest", plans: "tuple[EvaluatedPl
     rows = []
     for number, found in enumerate(plans, start=1):
         each = found.estimate
+        if _is_above(plans, found):
+            continue
         rows.append(
             [
                 str(number),

@@ -69,7 +69,7 @@ def show(
         console().print()
         del facts["link_names"]  # drawn
     if "keys" not in facts:
-        print_facts(facts)
+        print_facts(_bounded(facts) if "trace" in facts else facts)
         return
     from scaleout.workloads.families import load_workload
 
@@ -79,6 +79,18 @@ def show(
         row |= {name: _value(job, row["key"], row[name]) for name in ("value", "framework_value")}
     print_facts(facts)
     _print_values(job)
+
+
+_MOST_ROWS = 20
+"""Of a table of a trace, which may have a row for each of thousands of sizes; JSON has them all."""
+
+
+def _bounded(facts: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the last rows of long tables, and say of how many."""
+    long = {name: len(rows) for name, rows in facts.items() if isinstance(rows, list) and len(rows) > _MOST_ROWS}
+    shown = {name: value[:_MOST_ROWS] if name in long else value for name, value in facts.items()}
+    left_out = {name.replace("_", " "): count - _MOST_ROWS for name, count in long.items()}
+    return shown | ({"rows_left_out (--json has them)": left_out} if left_out else {})
 
 
 def _of_plan(name_or_file: str, settings: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -142,7 +154,7 @@ def _distance(word: str, name: str, meaning: str) -> int:
 
 
 def _facts(name_or_file: str, settings: dict[str, Any], changes: "NetworkChanges") -> dict[str, Any]:
-    from scaleout.report import describe
+    from scaleout.report import describe, traces
 
     kind = _kind(name_or_file)
     if settings and kind != "workload":
@@ -157,7 +169,7 @@ def _facts(name_or_file: str, settings: dict[str, Any], changes: "NetworkChanges
         "link type": describe.link_type,
         "device": describe.device,
         "study": describe.study,
-        "trace": describe.trace,
+        "trace": traces.trace,
     }
     return of_kind[kind](name_or_file)
 

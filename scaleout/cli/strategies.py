@@ -21,7 +21,7 @@ from scaleout.cli.options import (
 _SECONDS = ("compute_s", "communication_s", "exposed_communication_s", "idle_s")
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from scaleout.study.strategies import Followed
 
@@ -49,6 +49,7 @@ def strategies(job: NamedJob, names: tuple[str, ...], options: Stated, verbose: 
     Example: scaleout strategies llama-big --topology a100-cluster-a-6 --set layers=30 --set tensor_parallel=4
     --set pipeline_parallel=3 --set data_parallel=4 --set batch_per_replica=6 --set microbatch=1.
     """
+    from scaleout.cli.answer import network_of
     from scaleout.cli.progress import progress
     from scaleout.cluster.topology.topology import check_ranks
     from scaleout.report.documents import document
@@ -77,7 +78,8 @@ def strategies(job: NamedJob, names: tuple[str, ...], options: Stated, verbose: 
     answer = {**about, "model": model.summary(), "results": rows}
     summary = document("strategies", answer, inputs=inputs, models=[model.models])
     title = f"{workload.name} on {topology.name}, ranks {workload.num_ranks}, device {device.name}"
-    printed = partial(_print, title, model.title, rows, verbose=verbose)
+    facts = {**network_of(topology, device.name, workload.num_ranks), "model": model.title}
+    printed = partial(_print, title, facts, rows, verbose=verbose)
     output.give(summary, printed, partial(write, comparison, summary=summary))
 
 
@@ -93,14 +95,16 @@ def _row(each: "Followed", first_s: float) -> dict[str, Any]:
         **asdict(each.outcome.breakdown),
         "memory_bytes": each.outcome.fit.peak.total_bytes,
         "fits": each.fits,
-        "decisions": list(each.outcome.decisions),
+        "decisions": [decision.summary() for decision in each.outcome.decisions],
+        **({"runs_as": each.outcome.runs_as} if each.outcome.runs_as else {}),
         "busy": list(map(asdict, busy_times(each.outcome.result))),
     }
 
 
-def _print(title: str, model: str, rows: "Sequence[dict[str, Any]]", *, verbose: bool) -> None:
+def _print(title: str, facts: "Mapping[str, str]", rows: "Sequence[dict[str, Any]]", *, verbose: bool) -> None:
     from scaleout.cli.console import console, print_answer, print_table
     from scaleout.config.units import format_bytes, format_seconds, format_times
+    from scaleout.schedule.decision import Decision
 
     ran = [row for row in rows if "makespan_s" in row]
     if ran:
@@ -112,7 +116,7 @@ def _print(title: str, model: str, rows: "Sequence[dict[str, Any]]", *, verbose:
             "step": f"{format_seconds(best['makespan_s'])}, {faster}",
             "exposed": format_seconds(best["exposed_communication_s"]),
             "memory": format_bytes(best["memory_bytes"]),
-            "model": model,
+            **facts,
         }
         print_answer(title, answer)
     cells = [
@@ -132,4 +136,6 @@ def _print(title: str, model: str, rows: "Sequence[dict[str, Any]]", *, verbose:
         if "reason" in row:
             console().print(f"{row['strategy']}: {row['reason']}")
         if verbose and row.get("decisions"):
-            print_table(f"what {row['strategy']} decided", ("choice",), [[words] for words in row["decisions"]])
+            print_table(
+                f"what {row['strategy']} decided", ("choice",), [[str(Decision(**each))] for each in row["decisions"]]
+            )

@@ -52,6 +52,7 @@ def print_comparison(comparison: "Comparison", *, verbose: bool = False, unchang
     rows = [_schedule_row(outcome, steps) for outcome in comparison.outcomes]
     columns = ("schedule", "makespan", "speed-up", "saved", "compute", "communication", "exposed", "idle")
     print_table("schedules", columns, rows)
+    _print_fallbacks(comparison.outcomes)
     _print_efficiency(comparison)
     _print_rows("busy time by phase", comparison, analysis.by_phase, limit=None)
     _print_rows("busy time by operation", comparison, analysis.by_operation, limit=_OPERATION_ROWS)
@@ -76,6 +77,18 @@ def print_comparison(comparison: "Comparison", *, verbose: bool = False, unchang
         console().print(f"note: {note}")
     if not verbose:
         console().print("critical paths, who waits for whom and decisions: -v; all of it: --json or --output DIRECTORY")
+
+
+def _print_fallbacks(outcomes: "Sequence[Outcome]") -> None:
+    """Say which schedules run what a simpler one makes, and what a step of their own would take."""
+    for outcome in outcomes:
+        if outcome.runs_as:
+            tried = [each for each in outcome.decisions if each.time_of == "a step" and each.alternatives_s]
+            own = tried and tried[0].against(min(tried[0].alternatives_s.values()))
+            why = f"its own step would take {own}" if own else "it finds nothing to change"
+            console().print(f"{outcome.schedule} runs as {outcome.runs_as}: {why}")
+    if any(outcome.runs_as for outcome in outcomes):
+        console().print()
 
 
 def _print_bounds(outcome: "Outcome", steps: int, *, contends: bool) -> None:
@@ -148,7 +161,7 @@ def _print_details(outcome: "Outcome", steps: int) -> None:
     if outcome.result.has_puts or len(outcome.result.timelines) > 1:
         _print_ranks(outcome)
     if outcome.decisions:
-        print_table(f"what {outcome.schedule} decided", ("choice",), [[words] for words in outcome.decisions])
+        print_table(f"what {outcome.schedule} decided", ("choice",), [[str(each)] for each in outcome.decisions])
 
 
 def _print_recorded(comparison: "Comparison") -> None:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=PATH)
-@click.option("--table", metavar="NAME", help="Read one table of a file that holds several, by its name.")
+@click.option(
+    "--table", metavar="NAME", type=NAME_OR_FILE, help="Read one table of a file that holds several, by its name."
+)
 @click.option("--device", type=NAME_OR_FILE, help="Device of all rows, instead of the one that each names.")
 @click.option(
     "--topology",

@@ -12,7 +12,9 @@ import sys
 import warnings
 from io import StringIO
 
-gc.set_threshold(50_000, 100, 4)  # graphs, and what imports make, are tuples without cycles, and stay: look less often
+from scaleout.config.collector import SELDOM
+
+gc.set_threshold(*SELDOM)  # before click is imported, which makes many objects
 import click  # noqa: E402
 
 from scaleout.cli.lazy import LazyGroup  # noqa: E402

@@ -93,10 +93,10 @@ def parse(text: str | float, quantity: Quantity) -> float:
     if quantity is BYTES and not unit and value != int(value):
         raise ConfigError(f"{shown(text)} is no whole number of bytes; write it like {quantity.example!r}")
     if value and not quantity.smallest <= value <= quantity.largest:
-        unit = next(iter(quantity.factors))
+        unit, factor = next(iter(quantity.factors.items()))
         raise ConfigError(
-            f"{shown(text)} is not {quantity.name}: it must be 0, or from {quantity.smallest:g} to "
-            f"{quantity.largest:g} {unit}"
+            f"{shown(text)} is not {quantity.name}: it must be 0, or from {quantity.smallest / factor:g} to "
+            f"{quantity.largest / factor:g} {unit}"
         )
     return value
 
@@ -309,6 +309,15 @@ def format_count(number: float) -> str:
     whole = round(number)
     exact = math.isclose(number, whole, rel_tol=1e-9, abs_tol=1e-9)
     return f"{whole:,}" if exact or abs(number) >= 100 else f"{number:.3g}"
+
+
+def format_number(value: float) -> str:
+    """Write a number of which no unit is known: four digits, and all before the point.
+
+    >>> format_number(59791.37), format_number(9999.7), format_number(0.123456), format_number(2.0)
+    ('59,791', '10,000', '0.1235', '2')
+    """
+    return f"{value:,.0f}" if abs(float(f"{value:.4g}")) >= 1e4 else f"{value:,.4g}"
 
 
 def format_rate(per_s: float) -> str:

@@ -1,4 +1,4 @@
-"""Files to facts: what a workload, topology, device or trace means, as plain values for tables and JSON.
+"""Files to facts: what a workload, topology or device means, as plain values for tables and JSON.
 
 Numbers are in SI units, and the end of a fact's name says which: `_s`, `_bytes`, `_bytes_per_s`, `_flops_per_s`; an
 `_error` is a fraction.
@@ -7,7 +7,6 @@ Numbers are in SI units, and the end of a fact's name says which: `_s`, `_bytes`
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import fsum
 from typing import Any
 
 from scaleout.cluster.device.kernel_times.interpolated import leave_one_out
@@ -20,10 +19,6 @@ from scaleout.cluster.topology.placement import place
 from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.cluster.topology.what_if import NetworkChanges, change_network, names_of
 from scaleout.config.units import format_bytes, format_seconds
-from scaleout.interop.chakra.attributes import get, to_dict
-from scaleout.interop.chakra.tables import NodeType
-from scaleout.interop.chakra.trace_set import find_traces
-from scaleout.interop.chakra.wire import read
 from scaleout.network.alpha_beta.lower_bound import lower_bound_s
 from scaleout.network.collectives import ALGORITHMS, KINDS
 from scaleout.program.graph import NodeKind
@@ -263,25 +258,3 @@ def device(name_or_file: str) -> dict[str, Any]:
         for row in leave_one_out(found)
     ]
     return facts
-
-
-def trace(path: str) -> dict[str, Any]:
-    """Describe a Chakra trace file: its metadata, nodes by type and totals; of a set of files that of rank 0."""
-    ranks = {}
-    if not path.endswith(".et"):
-        found = find_traces(path)
-        path, ranks = str(found.paths[0]), {"ranks": found.num_ranks}
-    metadata, nodes = read(path)
-    types = Counter(NodeType(node.type).name for node in nodes)
-    exact = fsum(get(node, "scaleout_duration_s", float, default=node.duration_micros / 1e6) for node in nodes)
-    return {
-        "trace": path,
-        **ranks,
-        "version": metadata.version,
-        "metadata": {name: str(value) for name, value in to_dict(metadata).items()},
-        "nodes": len(nodes),
-        "types": dict(types.most_common()),
-        "dependencies": sum(len(node.dependencies) for node in nodes),
-        "kernel_time_s": exact,
-        "communication_bytes": sum(get(node, "comm_size", int, default=0) for node in nodes),
-    }

@@ -10,7 +10,7 @@ from typing import Any
 
 import scaleout
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the vocabulary: a name that is taken away, or means something else, makes another."""
 
 _STEP = {"step_s": "makespan_s", "exposed_s": "exposed_by_axis_s"}

@@ -12,6 +12,7 @@ from scaleout.cluster.device.kernel_times import source_names
 from scaleout.config.writing import replacing, write_json
 from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.program.graph import ExecutionGraph, NodeKind
+from scaleout.program.labels import labels
 from scaleout.report.perfetto import trace_events
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def node_columns(graph: ExecutionGraph) -> dict[str, Any]:
         "node": np.arange(len(graph)),
         "name": list(graph.names),
         "kind": [NodeKind(kind).name.lower() for kind in graph.kind.tolist()],
-        "operation": [graph.operation(node) for node in range(len(graph))],
+        "operation": labels(graph),
         "stage": graph.stage,
         "microbatch": graph.microbatch,
         "phase": [graph.phases[phase] for phase in graph.phase.tolist()],

@@ -20,6 +20,7 @@ from scaleout.analysis.pipeline import over_time
 from scaleout.cluster.device.kernel_times import source_names
 from scaleout.cluster.topology.peers import peer_of
 from scaleout.program.graph import NONE, ExecutionGraph, Floats, Ints, NodeKind
+from scaleout.program.labels import labels
 from scaleout.simulation.result import Result, Timeline
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _phases(line: Timeline, process: int, track: int) -> Iterator[Event]:
 def _slices(
     result: Result, line: Timeline, process: int, track: Ints, critical: set[tuple[int, int]]
 ) -> Iterator[Event]:
-    graph = line.graph
+    graph, operations = line.graph, labels(line.graph)
     for node in range(len(graph)):
         if not line.duration_s[node]:
             continue
@@ -119,7 +120,7 @@ def _slices(
             "pid": process,
             "tid": int(track[node]),
             "name": graph.names[node],
-            "cat": graph.operation(node),
+            "cat": operations[node],
             "ts": float(line.start_s[node]) * 1e6,
             "dur": float(line.occupancy_s[node]) * 1e6,
             "args": {

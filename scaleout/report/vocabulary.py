@@ -72,7 +72,7 @@ OBJECTS: Mapping[str, Contents] = {
     "run row": Contents(
         f"schedule {_TIMES} bound_by busy idle_by_cause_s waits",
         f"{_BARS} recorded_share scaled_share modelled_share samples_per_s tokens_per_s tokens_per_s_per_rank mfu hfu "
-        "bubble exposed_by_axis_s critical_path bounds energy decisions memory rank_ends busiest_links traffic "
+        "bubble exposed_by_axis_s critical_path bounds energy decisions runs_as memory rank_ends busiest_links traffic "
         "strategy peak_memory_bytes fits step_dollars dollars_per_million_tokens",
     ),
     "energy": Contents("device_joules node_joules network_joules joules"),
@@ -96,8 +96,8 @@ OBJECTS: Mapping[str, Contents] = {
     "link_use": Contents("link alike size_bytes utilisation"),
     "port_traffic": Contents("dimension kind role links total_bytes mean_utilisation most_utilisation"),
     "plan_row": Contents(
-        "plan schedule makespan_s compute_s exposed_by_axis_s bubble_s tokens_per_s mfu memory_by_kind_bytes host_s "
-        "bubble peak_memory_bytes bound_by tokens_per_s_per_rank headroom_bytes inputs run",
+        "plan schedule makespan_s compute_s memory_limited_s exposed_by_axis_s bubble_s tokens_per_s mfu "
+        "memory_by_kind_bytes host_s bubble peak_memory_bytes bound_by tokens_per_s_per_rank headroom_bytes inputs run",
         f"{_BARS} kernel_time_sources step_dollars dollars_per_million_tokens",
     ),
     "simulations": Contents("done choices bounded left lower_bound_s"),
@@ -114,7 +114,8 @@ OBJECTS: Mapping[str, Contents] = {
     "choice": Contents("bytes algorithm time_s runner_up ratio changed"),
     "busy_time": Contents("phase operation kind bytes group_size count busy_s"),
     "buckets row": Contents("algorithm bucket_bytes makespan_s communication_s exposed_communication_s"),
-    "strategies row": Contents("strategy", f"schedule {_TIMES} peak_memory_bytes fits decisions reason busy"),
+    "strategies row": Contents("strategy", f"schedule {_TIMES} peak_memory_bytes fits decisions runs_as reason busy"),
+    "decision": Contents("about choice", "time_s time_of alternatives_s reason count saved_s called"),
     "operator_rank": Contents("order rank shards done_s last_sent_s sampled_slices"),
     "slice": Contents("slice shard work_group issued_s arrival_s"),
     "tracked": Contents("time_s gemm_s fused_s reduce_scatter_s all_gather_s following_s traffic_by_kind_bytes"),
@@ -151,9 +152,9 @@ _HEAD = "schema version command inputs models"
 _JOB = "workload topology device ranks"
 
 DOCUMENTS: Mapping[str, Contents] = {
-    "run": Contents(f"{_JOB} results", "model samples cost mfu_peak memory recorded_s num_steps notes failures"),
+    "run": Contents(f"{_JOB} results", "mode model samples cost mfu_peak memory recorded_s num_steps notes failures"),
     "search": Contents(
-        f"{_JOB} model global_batch memory_capacity_bytes mfu_peak counts fastest front",
+        f"{_JOB} mode model global_batch memory_capacity_bytes mfu_peak counts fastest front",
         "simulations explanation exports not_tried",
     ),
     "goodput": Contents(
@@ -184,7 +185,7 @@ DOCUMENTS: Mapping[str, Contents] = {
     "astra": Contents(
         "ranks time_ns exposed_communication_ns per_rank_ns per_rank_exposed_communication_ns per_rank_compute_ns "
         "per_rank_communication_ns backend",
-        "physical model workload topology device results samples cost mfu_peak memory notes",
+        "physical mode model workload topology device results samples cost mfu_peak memory notes",
     ),
     "trace": Contents("workload device topology ranks output num_files"),
     "show": Contents("", open=True),

@@ -17,9 +17,9 @@ from scaleout.cluster.machine import Machine
 from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError
 from scaleout.program.fastest import fastest
-from scaleout.program.program import Program
-from scaleout.schedule.decision import Planned
-from scaleout.schedule.overlap import in_program_order
+from scaleout.program.program import Program, alike
+from scaleout.schedule.decision import Decision, Planned
+from scaleout.schedule.overlap import baseline, in_program_order, overlap
 from scaleout.workloads.config.family import ModelFamily
 from scaleout.workloads.pipeline import PIPELINES
 
@@ -190,7 +190,15 @@ def plan_schedule(program: Program, name: str, *, machine: Machine | None = None
     for each in passes:
         found = [_applied(each, given, machine) for given in (planned, planned.whole) if given is not None]
         planned = fastest(found, lambda made: math.inf if made.result is None else made.result.makespan_s)
-    return replace(planned, program=in_program_order(planned.program))
+    return replace(planned, program=in_program_order(planned.program), runs_as=_runs_as(program, planned.program, name))
+
+
+def _runs_as(given: Program, made: Program, name: str) -> str:
+    """Return which simpler schedule makes the same of a program; nothing if none does, or it is this one."""
+    if name in ("baseline", "recorded"):
+        return ""
+    simpler = (baseline,) if name.partition(":")[0] == "overlap" else (baseline, overlap)
+    return next((each.__name__ for each in simpler if alike(each(given), made)), "")
 
 
 def _applied(each: Pass, given: Planned, machine: Machine | None) -> Planned:
@@ -204,17 +212,17 @@ def _applied(each: Pass, given: Planned, machine: Machine | None) -> Planned:
 
 def prepare(
     workload: ModelFamily, name: str, machine: Machine, ready: Callable[[Program], Program]
-) -> list[tuple[ModelFamily, tuple[str, ...], Program | None]]:
+) -> list[tuple[ModelFamily, tuple[Decision, ...], Program | None]]:
     """Return the workloads of which a schedule runs the one with the shorter step.
 
-    Each is with what was chosen, in words, and its timed program if one was simulated. `ready` says when the host
+    Each is with what was chosen, and its timed program if one was simulated. `ready` says when the host
     issues a program, and puts its ranks where they will run. Fails if no plan fits in memory.
     """
     for part in name.split("+"):
         schedule, option = _schedule(part)
         if schedule.prepares and option in schedule.prepares_for:
             chosen = _load(schedule.prepares)(workload, machine, ready)
-            return [(each.workload, (each.words,), each.program) for each in (chosen, chosen.instead) if each]
+            return [(each.workload, each.decisions, each.program) for each in (chosen, chosen.instead) if each]
     return [(workload, (), None)]
 
 

@@ -35,8 +35,8 @@ def plan(program: Program, machine: Machine | None = None) -> Planned:
     rival = Trial(costs, program, overlap(substitute(chunks)), found + cuts)
     if is_faster(rival.step_s, whole.step_s):
         return Planned(rival.scheduled, rival.decisions, rival.known)
-    reason = f"a step; substituted and in chunks {rival.step_s * 1e3:.4g} ms"
-    kept = Decision("all-reduces and GEMMs before collectives", "whole", whole.step_s, whole.step_s, reason)
+    others_s = {"substituted and in chunks": rival.step_s}
+    kept = Decision("all-reduces and GEMMs before collectives", "whole", whole.step_s, others_s)
     return Planned(whole.scheduled, (kept,), whole.known)
 
 
@@ -44,10 +44,12 @@ def _decisions(program: Program, costs: ProgramCosts) -> tuple[Decision, ...]:
     """Say what all-reduces become, for each size."""
     return tuple(
         Decision(
-            collectives(count, kind, size_bytes, program.groups[family].name),
+            collectives(kind, size_bytes, program.groups[family].name),
             "reduce_scatter and all_gather",
-            costs.whole_s(family, kind, size_bytes),
             costs.substituted_s(family, size_bytes),
+            {kind: costs.whole_s(family, kind, size_bytes)},
+            time_of="each, isolated",
+            count=count,
         )
         for (family, kind, size_bytes), count in sorted(collective_counts(program).items())
         if kind == "all_reduce"

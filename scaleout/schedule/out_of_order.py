@@ -6,7 +6,7 @@ gets no longer. Memory of the activation gradients that wait meanwhile is not co
 Source: Oh et al., Out-of-order backprop, EuroSys 2022; Chen et al., Centauri, ASPLOS 2024, Fig. 6 a.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,14 +60,12 @@ def layers_of(graph: ExecutionGraph) -> list[Layer]:
 
 
 def weight_gradients_first(
-    program: Program,
-    *,
-    chosen: Callable[[ExecutionGraph, Layer], bool] = lambda graph, layer: True,
+    program: Program, *, chosen: Callable[[ExecutionGraph], Sequence[Layer]] = layers_of
 ) -> Program:
-    """Make weight gradients as soon as their operands exist, in the layers that are chosen."""
+    """Make weight gradients as soon as their operands exist, in those layers of a graph that are chosen."""
 
     def keys_of(graph: ExecutionGraph) -> dict[int, Key]:
-        moved = [node for layer in layers_of(graph) if chosen(graph, layer) for node in layer.weights]
+        moved = [node for layer in chosen(graph) for node in layer.weights]
         backward = graph.has_role(_PASSES)
 
         def tail(old: int, node: int) -> bool:
@@ -95,9 +93,11 @@ def plan(program: Program, machine: Machine | None = None) -> Planned:
         if is_faster(found.step_s, best.step_s):
             best, chosen = found, k
         k = min(2 * k, layers) if k < layers else layers + 1
-    what = f"gradients of weights of the first {chosen} of {counted(layers, 'layer')}"
-    choice = "deferred to the end of backward, in reverse order"
-    return Planned(best.scheduled, (Decision(what, choice, first.step_s, best.step_s, "a step"),), best.known)
+    about = f"gradients of weights of the first {max(chosen, 1)} of {counted(layers, 'layer')}"
+    choice, others_s = "deferred to the end of backward, in reverse order", {"where they are": first.step_s}
+    if not chosen:
+        choice, others_s = "where they are", {"deferred": found.step_s}
+    return Planned(best.scheduled, (Decision(about, choice, best.step_s, others_s),), best.known)
 
 
 def defer(program: Program, k: int) -> Program:

@@ -86,8 +86,8 @@ def keys_of(graphs: Sequence[ExecutionGraph]) -> list[dict[int, tuple[int, int]]
     for graph in graphs:
         count: Counter[int] = Counter()
         names.append({})
-        for node in np.flatnonzero(graph.kind == NodeKind.COLLECTIVE).tolist():
-            group = int(graph.group[node])
+        nodes = np.flatnonzero(graph.kind == NodeKind.COLLECTIVE)
+        for node, group in zip(nodes.tolist(), graph.group[nodes].tolist(), strict=True):
             names[-1][node] = (group, count[group])
             count[group] += 1
     return names

@@ -90,7 +90,7 @@ def or_baseline(planned: Planned, program: Program, machine: Machine) -> Planned
     result = step(serial, machine)
     if not is_faster(result.makespan_s, step_s):
         return planned
-    words = Decision("all collectives", "as under baseline", step_s, result.makespan_s, "a step")
+    words = Decision("all collectives", "as under baseline", result.makespan_s, {"as scheduled": step_s})
     return replace(planned, program=serial, decisions=(words,), result=result)
 
 

@@ -54,6 +54,12 @@ class Comparison:
         check_fields(self)
 
     @property
+    def mode(self) -> str | None:
+        """Whether the step trains or serves; None of traces, which do not say it."""
+        workload = self.outcomes[0].workload
+        return None if workload is None else workload.mode
+
+    @property
     def mfu_peak(self) -> dict[str, Any] | None:
         """The rate that MFU and HFU are shares of; None where there are none."""
         workload, device = self.outcomes[0].workload, self.outcomes[0].device
@@ -72,6 +78,7 @@ class Comparison:
             "topology": self.topology,
             "device": self.device,
             "ranks": self.ranks,
+            **({} if self.mode is None else {"mode": self.mode}),
             **({} if self.provenance is None else {"model": self.provenance.summary()}),
             **({} if self.samples is None else {"samples": self.samples}),
             **({} if self.bill is None else {"cost": self.bill.summary()}),
@@ -92,7 +99,8 @@ class Comparison:
                     **({} if (rent := self.rent(outcome)) is None else asdict(rent)),
                     **({} if outcome.efficiency is None else asdict(outcome.efficiency)),
                     **({} if outcome.energy is None else {"energy": outcome.energy.summary()}),
-                    **({"decisions": list(outcome.decisions)} if outcome.decisions else {}),
+                    **({"decisions": [each.summary() for each in outcome.decisions]} if outcome.decisions else {}),
+                    **({"runs_as": outcome.runs_as} if outcome.runs_as else {}),
                     **({} if outcome.fit in (None, self.fit) else {"memory": outcome.fit.summary()}),
                     **({"ranks": list(map(asdict, ends_of_ranks(outcome.result)))} if outcome.result.has_puts else {}),
                     **_waits(outcome.result),
@@ -204,16 +212,16 @@ def compare_job(job: Job, schedules: Sequence[str], tell: Tell | None = None) ->
     compared = compare_outcomes(outcomes, device=device if isinstance(device, str) else device.name)
     return replace(
         compared,
-        notes=() if isinstance(device, str) else _mixed_sources(fastest.result, device),
+        notes=() if isinstance(device, str) else _mixed_sources(fastest, device),
         failures=tuple(each for each in found if isinstance(each, Failure)),
         provenance=provenance_of(job),
         bill=None if isinstance(device, str) else bill(job.network, device),
     )
 
 
-def _mixed_sources(result: Result, device: Device) -> tuple[str, ...]:
+def _mixed_sources(outcome: Outcome, device: Device) -> tuple[str, ...]:
     """Say which kernels have times of another kind than those beside them, so that the two are not compared alike."""
-    found = estimated_beside_measured(result)
+    found = estimated_beside_measured(outcome.result, outcome.breakdown.kernel_time_sources)
     if not found:
         return ()
     words = ", ".join(f"{name}, {format_share(share)} of the kernels' time" for name, share in found.items())

@@ -23,11 +23,12 @@ from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.backends import with_policy
 from scaleout.cluster.topology.topology import Topology, check_ranks
 from scaleout.config.arguments import check_fields
+from scaleout.config.collector import seldom_collected
 from scaleout.errors import ConfigError, ScaleoutError
 from scaleout.program.fastest import fastest
 from scaleout.program.program import Program
 from scaleout.schedule import steps
-from scaleout.schedule.decision import Decision
+from scaleout.schedule.decision import Decision, Planned
 from scaleout.simulation.clocks import settled
 from scaleout.simulation.contention import Contention, contention_of, undisturbed
 from scaleout.simulation.options import SimulationOptions
@@ -144,14 +145,16 @@ class Outcome:
     """A job that was simulated.
 
     `speedup` is the makespan of a comparison's first schedule over this one's; `decisions` are what a schedule that
-    weighs has decided, in words. Where a model of layers ran, `workload` is it with the keys that the schedule chose,
-    `device` what it ran on and, in a comparison, `fit` whether it fits.
+    weighs has decided; `runs_as` is the simpler schedule that it falls back to, or makes the same as. Where a model of
+    layers ran, `workload` is it with the keys that the schedule chose, `device` what it ran on and, in a comparison,
+    `fit` whether it fits.
     """
 
     schedule: str
     result: Result
     speedup: float = 1.0
-    decisions: tuple[str, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    runs_as: str = ""
     workload: LayeredModel | None = None
     device: Device | None = None
     fit: Fit | None = None
@@ -199,11 +202,11 @@ class Outcome:
 
 
 class Prepared(NamedTuple):
-    """A job, the work that its schedule makes of it, in words what it chose, and the timed program if there is one."""
+    """A job, the work that its schedule makes of it, what it chose, and the timed program if there is one."""
 
     job: Job
     work: ModelFamily | Program
-    decisions: tuple[str, ...] = ()
+    decisions: tuple[Decision, ...] = ()
     program: Program | None = None
 
 
@@ -245,11 +248,11 @@ def annotated(prepared: Prepared) -> Program:
 def simulated(prepared: Prepared, program: Program) -> Outcome:
     """Schedule and simulate the annotated program of a prepared job, repeatedly until the clocks settle."""
     job, options = prepared.job, prepared.job.options
-    planned: list[tuple[Decision, ...]] = []  # of each run, as clocks settle
+    planned: list[Planned] = []  # of each run, as clocks settle
 
     def step(clocked: Program) -> Result:
         scheduled = schedules.plan_schedule(clocked, job.carried_out, machine=job.machine)
-        planned.append(scheduled.decisions)
+        planned.append(scheduled)
         if scheduled.result is not None:  # simulated as it was planned
             return scheduled.result
         if job.machine is not None:
@@ -262,8 +265,17 @@ def simulated(prepared: Prepared, program: Program) -> Outcome:
     device = None if isinstance(job.device, str) else job.device
     result = step(program) if device is None else settled(program, device, step, clocks=options.clocks)
     workload = prepared.work if isinstance(prepared.work, LayeredModel) else None
-    decisions = (*prepared.decisions, *map(str, planned[-1]))
-    return Outcome(job.schedule, result, decisions=decisions, workload=workload, device=device, topology=job.network)
+    decisions = (*prepared.decisions, *planned[-1].decisions)
+    runs_as = planned[-1].runs_as if prepared.work is job.work else ""
+    return Outcome(
+        job.schedule,
+        result,
+        decisions=decisions,
+        runs_as=runs_as,
+        workload=workload,
+        device=device,
+        topology=job.network,
+    )
 
 
 class Programs:
@@ -289,6 +301,7 @@ class Programs:
         return found[1]
 
 
+@seldom_collected()
 def run(job: Job, programs: Programs | None = None) -> Outcome:
     """Simulate a job, from its names to its numbers.
 

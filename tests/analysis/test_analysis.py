@@ -9,6 +9,7 @@ from strategies import contests, jobs, longest_chain_s, pipelines
 from scaleout.analysis.breakdown import breakdown, by_operation, by_phase, covered, critical_path
 from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.program.graph import GraphBuilder, NodeKind
+from scaleout.program.labels import label
 from scaleout.program.operations import TimeSource
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
@@ -65,8 +66,9 @@ def test_rows_by_hand():
         ("backward", False): (0.5, pytest.approx(10e-6 / 2)),
     }
     operations = by_operation(by_hand())
-    assert [(row.name, row.communication) for row in operations] == [("all_reduce", True), ("compute", False)]
-    assert [row.busy_s for row in operations] == pytest.approx([WIRE, 60e-6])
+    assert [row.name for row in operations] == ["all_reduce", "c", "b", "a", "d"]  # kernels of no known operation
+    assert [row.communication for row in operations] == [True, False, False, False, False]
+    assert [row.busy_s for row in operations] == pytest.approx([WIRE, 30e-6, 15e-6, 10e-6, 5e-6])
 
 
 def test_a_critical_path_by_hand():
@@ -167,7 +169,7 @@ def test_rows_are_those_of_a_loop_over_nodes(result):
     for line in result.timelines:
         share = len(line.ranks) / result.program.num_ranks
         for node in range(len(line.graph)):
-            entry = totals.setdefault((line.graph.operation(node), bool(line.is_communication[node])), [0.0, 0.0])
+            entry = totals.setdefault((label(line.graph, node), bool(line.is_communication[node])), [0.0, 0.0])
             entry[0] += share
             entry[1] += share * float(line.duration_s[node])
     rows = sorted(totals.items(), key=lambda row: -row[1][1])

@@ -1,6 +1,7 @@
 """Steps of transformers: bubbles, exposed communication, memory over time up to its peak, and advice that is true."""
 
 import json
+import shlex
 from dataclasses import replace
 
 import numpy as np
@@ -212,14 +213,27 @@ def test_advice_is_evaluated_and_true():
         found = advise(job, capacity)
         assert found
         for advice in found:
-            option, *settings = advice.settings.split("--set ")
-            assert option == ""
-            changed = load_workload(BIG[0], BIG[1] | parse_settings([text.strip() for text in settings]))
+            words = shlex.split(advice.settings)
+            assert set(words[::2]) == {"--set"}
+            changed = load_workload(BIG[0], BIG[1] | parse_settings(words[1::2]))
             assert advice.peak.total_bytes == peak(changed).total_bytes < now
             assert advice.fits == (advice.peak.total_bytes <= capacity)
             assert advice.ranks == changed.num_ranks
             assert changed.tokens * changed.data_parallel == job.tokens * job.data_parallel
     assert [advice.fits for advice in found].count(True) > 0
+
+
+@pytest.mark.parametrize(("layers", "stages"), [(30, ""), (32, "--set 'stage_layers=[11,11,10]' ")])
+def test_three_stages_are_tried_and_layers_that_do_not_divide_lie_unevenly(layers, stages):
+    """Six replicas to three stages of two replicas each, on as many ranks."""
+    keys = {"layers": layers, "tensor_parallel": 1, "data_parallel": 6, "zero": 0, "recompute": "none"}
+    keys |= {"batch_per_replica": 4, "microbatch": 1}
+    split = {"pipeline_parallel": 3, "data_parallel": 2, "batch_per_replica": 12}
+    split |= {"stage_layers": [11, 11, 10]} if stages else {}
+    enough = peak(load_workload("llama-3-8b", keys | split)).total_bytes
+    found = [each for each in advise(load_workload("llama-3-8b", keys), enough) if "pipeline_parallel" in each.changes]
+    settings = f"--set pipeline_parallel=3 {stages}--set data_parallel=2 --set batch_per_replica=12 --set microbatch=1"
+    assert [(each.settings, each.ranks, each.fits) for each in found] == [(settings, 6, True)]
 
 
 def test_several_changes_together_where_none_is_enough():

@@ -26,7 +26,7 @@ from scaleout.analysis.uncertainty import (
 from scaleout.cluster.device.sections import Spread
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
-from scaleout.program.operations import kernel
+from scaleout.program.operations import custom, kernel
 
 DEVICES = ("h200", "h100", "a100-80g", "b200", "tpu-v4", "h100-p5")
 SOURCES = ("roofline", "interpolated", "measured")
@@ -83,6 +83,15 @@ def test_either_side_adds_up_in_quadrature(found, name):
     bars = interval_of(found, load_device(name), TOPOLOGY)
     assert bars.slower**2 == pytest.approx(math.fsum(each.slower**2 for each in bars.causes))
     assert [each.variance for each in bars.causes] == sorted((each.variance for each in bars.causes), reverse=True)
+
+
+def test_custom_kernels_are_not_called_kernels_of_memory():
+    """2 TFLOP that a trace gives, at the roofline: no operation that could be measured."""
+    found = Shares({(custom(dtype="bf16", flops=2 * 10**12, bytes=10**6), "roofline"): 0.8}, {}, host=0.2)
+    causes = {each.cause: each for each in interval_of(found, load_device("h100"), TOPOLOGY).causes}
+    cause = causes["custom kernels of given FLOPs and bytes, at the roofline of h100"]
+    assert (cause.share, cause.rows) == (0.8, ())
+    assert not any("memory kernels" in each for each in causes)
 
 
 def test_numbers_by_hand():

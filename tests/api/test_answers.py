@@ -109,6 +109,7 @@ def test_an_answer_shows_itself(kind, answers):
     assert repr(answer).startswith(f"<{type(answer).__name__}: ")
     assert len(repr(answer)) < 400
     page = answer._repr_html_()
+    assert not re.search(r">[\d.]+e\+\d+<", page), "numbers are written out"
     assert page.count("<tr") == len(answer.to_frame()) + 1
     _, axes = plt.subplots()
     assert answer.plot(axes) is axes

@@ -214,6 +214,7 @@ def test_a_trace_has_the_ranks_that_it_has_and_a_recording_is_imported_first(sca
         (("run", "llama-3-8b", "--set", "dtype=fp8"), "fp8 is of GEMMs alone: linear_dtype"),
         (("run", "llama-3-8b", "--set", "global_batch=64"), "the global batch over data_parallel"),
         (("study", "topologies", "--output", "o", "--bandwidth", "ndr=2x"), "by the key 'bandwidth'"),
+        (("collective", "all_reduce", "--protocol", "LL128"), "which protocols there are, and the fastest is taken"),
         (("study", "topologies", "--output", "o", "--bandwith", "ndr=2x"), "No such option '--bandwith'."),
     ],
 )
@@ -223,12 +224,30 @@ def test_what_other_verbs_call_otherwise_is_named(scaleout, arguments, message):
     assert message in err
 
 
+@pytest.mark.parametrize("verb", [
+    ("run", "--schedule", "baseline"), ("goodput", "--tokens", "1B", "--checkpoint", "10s"),
+    ("search", "--global-batch", "8", "--workers", "1"), ("buckets", "--bytes", "25MiB"),
+    ("strategies", "--strategy", "ddp"),
+], ids=lambda verb: verb[0])  # fmt: skip
+def test_every_verb_says_whose_network_it_is(scaleout, verb):
+    """Kernels of H100 on the network of H200."""
+    name, *more = verb
+    job = ("llama-3-8b", "--set", "layers=2", "--topology", "dgx-h200-1", "--device")
+    sizes = ("--set", "tensor_parallel=1", *(() if name == "search" else ("--set", "data_parallel=8")))
+    code, out, err = scaleout(name, *job, "h100", *sizes, *more)
+    assert code == 0, err
+    words = " ".join(out.replace("│", " ").split())
+    assert words.count("network of H200, not of h100; its own: --topology dgx-h100-1 ") == 1
+    assert "its own: " not in scaleout(name, *job, "h200", *sizes, *more)[1]
+
+
 def test_the_unchanged_network_stands_beside_the_changed_one(scaleout):
     job = (*JOB, "--set", "tensor_parallel=8", "--set", "data_parallel=4", "--nodes", "4")
     _, plain, _ = scaleout(*job)
     _, changed, _ = scaleout(*job, "--bandwidth", "nvlink=0.5x", "--slow", "3=1.2")
     assert "unchanged" not in plain
-    (words, longer) = re.findall(r"unchanged +([\d.]+ ms); ([\d.]+)% longer with the changes", changed)[0]
+    said = r"unchanged +([\d.]+ ms) under overlap; ([\d.]+)% longer with the changes"
+    (words, longer) = re.findall(said, changed)[0]
     before, after = (json.loads(scaleout(*job, *more, "--json")[1])["results"][0]["makespan_s"] for more in (
         (), ("--bandwidth", "nvlink=0.5x", "--slow", "3=1.2"),
     ))  # fmt: skip

@@ -81,3 +81,29 @@ def test_a_list_of_devices_says_how_many_operations_were_measured(scaleout):
     assert rows["a100-80g"].endswith("; kernels of 1 operation measured, others estimated from h200")
     assert rows["tpu-v4"].endswith("; kernels estimated from h200")
     assert re.search(r"; kernels of \d+ operations measured, others estimated from alike ones$", rows["h200"])
+
+
+def test_a_schedule_that_runs_as_a_simpler_one_says_so(scaleout):
+    """One rank has nothing to overlap; chunks of dlrm's all-reduces gain nothing, and what is left is overlap."""
+    _, out, _ = scaleout("run", "dlrm-128", "--schedule", "baseline", "--schedule", "overlap", "--schedule", "coconet")
+    below = out.partition("\nschedules\n")[2]
+    assert "\n\ncoconet runs as overlap: its own step would take the same\n\n" in below
+    one = ("run", "llama-3-8b", "--set", "layers=2", "--set", "tensor_parallel=1", "--topology", "dgx-h200-1", "--gpus")
+    _, out, _ = scaleout(*one, "1", "--schedule", "overlap")
+    assert "under overlap, which runs as baseline" in " ".join(out.replace("│", " ").split())
+    assert "\noverlap runs as baseline: it finds nothing to change\n" in out
+
+
+def test_a_plan_stands_once_among_the_fastest(scaleout):
+    """Of six evaluations two are of plans above under the baseline; rows keep their numbers, as `--plan DIR#3` has."""
+    job = ("search", "llama-3-8b", "--set", "layers=4", "--topology", "dgx-h200-1", "--global-batch", "16", "--workers",
+           "1", "--schedule", "overlap", "--top", "6")  # fmt: skip
+    _, out, _ = scaleout(*job)
+    found = json.loads(scaleout(*job, "--json")[1])["fastest"]
+    plans = [each["plan"] for each in found]
+    again = [str(number) for number, plan in enumerate(plans, start=1) if plan in plans[: number - 1]]
+    assert again
+    table, _, below = out.partition("\nthe fastest plans\n")[2].partition("\n\n")
+    rows = [line.split()[0] for line in table.splitlines()[1:]]
+    assert sorted(rows + again) == [str(number) for number in range(1, 7)]
+    assert below.startswith(f"not here: {', '.join(again)}, which are plans above under other schedules")

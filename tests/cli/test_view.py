@@ -114,6 +114,41 @@ def test_tables_sort_by_value(opened, folder):
     assert len(keys) > 10
 
 
+@pytest.mark.parametrize("width", [1280, 400])
+def test_what_names_a_row_stays_where_its_table_is_wider_than_the_page(opened, folder, width):
+    """Few schedules with many quantities stand side by side, and long texts go on below, so little is so wide."""
+    page = opened(folder, viewport={"width": width, "height": 900})
+    results = page.locator('[aria-label="results"]')
+    assert [each.inner_text() for each in results.locator("tr >> nth=0").locator("th, td").all()] == [
+        "schedule", "baseline", "overlap",
+    ]  # fmt: skip
+    page.locator("details").evaluate_all("all => all.forEach(details => details.open = true)")
+    wide = page.locator(".wide").evaluate_all("all => all.map(box => box.scrollWidth - box.clientWidth)")
+    assert len(wide) > 4
+    assert max(wide) > 0 if width == 400 else max(wide) <= 1
+    first = page.locator('[aria-label="what bounds each collective"] tbody td').first
+    place = first.bounding_box()["x"]
+    page.locator(".wide").evaluate_all("all => all.forEach(box => box.scrollLeft = box.scrollWidth)")
+    assert first.bounding_box()["x"] == place
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_names_of_tracks_and_the_legend_leave_a_timeline_most_of_its_width(opened, folder, width):
+    page = opened(folder, viewport={"width": width, "height": 900})
+    page.wait_for_selector("#timeline canvas")
+    page.evaluate("const draw = vegaEmbed; vegaEmbed = (...all) => { window.charted = all; return draw(...all); }; 0")
+    page.get_by_role("button", name="whole").click()
+    page.wait_for_function("window.charted")
+    given = page.evaluate("[charted[1].encoding.y.axis, charted[1].encoding.color.legend.columns, charted[2].config]")
+    axis, columns, config = given
+    assert (axis or {}).get("labelLimit") is None
+    assert columns is None
+    room = page.evaluate("document.querySelector('#timeline').clientWidth")
+    assert config["axisY"]["labelLimit"] <= room / 3
+    assert config["legend"]["columns"] * 100 <= room
+
+
 def test_the_timeline_zooms_to_single_slices(opened, folder):
     page = opened(folder)
     page.wait_for_selector("#timeline canvas")
@@ -317,10 +352,10 @@ def test_a_study_opens_with_the_job_of_every_case_the_fastest_that_fits_first(tm
     assert len(output.jobs) == 2
     times = [output.again(job, {}).outcomes[0].makespan_s for job in range(2)]
     assert times == cases.sort_values("samples_per_s", ascending=False)["makespan_s"].tolist()
-    assert dict(output.page.facts)["fastest"].endswith("case 1: global_batch 2048")
+    assert dict(output.page.facts)["fastest"].endswith("case 1: global batch 2048")
     write_table(cases.assign(fits=[True, False]), tmp_path / "study" / "cases.parquet")
     output = open_output(tmp_path / "study")
-    assert [job.label for job in output.jobs] == ["case 0: global_batch 1024", "case 1: global_batch 2048"]
+    assert [job.label for job in output.jobs] == ["case 0: global batch 1024", "case 1: global batch 2048"]
     assert dict(output.page.facts)["of these do not fit"] == "1, which come last"
     write_table(cases.assign(fits=["yes", "no"]), tmp_path / "study" / "cases.parquet")
     with pytest.raises(ConfigError, match=r"is no table of a study .column .fits. is of type"):
@@ -395,13 +430,16 @@ def test_two_results_side_by_side_say_what_they_come_to(tmp_path, scaleout):
         (tmp_path / f"{name}.json").write_text(scaleout(*line, "--schedule", schedule, "--json")[1])
     (tmp_path / "diff.json").write_text(scaleout("diff", tmp_path / "a.json", tmp_path / "b.json", "--json")[1])
     page = open_output(tmp_path / "diff.json").page
-    assert page.title.startswith("B against A: llama-small, overlap")
-    name, words = page.facts[0]
-    assert name == "makespan"
-    assert re.fullmatch(r"[\d.]+ ms in B against [\d.]+ ms in A, -[\d.]+ ms", words)
+    assert page.title == "B against A: llama-small, on dgx-h200-1"
+    assert [name for name, _ in page.facts[:3]] == ["A", "B", "makespan"]
+    words = dict(page.facts)
+    assert words["B"].startswith("llama-small, overlap")
+    assert re.fullmatch(r"[\d.]+ ms in B against [\d.]+ ms in A, -[\d.]+ ms", words["makespan"])
+    assert re.fullmatch(r"[\d.]+ [mu]s in B against [\d.]+ [mu]s in A, \+[\d.]+ [mu]s", words["compute"])
     tables = {table.title: table.columns for table in page.tables}
-    assert "bytes" not in tables["makespan parts"]
-    assert "bytes" in tables["by collective"]
+    assert "bytes" not in tables["what the step consists of"]
+    assert "bytes" in tables["time by collective"]
+    assert {"A", "B", "count in A", "count in B"} <= {*tables["time by collective"]}
 
 
 def test_rows_under_names_are_a_table(tmp_path, scaleout):

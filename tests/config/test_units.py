@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaleout.config import units
 from scaleout.config.units import (
     BYTES,
     BYTES_PER_S,
@@ -169,3 +170,23 @@ def test_dollars(dollars, written):
 def test_tokens_are_written_as_they_are_read(tokens):
     assert parse(format_tokens(tokens), TOKENS) == pytest.approx(tokens, 5e-3)
     assert format_tokens(15e12) == "15T"
+
+
+BOUNDS = {
+    "BYTES": (1e-9, 1e18), "BYTES_PER_S": (1e-9, 1e18), "SECONDS": (1e-15, 1e9), "FAILURES": (1e-18, 1e3),
+    "TOKENS": (1.0, 1e18), "HERTZ": (1e-9, 1e18), "WATTS": (1e-9, 1e18), "JOULES": (1e-18, 1e9),
+    "DOLLARS": (1e-3, 1e15), "RENT": (1e-9, 1e6), "FLOPS_PER_S": (1e-9, 1e24),
+}  # fmt: skip
+"""Quantity to the least and the largest value that it can have, in SI units."""
+
+
+@pytest.mark.parametrize("name", [name for name, value in vars(units).items() if isinstance(value, units.Quantity)])
+def test_every_quantity_has_its_bounds(name):
+    quantity, (least, most) = getattr(units, name), BOUNDS[name]
+    unit, factor = next(iter(quantity.factors.items()))
+    for value in (least * 1.01, most * 0.99):
+        assert parse(f"{value / factor:.15e} {unit}", quantity) == pytest.approx(value)
+    for value in (least * 0.99, most * 1.01):
+        with pytest.raises(ConfigError, match="it must be 0, or from") as refused:
+            parse(f"{value / factor:.15e} {unit}", quantity)
+        assert f"from {least / factor:g} to {most / factor:g} {unit}" in str(refused.value)

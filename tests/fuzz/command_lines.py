@@ -13,6 +13,7 @@ from output_inputs import planned
 from recording_inputs import EDITS, recordings
 from seeds import (
     SMALL,
+    STAR,
     TOPOLOGIES,
     devices,
     lines_of,
@@ -254,10 +255,20 @@ def _machine(random, *, device=False):
     if random.random() < 0.3:
         files["net.yaml"] = file_of(random, topologies(), as_yaml)
         arguments += ["--topology", "net.yaml"]
+    elif random.random() < 0.1:
+        files["net.edgelist"] = _star(random)
+        arguments += ["--topology", "net.edgelist", "--network", "link"]
     if device and random.random() < 0.2:
         files["device.yaml"] = file_of(random, devices(), as_yaml)
         arguments += ["--device", "device.yaml"]
     return files, arguments
+
+
+def _star(random):
+    """Return a star whose switch is seldom called otherwise, everywhere the same."""
+    name = other_text(random, "leaf") if random.random() < 0.5 else "leaf"
+    content = STAR.replace("leaf", "".join(name.split()) or "leaf").encode("utf-8", "surrogatepass")
+    return other_bytes(random, content) if random.random() < 0.2 else content
 
 
 def _run(random):
@@ -392,7 +403,7 @@ def command_case(random):
     arguments = [*words, *first, *_given(random, _VERBS[verb] or {"--help": None})]
     if verb in _AS_JSON and random.random() < 0.8:
         arguments.insert(len(words), "--json")
-    if verb in _AS_JSON and verb != "import pytorch" and random.random() < 0.02:
+    if verb in _AS_JSON and verb != "import pytorch" and random.random() < (0.2 if "net.edgelist" in files else 0.02):
         arguments += ["--output", "out"]
     if random.random() < 0.02:
         arguments[random.randrange(len(arguments))] = _nonsense(random)

@@ -97,17 +97,27 @@ def read_to_measure(case):
 
 
 def read_measured(case):
-    compare_files([Path("rows.jsonl")])
+    tables = "tables.json" in case.files
+    compare_files([Path("tables.json" if tables else "rows.jsonl")], table="a" if tables else None)
 
 
 ENVIRONMENT = {"gpu": "NVIDIA H200", "gpus": 2}
-_MEASURED = "traces/h200-pair*/*s.jsonl"
+_MEASURED = "traces/h200*/*.jsonl"
+DESCRIBED = {
+    "id": "a", "group": "g", "workload": SMALL["transformer"], "changes": {"layers": 1}, "topology": "h200-node-4",
+    "device": "h200", "schedule": "overlap", "host": "none", "network": "link", "clocks": "sustained", "source": "x",
+    "measured": "812 ms",
+}  # fmt: skip
+"""A row that holds its workload."""
 
 
 def measured_files(random):
-    grammar = rows_of(_MEASURED)
-    row = random.choice(grammar.seeds)
-    small = Pairs([key, {"layers": 2, "seq": 128}.get(key, value)] for key, value in row)
+    if random.random() < 0.2:
+        tables = {"tables": [{"id": "a", "rows": [DESCRIBED]}, {"id": "b", "rows": [{"us": 1}]}]}
+        return {"tables.json": file_of(random, Grammar([tree(tables)]), as_json)}
+    row = random.choice((*rows_of(_MEASURED).seeds, tree(DESCRIBED)))
+    few = {"layers": 2, "seq": 128, "workload": tree(SMALL["transformer"])}
+    small = Pairs([key, few.get(key, value)] for key, value in row)
     files = {
         "rows.jsonl": lines_of(random, Grammar([small]), most=2),
         "environment.json": as_json(tree(ENVIRONMENT)).encode(),

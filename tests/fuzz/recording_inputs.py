@@ -101,7 +101,7 @@ def _host_grammar():
 
 EDITS = ("batch=2x", "sequence=4->1", "layers=2x", "accumulate=2x", "bucket=1MB", "chunks=2", "recompute=full",
          "recompute=none", "microbatches=2->4", "data=2x", "tensor=2->4", "expert=0.5x", "layers=6->3",
-         "batch=1->999999999999999999", "accumulate=1000000x")  # fmt: skip
+         "batch=1->999999999999999999", "accumulate=1000000x", "bucket=5")  # fmt: skip
 
 
 def archived(members, *, mode="w:gz", links=()):

@@ -71,6 +71,8 @@ EDGES = """0 1 {'bandwidth': '10 GB/s', 'latency': '1e3 ns'}
 1 2 {'bandwidth': '10 GB/s', 'latency': '1 us'}
 2 s {'bandwidth': '1e9 B/s', 'latency': 0}
 """
+STAR = "".join(f"{rank} leaf {{'bandwidth': '10 GB/s', 'latency': '1 us'}}\\n" for rank in range(4))
+"""A network of four ranks, which most jobs here have."""
 
 
 @cache

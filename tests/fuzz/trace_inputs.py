@@ -211,7 +211,16 @@ def _astra_grammars():
         SYSTEM,
         SYSTEM | {"all-reduce-implementation": ["doubleBinaryTree"]},
         SYSTEM | {"replay-only": 1},
-        SYSTEM | {"roofline-enabled": 1},
+        SYSTEM
+        | {
+            "roofline-enabled": 1,
+            "model-shared-bus": 0,
+            "L": 1,
+            "trace-enabled": 0,
+            "local-reduction-delay": 1,
+            "local-mem-trace-filename": "x",
+            "inter-dimension-scheduling": "themis",
+        },
     ]
     return {
         "system.json": Grammar([tree(each) for each in systems]),

@@ -71,6 +71,16 @@ def test_disjoint_groups_at_the_same_place_are_one_family(tmp_path):
     assert np.isnan(graph.duration_s[1:]).all()
 
 
+def test_ranks_whose_names_differ_in_their_own_number_are_alike(tmp_path):
+    """Any other number in a name tells ranks apart."""
+    ranks = [[comp(0, name=f"rank{rank}/fwd_"), coll(1, [0])] for rank in range(4)]
+    assert len(chakra.load_program(write_ranks(tmp_path, ranks)).program.graphs) == 1
+    ranks[3][0].name = "rank3/fwd_1"
+    program = chakra.load_program(write_ranks(tmp_path, ranks)).program
+    assert program.role_of_rank.tolist() == [0, 0, 0, 1]
+    assert [graph.names[0] for graph in program.graphs] == ["rank0/fwd_0", "rank3/fwd_1"]
+
+
 def test_overlapping_groups_part_the_ranks(tmp_path):
     """Ranks 0 and 2 have like files, but rank 1 is in the groups of both: each group is a family of its own."""
     ranks = [[coll(0, pg_name="1")], [coll(0, pg_name="1"), coll(1, [0], pg_name="2")], [coll(0, pg_name="2")]]

@@ -102,6 +102,9 @@ UNMODELLED = {
     ("mamba2", "use_conv_bias"): [1, 1.0, False],
     ("mamba2", "use_bias"): [0, 0.0, True],
     ("mamba2", "intermediate_size"): [True, -1, "x"],
+    ("llama", "use_cache"): [0, 1, "yes", [], {}],
+    ("llama", "rms_norm_eps"): [True, "x", [], {"a": 1}],
+    ("llama", "transformers_version"): [5, True, [], {}],
 }
 """Of keys that change no layer, too: model and key to values that it cannot have."""
 

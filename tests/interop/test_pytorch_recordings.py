@@ -451,6 +451,7 @@ def test_what_some_ranks_lack_is_counted_and_goes_on_only_where_that_is_asked(tm
         ("layers=2x", "no layers that repeat"),
         ("chunks=0", "from 1 to 1024"),
         ("bucket=1MB", "no DDP job"),
+        ("bucket=0B", "a bucket of 0 B holds nothing"),
         ("recompute=some", "give full or none"),
         ("recompute=none", "there is nothing to leave out"),
         ("data=2x", "no data-parallel group to change: it communicates nothing"),

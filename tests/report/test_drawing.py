@@ -1,14 +1,17 @@
 """Pictures of networks: the names in them are those that the options of changes take."""
 
 import json
+from xml.dom import minidom
 
 import pytest
+from matplotlib import pyplot
 
 from scaleout.cluster.topology.faults import LinkChange, find_link, name_link
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.cluster.topology.what_if import NetworkChanges, change_network, dimensions_named, names_of
 from scaleout.config import library
 from scaleout.report.drawing import draw, link_names
+from scaleout.report.plots.schedules import on_axes
 from scaleout.study.sweep.study import load_study
 
 SMALL = [name for name in library.names("topology") if load_topology(name).num_ranks <= 2048]
@@ -80,3 +83,32 @@ def test_show_describes_a_study(name, scaleout, tmp_path, monkeypatch):
     found, study = json.loads(out), load_study(name)
     assert (found["title"], found["cases"], set(found["varies"])) == (study.title, study.size, set(study.axes))
     assert scaleout("show", str(library.find("study", name)))[1] == scaleout("show", name)[1] != ""
+
+
+NAME = "s\x1b[31m$\\frac{$"
+"""What XML cannot hold, and what no formula is."""
+
+
+def test_names_of_files_and_switches_are_drawn_letter_by_letter(scaleout, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    link = "{'bandwidth': '10 GB/s', 'latency': '1 us'}"
+    (tmp_path / "net.edgelist").write_text("".join(f"{rank} {NAME} {link}\n" for rank in range(4)))
+    (tmp_path / f"{NAME}.yaml").write_text("{like: dlrm-128, data_parallel: 4, global_batch: 64}")
+    options = ("--topology", "net.edgelist", "--network", "link", "--format", "svg", "--output")
+    for command in (("run", f"{NAME}.yaml"), ("collective", "all_reduce", "--bytes", "1MiB")):
+        assert scaleout(*command, *options, command[0])[0] == 0
+        pictures = [*(tmp_path / command[0]).glob("*.svg")]
+        assert pictures
+        assert all("frac{$" in minidom.parse(str(picture)).toxml() for picture in pictures)
+
+
+def test_labels_on_axes_are_drawn_letter_by_letter_and_powers_as_such():
+    with on_axes(None) as axes:
+        axes.barh([0], [1], label=NAME)
+        axes.set_yticks([0], [NAME])
+        axes.set_xscale("log")
+        axes.legend()
+    axes.figure.canvas.draw()
+    assert axes.get_yticklabels()[0].get_text() == axes.get_legend().get_texts()[0].get_text().replace("$", r"\$")
+    assert axes.get_xticklabels()[0].get_parse_math()
+    pyplot.close(axes.figure)

@@ -11,7 +11,7 @@ import scaleout
 from scaleout.analysis.pipeline import over_time
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.report.look import look, look_now
-from scaleout.report.plots import pipelines, schedules, studies
+from scaleout.report.plots import links, pipelines, schedules, studies
 from scaleout.study.backends import BackendComparison
 
 SIZES = [1024 << power for power in range(21)]  # 1 KiB to 1 GiB
@@ -136,3 +136,30 @@ def test_labels_of_plans_do_not_lie_on_each_other():
     assert {text.get_text() for text in axes.texts} >= {"1, 4", "3", "6"}
     assert not any(a.overlaps(b) for number, a in enumerate(boxes) for b in boxes[:number])
     plt.close("all")
+
+
+@pytest.mark.parametrize("width", [None, "column", "page"])
+def test_nothing_lies_over_the_plans_of_a_search_and_no_words_over_a_bar_of_colours(
+    width, drawn, tmp_path, monkeypatch
+):
+    """A legend within the axes paled labels and hid plans; in a column titles ran into the bar beside them."""
+    monkeypatch.setattr(links, "save", schedules.save)
+    found = scaleout.search("llama-3-8b", topology="dgx-h200-1")
+    busy = scaleout.run(
+        "llama-3-8b", topology="dgx-h200-2", changes={"tensor_parallel": 8, "data_parallel": 2},
+        schedules=["baseline"], network="link",
+    )  # fmt: skip
+    with look("png", width):
+        studies.draw_plans(found.request, found.plans, tmp_path / "plans.png")
+        links.draw_links(busy.outcomes[0].result.link_traffic, tmp_path / "links.png", title="links")
+        for figure in drawn:
+            figure.canvas.draw()
+    plans, loads = drawn
+    (axes,) = plans.axes
+    legend = axes.get_legend().get_window_extent()
+    assert not legend.overlaps(axes.get_window_extent().shrunk(0.999, 0.999))
+    if width is None:
+        assert not legend.overlaps(axes.title.get_window_extent())
+    *panels, bar = loads.axes
+    for panel in panels:
+        assert not bar.get_tightbbox().overlaps(panel.title.get_window_extent())

@@ -55,18 +55,55 @@ def test_what_is_no_timeline():
         slices_of({"a": 1}, where="x")
 
 
-@pytest.mark.parametrize(("gradients", "tokens"), [(1.0, "$144 k a trillion tokens"), (0.0, "$0.144 a million tokens")])
-def test_a_page_says_the_rent_and_its_tables_in_the_words_of_the_terminal(gradients, tokens):
+@pytest.mark.parametrize(
+    ("mode", "tokens"),
+    [
+        ({"mode": "training"}, "$144 k a trillion tokens"), ({}, "$144 k a trillion tokens"),
+        ({"mode": "decode"}, "$0.144 a million tokens"), ({"mode": "prefill"}, "$0.144 a million tokens"),
+    ],
+)  # fmt: skip
+def test_a_page_says_the_rent_and_its_tables_in_the_words_of_the_terminal(mode, tokens):
     row = {"schedule": "overlap", "makespan_s": 0.787, "step_dollars": 0.0189, "dollars_per_million_tokens": 0.144}
-    held = {"memory_by_kind_bytes": {"gradients": gradients}}
     document = {
-        "memory": held,
+        **mode,
+        "memory": {"memory_by_kind_bytes": {"gradients": 0.0}},
         "results": [{**row, "bounds": [{"operation": "all_reduce", "busy_shares": {"ndr": 1.0}}]}],
     }
     assert ("rent", f"$0.0189 a step, {tokens}") in facts_of(document)
     table = tables_of(document)[1]
     assert table.title == "what bounds each collective"
     assert "busy share (ndr)" in table.columns
+
+
+def test_lists_of_ranks_stand_in_their_row_and_long_texts_in_a_table_of_their_own():
+    """Once `members of waits` and `waits for of waits` were tables with a row a rank."""
+    waits = [{"members": [0, 1, 2, 4], "waits_for": [5], "until": "kernels", "idle_s": 0.0113}]
+    quantities = {f"q{number}_s": 1.0 for number in range(20)}
+    runs = [
+        {
+            "schedule": "overlap",
+            "waits": waits,
+            "run": "scaleout run " + "x" * 80,
+            "decisions": ["a", "b"],
+            **quantities,
+        }
+    ]
+    found = {table.title: table for table in tables_of({"results": runs})}
+    assert [*found] == ["results", "who waits for whom", "how to run each", "what the schedule decided"]
+    assert found["results"].upright
+    (row,) = found["who waits for whom"].rows
+    assert found["who waits for whom"].columns == ["schedule", "ranks", "wait for", "until", "idle"]
+    assert [cell.text for cell in row] == ["overlap", "0-2, 4", "5", "kernels", "11.3 ms"]
+    assert found["how to run each"].columns == ["schedule", "run"]
+    assert not found["what the schedule decided"].upright
+
+
+def test_plans_have_their_number_and_words_for_what_is_within_them():
+    plan = {"plan": {"tensor_parallel": 2}, "memory_by_kind_bytes": {"kv_cache": 0, "optimizer_states": 8e9}}
+    table, run = tables_of({"fastest": [{**plan, "bubble_s": 1e-3, "bubble": 0.1, "run": ["x"]}] * 2})
+    assert table.title == "the fastest plans"
+    assert table.columns == ["number", "tensor parallel", "memory by kind (optimizer states)", "bubble time", "bubble"]
+    assert [row[0].text for row in run.rows] == ["1", "2"]
 
 
 @pytest.mark.parametrize(
@@ -83,3 +120,17 @@ def test_labels_of_time_keep_their_places_and_a_distance():
     axis = view._TIME_AXIS.to_dict()
     assert axis["labelFlush"] is False
     assert axis["labelSeparation"] > 0
+
+
+def test_what_a_decision_weighed_stands_in_one_cell():
+    """Each decision weighs other things, which are no columns of all."""
+    decision = {"about": "gradients", "choice": "whole", "time_s": 0.02, "alternatives_s": {"in chunks": 0.03}}
+    results = [
+        {"schedule": "centauri", "decisions": [decision, {"about": "model tier", "choice": "nothing to choose"}]}
+    ]
+    document = {"results": [{**results[0], "makespan_s": 0.1, "runs_as": "overlap"}]}
+    assert ("step", "100 ms under centauri, which runs as overlap") in facts_of(document)
+    table = tables_of({"results": results})[1]
+    assert table.title == "what the schedule decided"
+    assert table.columns == ["schedule", "about", "choice", "time", "alternatives"]
+    assert [cell.text for cell in table.rows[0]] == ["centauri", "gradients", "whole", "20 ms", "in chunks 30 ms"]

@@ -111,7 +111,7 @@ def test_the_equation_launches_small_micro_batches_together_and_large_ones_by_th
     exposed_s = {size: max(each.exposed_s((size, size)) for each in stages) for size in (3, 6)}
     assert min(exposed_s, key=exposed_s.__getitem__) == group
     assert found.launched == (6, 6)  # at batch 8 for its messages, which the equation does not have
-    assert (" in groups of 3, as equation (2) names" in found.words) == (group == 3)
+    assert ("in groups of 3, as equation (2) names" in found.decisions[-1].alternatives_s) == (group == 3)
     assert found.changes == {
         "zero": 1, "overlap_gradient_reduce": True, "overlap_parameter_gather": True, "microbatch_group": 6,
     }  # fmt: skip
@@ -168,8 +168,9 @@ def test_what_it_chooses_is_faster_than_passes_alone(microbatch):
     found = compare(big(microbatch), schedules=("overlap", "centauri:order", "centauri"), algorithms=RINGS)
     overlapped, passes, chosen = (outcome.makespan_s for outcome in found.outcomes)
     assert chosen < passes < overlapped
-    assert not any("model tier" in words for words in found.outcomes[1].decisions)
-    assert found.outcomes[2].decisions[0].startswith("model tier: zero 1, parameters gathered in the next forward")
+    assert not any(each.about == "model tier" for each in found.outcomes[1].decisions)
+    words = str(found.outcomes[2].decisions[0])
+    assert words.startswith("model tier: zero 1, parameters gathered in the next forward")
     assert [outcome.workload.zero for outcome in found.outcomes] == [0, 0, 1]
 
 
@@ -182,7 +183,7 @@ def test_a_group_that_is_given_stays():
 def test_a_last_group_may_be_smaller():
     found = model_tier(big(microbatch_group=4, microbatches=7), Machine(A100, CLUSTER, RINGS))
     assert found.launched == (4, 3)
-    assert "in groups of 4, the last of 3" in found.words
+    assert "in groups of 4, the last of 3" in found.decisions[0].choice
 
 
 # ---- Nothing to choose
@@ -202,7 +203,7 @@ def test_where_there_is_nothing_to_choose_the_workload_stays(name, changes, reas
     ranks = Topology("switch", (Dimension("switch", workload.num_ranks, 300e9, 1e-6),))
     found = model_tier(workload, Machine(A100, ranks))
     assert found.workload is workload
-    assert reason in found.words
+    assert reason in found.decisions[0].reason
     assert not found.changes
 
 
@@ -235,7 +236,8 @@ def test_the_command_says_what_was_chosen_first(capsys, monkeypatch):
     sizes = ["--set", "layers=1", "--set", "vocabulary=0", "--schedule", "centauri"]
     run(monkeypatch, "llama-small", *sizes, "--json")
     (found,) = json.loads(capsys.readouterr().out)["results"]
-    assert found["decisions"][0].startswith("model tier: zero 1")
+    assert found["decisions"][0]["about"] == "model tier"
+    assert found["decisions"][0]["choice"].startswith("zero 1")
     assert len(found["decisions"]) > 1
     run(monkeypatch, "llama-small", *sizes, "-v")
     assert "model tier: zero 1" in capsys.readouterr().out.split("what centauri decided")[1]

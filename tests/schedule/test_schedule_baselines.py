@@ -164,4 +164,7 @@ def test_where_chunks_lose_the_program_stays_whole():
     program = product_and_all_reduce(1e-6, 2)
     planned = plan_schedule(program, "coconet", machine=Machine(DEVICE, load_topology("a100-cluster-a-2")))
     assert [COLLECTIVES[kind] for kind in planned.program.graphs[0].collective if kind >= 0] == ["all_reduce"]
-    assert "whole" in str(planned.decisions[0])
+    (decision,) = planned.decisions
+    assert (decision.choice, list(decision.alternatives_s)) == ("whole", ["substituted and in chunks"])
+    assert decision.alternatives_s["substituted and in chunks"] >= decision.time_s
+    assert planned.runs_as == "overlap"

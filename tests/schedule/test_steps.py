@@ -44,7 +44,12 @@ def test_where_overlap_is_longer_the_baseline_stays(job, contended):
     baseline, always, overlap = found.outcomes
     assert always.makespan_s > 1.01 * baseline.makespan_s
     assert overlap.makespan_s == baseline.makespan_s
-    assert [each.startswith("all collectives: as under baseline, ") for each in overlap.decisions] == [True]
+    (decision,) = overlap.decisions
+    assert (decision.choice, decision.time_s) == ("as under baseline", baseline.makespan_s)
+    assert decision.alternatives_s == {"as scheduled": always.makespan_s}
+    assert [each.runs_as for each in (baseline, always, overlap)] == ["", "", "baseline"]
+    rows = found.summary()["results"]
+    assert [row.get("runs_as") for row in rows] == [None, None, "baseline"]
     free = compare(name, changes=keys, topology=topology, device="h200", schedules=schedules, contention=False)
     baseline, always, _ = free.outcomes
     assert (always.makespan_s < baseline.makespan_s) == contended

@@ -19,7 +19,7 @@ from scaleout.program.operations import OPERATIONS, TimeSource, kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule import apply_schedule
 from scaleout.schedule.centauri.partition.dimensions import DIMENSIONS, DimensionType, sizes_of
-from scaleout.schedule.centauri.partition.workload import check_cut, find_chains, partition_workload
+from scaleout.schedule.centauri.partition.workload import Known, check_cut, find_chains, partition_workload
 from scaleout.simulation.run import simulate
 from scaleout.workloads.families import load_workload
 from scaleout.workloads.generate import generate
@@ -140,7 +140,12 @@ def test_workload_partition_conserves_work_and_leaves_its_input(program, numbers
     before, machine = columns_of(program), MACHINE if timed else None
     cut = partition_workload(program, machine, granularity=random_granularity(numbers))
     assert columns_of(program) == before
-    assert columns_of(partition_workload(program, machine, granularity=random_granularity(numbers))) == columns_of(cut)
+    known = Known()
+    for others in (numbers, numbers[::-1], numbers):
+        granularity = random_granularity(others)
+        again = partition_workload(program, machine, granularity=granularity, known=known)
+        assert columns_of(again) == columns_of(partition_workload(program, machine, granularity=granularity))
+    assert columns_of(again) == columns_of(cut)
     check_conserved(program, cut)
     assert cut.payload_bytes == program.payload_bytes
     for old, new in zip(program.graphs, cut.graphs, strict=True):

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scaleout
+from scaleout.analysis.bounds import of_memory
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.errors import ConfigError
@@ -156,6 +157,19 @@ def test_times_add_up(workload, topology):
     assert found.tokens_per_s * found.step_s == pytest.approx(workload.tokens * workload.data_parallel)
     assert 0 < found.mfu < 1
     assert (found.bubble < 1e-9) >= (workload.pipeline_parallel == 1)
+
+
+@pytest.mark.parametrize(("sequence", "bound_by"), [(128, "memory bandwidth"), (4096, "compute")])
+def test_a_step_is_bound_by_what_a_run_of_it_is_bound_by(sequence, bound_by):
+    """Few tokens of a model whose weights and optimizer's state are read for them, and many."""
+    changes = {"layers": 2, "sequence": sequence, "batch_per_replica": 1, "data_parallel": 1, "tensor_parallel": 8}
+    workload, topology = load_workload("llama-3-8b", changes), load_topology("dgx-h200-1")
+    found = evaluate(workload, topology, DEVICE)
+    answer = scaleout.run(workload, topology=topology, device=DEVICE, schedules=["baseline"], ideal=True)
+    (row,) = answer.to_dict()["results"]
+    assert found.bound_by == row["bound_by"] == bound_by
+    share, _ = of_memory(answer.outcomes[0].result, DEVICE)
+    assert found.memory_limited_s / found.compute_s == pytest.approx(share, rel=1e-9)
 
 
 def test_bubble_of_stages_that_are_alike():

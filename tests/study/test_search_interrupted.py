@@ -16,8 +16,22 @@ SMALL = {
 ASKED = {"topology": "dgx-h200-1", "changes": SMALL, "global_batch": 16, "top": 3, "workers": 1}
 
 
+def test_every_stage_says_what_its_steps_are():
+    """The stages after the first count simulations, not plans that are judged."""
+    told = {}
+
+    def tell(done, total, what, _best):
+        told[what.partition(",")[0]] = done, total
+
+    asked = {**ASKED, "global_batch": 8}  # what other tests search is known to this process
+    scaleout.search("llama-3-8b", **asked, schedules=["overlap"], simulations=2, tell=tell)
+    assert list(told)[:3] == ["groups of plans weighed for bounds", "plans judged", "simulations of the fastest plans"]
+    assert "simulations under overlap" in told
+    assert all(done <= total for done, total in told.values())
+
+
 def test_what_is_found_is_the_answer():
-    def tell(_done, _total, _evaluated, best):
+    def tell(_done, _total, _what, best):
         if best.fastest:
             raise KeyboardInterrupt
 

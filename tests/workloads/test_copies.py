@@ -267,9 +267,9 @@ def test_nowhere_in_fig_10_is_the_whole_all_reduce_faster_but_for_a_quarter_of_a
 def test_the_tier_says_what_moved():
     found = model_tier(workload(**HYBRID), Machine(A100, levels(4, 2)))
     assert found.changes == {"overlap_parameter_gather": True}
-    assert found.words.startswith(
+    assert str(found.decisions[0]).startswith(
         "model tier: zero 3, the all-reduce over 2 copies of shards divided: gradients reduce-scattered as backward "
-        "makes them, parts of shards stepped, and gathered in the next forward: "
+        "makes them, parts of shards stepped, and gathered in the next forward, "
     )
     costs = found.costs
     shard_bytes = payload(found.workload)["all_gather", "data_copy"]
@@ -281,7 +281,7 @@ def test_copies_that_are_summed_at_the_end_stay():
     job = workload(**HYBRID, replicas_at_end=True)
     found = model_tier(job, Machine(A100, levels(4, 2)))
     assert found.workload is job
-    assert "replicas_at_end keeps the all-reduce over copies of shards whole" in found.words
+    assert "replicas_at_end keeps the all-reduce over copies of shards whole" in found.decisions[0].reason
 
 
 # ---- Bad input

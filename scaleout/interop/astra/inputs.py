@@ -22,21 +22,6 @@ from scaleout.interop.astra.network import HOPS, Network, build_network
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 """Kinds of collective that ASTRA-sim times, as the keys of system.json name them."""
 
-IGNORED = {
-    "boost-mode": "",
-    "L": "",
-    "o": "",
-    "g": "",
-    "G": "",
-    "local-reduction-delay": "",
-    "trace-enabled": "",
-    "track-local-mem": "",
-    "local-mem-trace-filename": "",
-    "intra-dimension-scheduling": "",
-    "inter-dimension-scheduling": "baseline",
-}
-"""Keys of system.json that change no time, and the value that has no effect; with "" no value would matter."""
-
 
 class SystemFile(NamedTuple):
     """system.json, but for the keys of `IGNORED`; `SYSTEM_KEYS` has the keys of its fields."""
@@ -108,7 +93,7 @@ def _flag(value: Any) -> bool:
 
 def _name(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError("must be the name of an algorithm")  # noqa: TRY004 - all that a file gets wrong is one kind
+        raise ValueError("must be a name")  # noqa: TRY004 - all that a file gets wrong is one kind
     return value
 
 
@@ -140,6 +125,13 @@ SYSTEM_KEYS: Mapping[str, tuple[str, _Reader]] = {
     **{f"{kind}-implementation": (kind.replace("-", "_"), _list_of(_name)) for kind in KINDS},
 }
 """Key of a file to the field that it fills, and what reads its value."""
+IGNORED: Mapping[str, tuple[str, _Reader]] = {
+    **{key: ("", _number()) for key in ("L", "o", "g", "G", "local-reduction-delay")},
+    **dict.fromkeys(("boost-mode", "trace-enabled", "track-local-mem"), ("", _flag)),
+    **dict.fromkeys(("local-mem-trace-filename", "intra-dimension-scheduling"), ("", _name)),
+    "inter-dimension-scheduling": ("baseline", _name),
+}
+"""Key of system.json that changes no time to the value that has no effect, "" where none would, and what reads it."""
 
 # A line of network.yml in the form of ASTRA-sim's own, of which JSON reads each item as YAML does, but for a bare name.
 _ITEM = rf'(?:"\w+"|{"|".join(HOPS)}|(?:0|[1-9]\d{{0,15}})(?:\.\d{{1,15}})?)'
@@ -203,16 +195,18 @@ def read_system(path: Path) -> tuple[SystemFile, tuple[str, ...]]:
         if key.endswith("-implementation-custom") or key == "per-node-custom-implementation":
             raise ConfigError(f"{path}: {key} is not supported; name an algorithm in {KINDS[0]}-implementation")
         if key == "model-shared-bus" and value not in (0, False):
-            raise ConfigError(f"{path}: model-shared-bus {value} is not supported; set it to 0")
-    used = {key: value for key, value in values.items() if key not in IGNORED and key != "model-shared-bus"}
-    system = SystemFile(**_fields(SYSTEM_KEYS, used, where=str(path), needed=["preferred-dataset-splits"]))
+            raise ConfigError(f"{path}: model-shared-bus {shown(value)} is not supported; set it to 0")
+    read = {key: value for key, value in values.items() if key != "model-shared-bus"}
+    ignored = {key: (key, reader) for key, (_, reader) in IGNORED.items()}
+    fields = _fields({**SYSTEM_KEYS, **ignored}, read, where=str(path), needed=["preferred-dataset-splits"])
+    system = SystemFile(**{name: value for name, value in fields.items() if name not in IGNORED})
     if system.endpoint_delay == 0:
         raise ConfigError(f"{path}: endpoint-delay 0 aborts every collective of ASTRA-sim; give 1 ns or more")
     if system.roofline_enabled and not (system.peak_perf_tflops > 0 and system.local_mem_bw_gb_per_s > 0):
         raise ConfigError(f"{path}: roofline-enabled needs peak-perf (TFLOP/s) and local-mem-bw (GB/s); add them")
     notes = [
         f"{path}: {key} {values[key]!r} has no effect, in ASTRA-sim and here"
-        for key, idle in IGNORED.items()
+        for key, (idle, _) in IGNORED.items()
         if idle and values.get(key, idle) != idle
     ]
     if system.local_mem_bw_gb_per_s == 0:

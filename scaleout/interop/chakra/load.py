@@ -1,7 +1,8 @@
 """A set of Chakra traces to a program: one execution graph for all ranks whose traces are congruent.
 
 Files of the same bytes are read once. Ranks share a graph if their traces differ at most in ids, in which group of
-a family they name and, one for one, in the ranks that their messages name.
+a family they name, one for one in the ranks that their messages name, and in the numbers of ranks in names of nodes,
+of which the graph has those of the first rank.
 
 Symbols: N nodes of a file; R ranks.
 """
@@ -96,7 +97,7 @@ class _File:
     peer_of: Ints  # (N,) which of `peers`, or `NONE`
     dependency_offsets: Ints = field(default_factory=_none)  # (N + 1,)
     dependencies: Ints = field(default_factory=_none)  # (E,) positions in the file
-    structure: bytes = b""  # equal for files that differ at most in ids, groups and the ranks of messages
+    structure: bytes = b""  # equal for files that differ at most in ids, groups and ranks: of messages, and in names
 
     def column(self, name: str) -> Any:
         """Return a column of graphs, (N,)."""
@@ -244,7 +245,7 @@ def _lay_out(path: Path, metadata: Metadata, nodes: Nodes, reader: NodeReader, s
         **shared,
     )
     offsets, dependencies = map(share, compress_edges(nodes.users, _positions(file, nodes), len(nodes.ids)))
-    alike = [file.names, file.group_of, file.peer_of, offsets, dependencies]
+    alike = [reader.but_rank(file.names), file.group_of, file.peer_of, offsets, dependencies]
     alike += [column for name, column in columns.items() if name not in ("peer", "own_side")]
     structure = b"".join(map(share.key, alike))
     return replace(file, dependency_offsets=offsets, dependencies=dependencies, structure=structure)

@@ -8,6 +8,8 @@ are columns from the start. Knows neither graphs nor ranks.
 Symbols: N nodes of a file, or of a block of it.
 """
 
+import re
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import ne
@@ -45,6 +47,8 @@ _COLUMNS = tuple(column for column in Row._fields if column not in ("kernel", "g
 _DTYPES = {"duration_s": np.float64, "is_metadata": np.bool_}
 """Of columns that are no whole numbers."""
 _MICROS = "duration_micros"
+_RANK = re.compile(r"(rank[ _-]?)\d+", re.IGNORECASE)
+"""What a name says of the rank whose node it is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +102,8 @@ class NodeReader:
         self.groups: list[tuple[str, int]] = []  # key of a group, and the family that our own attribute states
         self._dtype = dtype
         self._parts = Parts()
+        self._but_rank: dict[str, int] = {}
+        self._name_but_rank = array("q")  # number of each name's text without the rank
         self._names, self._shapes, self._groups = Texts(), Texts(), Texts()
         self._last: tuple[list[bytes], Nodes | None] = [], None  # messages of the file before, and their nodes
         self._known_shapes: list[_Shape | None] = []  # None if no node of it can be taken over
@@ -109,6 +115,10 @@ class NodeReader:
     def phases(self) -> list[str]:
         """Phases by number."""
         return list(self._parts.phases)
+
+    def but_rank(self, names: Ints) -> Ints:
+        """Return numbers that are equal for names, (N,), that differ at most in the number of a rank."""
+        return np.array(self._name_but_rank, np.int64)[names]
 
     def read(self, content: Content) -> tuple[Metadata, Nodes]:
         """Read a file: its metadata and its nodes.
@@ -211,6 +221,9 @@ class NodeReader:
             except UnicodeDecodeError:
                 self.names.append("")
                 bad.append(number)
+            name = self.names[-1]
+            same = _RANK.sub(r"\1*", name) if "rank" in name.lower() else name
+            self._name_but_rank.append(self._but_rank.setdefault(same, len(self._but_rank)))
         return bad
 
     def _shapes_of(

@@ -4,7 +4,7 @@ Nothing of a source is passed over in silence. A reader takes the keys that it u
 that are left into what says nothing of the cost of a step, what no workload models, and what nobody here knows.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,6 +132,13 @@ class Fields:
             if key in self.values and not _is_among(self.any(key), harmless):
                 self.note(f"left out: {key} {shown(self.values[key])}: {why}")
 
+    def check_kinds(self, kinds: Mapping[str, Collection[str]]) -> None:
+        """Refuse keys that are not read where their value is of another kind than theirs; null is none."""
+        for kind, keys in kinds.items():
+            for key in sorted(self.values.keys() & keys):
+                if self.values[key] is not None and not _IS_OF[kind](self.values[key]):
+                    raise ConfigError(f"{self.where}: {key} is {shown(self.values[key])}; give {kind}")
+
     def finish(self, neutral: Collection[str]) -> None:
         """Tell of the keys that nothing has read: those known to be neutral (a * is any end), and others."""
         left = [key for key in self.values if key not in self._read]
@@ -141,6 +148,13 @@ class Fields:
             self.note(f"not read, as they do not change what a step costs: {', '.join(harmless)}")
         for key in unknown:
             self.note(f"unknown: {key} {shown(self.values[key])}: what it changes in a layer, the workload lacks")
+
+
+_IS_OF: Mapping[str, Callable[[Any], bool]] = {
+    "true or false": lambda value: isinstance(value, bool),
+    "a number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "a text": lambda value: isinstance(value, str),
+}
 
 
 def _is_among(value: Any, values: Collection[Any]) -> bool:

@@ -16,23 +16,41 @@ from scaleout.interop.models.fields import Fields, Keys
 
 Reader = Callable[[Fields], Keys]
 
-NEUTRAL = frozenset(
+_FLAGS = frozenset(
     """
-    _name_or_path architectures auto_map bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id
-    decoder_start_token_id initializer_range rms_norm_eps layer_norm_eps layer_norm_epsilon rope_* rotary_emb_base
-    use_cache transformers_version pretraining_tp cache_implementation output_* return_dict* id2label label2id
-    problem_type is_decoder is_encoder_decoder chunk_size_feed_forward attn_implementation _attn_implementation*
-    norm_topk_prob router_aux_loss_coef router_z_loss_coef routed_scaling_factor scoring_func n_group topk_group
-    topk_method seq_aux aux_loss_alpha ep_size query_pre_attn_scalar original_max_position_embeddings
-    initial_context_length experts_per_token swiglu_limit swiglu_alpha max_window_layers use_mrope sliding_window_size
-    summary_* n_ctx task_specific_params scale_attn_* reorder_and_upcast_attn classifier_dropout time_step_*
-    residual_in_fp32 rescale_prenorm_residual norm_before_gate rms_norm qk_head_dim tokenizer_class model_name name
-    finetuning_task tie_encoder_decoder torchscript pruned_heads use_bfloat16 _attn_implementation_autoset
-    attn_scale attn_temperature_tuning floor_scale for_llm_compressor vision_start_token_id vision_end_token_id
-    vision_token_id image_token_id video_token_id
+    use_cache is_decoder is_encoder_decoder norm_topk_prob seq_aux output_attentions output_hidden_states
+    output_router_logits return_dict use_mrope reorder_and_upcast_attn residual_in_fp32 rescale_prenorm_residual
+    norm_before_gate rms_norm tie_encoder_decoder torchscript use_bfloat16 for_llm_compressor summary_use_proj
+    summary_proj_to_labels
     """.split()  # noqa: SIM905 - a list of strings hides them
 )
-"""Keys that change no size of a layer: names, tokens, constants of arithmetic, and those that repeat others."""
+_NUMBERS = frozenset(
+    """
+    initializer_range rms_norm_eps layer_norm_eps layer_norm_epsilon rope_theta rope_local_base_freq rotary_emb_base
+    pretraining_tp chunk_size_feed_forward router_aux_loss_coef router_z_loss_coef routed_scaling_factor n_group
+    topk_group aux_loss_alpha ep_size query_pre_attn_scalar original_max_position_embeddings initial_context_length
+    experts_per_token swiglu_limit swiglu_alpha max_window_layers sliding_window_size n_ctx classifier_dropout
+    time_step_floor time_step_max time_step_min qk_head_dim attn_scale floor_scale summary_first_dropout
+    """.split()  # noqa: SIM905 - as above
+)
+_TEXTS = frozenset(
+    """
+    _name_or_path transformers_version cache_implementation problem_type attn_implementation _attn_implementation
+    scoring_func topk_method tokenizer_class model_name name finetuning_task
+    """.split()  # noqa: SIM905 - as above
+)
+NEUTRAL = frozenset(
+    """
+    architectures auto_map bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id decoder_start_token_id
+    rope_* output_* return_dict* id2label label2id _attn_implementation* summary_* task_specific_params scale_attn_*
+    time_step_* pruned_heads _attn_implementation_autoset attn_temperature_tuning vision_start_token_id
+    vision_end_token_id vision_token_id image_token_id video_token_id
+    """.split()  # noqa: SIM905 - as above
+).union(_FLAGS, _NUMBERS, _TEXTS)
+"""Keys that change no size of a layer: names, tokens, constants of arithmetic, and those that repeat others.
+
+Those of one kind stand apart, and are refused with a value of another.
+"""
 
 _DROPOUTS = ("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop")
 _LEFT_OUT: Mapping[str, tuple[tuple[Any, ...], str]] = {
@@ -448,6 +466,7 @@ def read(values: Mapping[str, Any], where: str) -> tuple[Keys, list[str], int | 
     if not isinstance(c.values.get("quantization_config"), Mapping | None):
         raise c.refusal("quantization_config", "give a mapping, or leave it out")
     c.left_out(_LEFT_OUT)
+    c.check_kinds({"true or false": _FLAGS, "a number": _NUMBERS, "a text": _TEXTS})
     c.finish(NEUTRAL)
     return keys, c.notes, longest
 

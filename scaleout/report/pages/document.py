@@ -9,10 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scaleout.analysis.cost import Rent
 from scaleout.config import units
 from scaleout.report.vocabulary import flattened
 
 MOST_ROWS = 500
+_FEW_ROWS, _MANY_COLUMNS = 12, 14
+_LONG_TEXT = 80
+"""Letters of a text that stands in a table of its own where its row has much else."""
 _HEAD = ("schema", "version", "command", "inputs", "models", "model")
 _FORMS = (
     ("_bytes_per_s", units.format_bytes_per_s), ("_per_s", units.format_rate), ("_per_rank", units.format_rate),
@@ -34,6 +38,10 @@ _LOGARITHMS = {
     "slower": lambda log: f"+{units.format_share(math.expm1(min(log, _MOST_LOGARITHM)))}",
 }
 """Names of natural logarithms of ratios, to how they are written: by how much the time changes."""
+_NUMBERS = ("number", "case")
+"""Of rows: names of what tells them apart, where there is one; otherwise their first text does."""
+_OF_RANKS = ("members", "waits_for")
+"""Lists of ranks."""
 _LEFT_OUT = ("inputs",)
 """Of rows: what stands in their command as well."""
 
@@ -56,6 +64,11 @@ class Table:
     total: int
     numbers: frozenset[int]  # columns of numbers
 
+    @property
+    def upright(self) -> bool:
+        """Whether it reads better with a column for each of its few rows, which have many quantities."""
+        return self.total <= _FEW_ROWS and len(self.columns) > _MANY_COLUMNS
+
 
 def text_of(name: str, value: Any) -> str:
     """Write a value as people read it, by the name of its quantity.
@@ -68,13 +81,15 @@ def text_of(name: str, value: Any) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, list | tuple):
+        if name in _OF_RANKS and all(isinstance(each, int) for each in value):
+            return units.format_ranks(value)
         return ", ".join(text_of(name, each) for each in value)
     if not _is_number(value):
         return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
     form = _form(name.partition(".")[0])
     if form is not None:
         return f"-{form(-value)}" if value < 0 else form(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    return f"{value:,}" if isinstance(value, int) else units.format_number(value)
 
 
 def _form(name: str) -> Callable[[float], str] | None:
@@ -99,7 +114,8 @@ def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
         best = min(rows, key=lambda row: float(row["makespan_s"]))
         answer = _answer_of(best, rows[0].get("schedule", "the first"))
         facts = [*answer, *_rent(document, best), *_peak(document), *_room(document), *facts]
-    facts = [*_differences(document), *facts]
+    compared = [(name.upper(), str(document[name])) for name in ("a", "b") if name in document]
+    facts = [*compared, *_differences(document), *(fact for fact in facts if fact[0] not in ("A", "B"))]
     return [*facts, *_changed(document), *(("model", str(each)) for each in document.get("models", ()))]
 
 
@@ -117,8 +133,12 @@ def _differences(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     parts = document.get("makespan_parts")
     for row in (document.get("makespan"), *(parts if isinstance(parts, list) else ())):
         if isinstance(row, Mapping) and {"name", "a_s", "b_s", "difference_s"} <= row.keys():
-            b, a, difference = (text_of(name, row[name]) for name in ("b_s", "a_s", "difference_s"))
-            yield str(row["name"]), f"{b} in B against {a} in A, {difference}"
+            b, a = (text_of(name, row[name]) for name in ("b_s", "a_s"))
+            yield str(row["name"]), f"{b} in B against {a} in A, {_signed(row['difference_s'])}"
+
+
+def _signed(seconds: float) -> str:
+    return f"{'+' if seconds > 0 else ''}{text_of('difference_s', seconds)}"
 
 
 def _timed(rows: Any) -> list[Mapping[str, Any]]:
@@ -138,7 +158,8 @@ def _answer_of(row: Mapping[str, Any], first: str) -> Iterator[tuple[str, str]]:
     step_s = row["makespan_s"]
     speedup = row.get("speedup", 1)
     faster = f", {text_of('speedup', speedup)} as fast as under {first}" if speedup != 1 else ""
-    yield "step", f"{text_of('makespan_s', step_s)} under {row.get('schedule', '')}{faster}"
+    runs_as = f", which runs as {row['runs_as']}" if row.get("runs_as") else ""
+    yield "step", f"{text_of('makespan_s', step_s)} under {row.get('schedule', '')}{runs_as}{faster}"
     for name in ("tokens_per_s_per_rank", "samples_per_s", "mfu"):
         if row.get(name) is not None:
             yield _words(name), text_of(name, row[name])
@@ -150,18 +171,12 @@ def _answer_of(row: Mapping[str, Any], first: str) -> Iterator[tuple[str, str]]:
 
 
 def _rent(document: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what a step costs, and tokens, as the terminal says it: a trillion in training, a million else."""
+    """Yield what a step costs, and tokens, as the terminal says it."""
     if not _is_number(row.get("step_dollars")):
         return
-    words = [f"{units.format_dollars(row['step_dollars'])} a step"]
     million = row.get("dollars_per_million_tokens")
-    if isinstance(million, int | float):
-        held = document.get("memory")
-        kinds = held.get("memory_by_kind_bytes") if isinstance(held, Mapping) else None
-        serves = isinstance(kinds, Mapping) and not kinds.get("gradients")
-        many, name = (1.0, "million") if serves else (1e6, "trillion")
-        words.append(f"{units.format_dollars(million * many)} a {name} tokens")
-    yield "rent", ", ".join(words)
+    rent = Rent(row["step_dollars"], million if _is_number(million) else None)
+    yield "rent", rent.words(document.get("mode"))
 
 
 _USUAL = (None, False, 1, 0, "none")
@@ -201,7 +216,8 @@ def table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _any(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
-    nothing: tuple[Any, ...] = (None, "", [], 0) if name in _OF_COLLECTIVES else (None, "", [])
+    zero = name in _OF_COLLECTIVES or name.startswith("memory_by_kind_bytes.")
+    nothing: tuple[Any, ...] = (None, "", [], 0) if zero else (None, "", [])
     return any(row.get(name) not in nothing for row in rows)
 
 
@@ -243,30 +259,69 @@ def _tables(value: Mapping[str, Any], within: tuple[str, ...]) -> Iterator[Table
         if name in _HEAD or not _is_list(given):
             continue
         rows = [{key: row[key] for key in row if key not in _LEFT_OUT} for row in given if isinstance(row, Mapping)]
-        flat = [dict(flattened({key: row[key] for key in row if not isinstance(row[key], list)})) for row in rows]
+        if any(isinstance(row.get("plan"), Mapping) for row in rows):
+            rows = [{"number": number, **row} for number, row in enumerate(rows, start=1)]
+        apart = _apart(rows)
+        flat = [dict(flattened({key: _in_cell(key, row[key]) for key in row if key not in apart})) for row in rows]
         yield table_of(_TITLES.get(name) or " of ".join([_words(name), *within]), flat)
         nested: dict[str, list[Mapping[str, Any]]] = {}
         for row in rows:
-            called = next(((key, each) for key, each in row.items() if isinstance(each, str)), None)
+            called = next(((key, each) for key, each in row.items() if key in _NUMBERS or isinstance(each, str)), None)
             own = dict([called]) if called else {}
             for key, each in row.items():
-                if isinstance(each, list):
-                    listed = (one if isinstance(one, Mapping) else {key: one} for one in each)
-                    nested.setdefault(key, []).extend({**own, **one} for one in listed)
+                if key in apart:
+                    listed = each if isinstance(each, list) else [each]
+                    nested.setdefault(key, []).extend(
+                        {**own, **(_weighed(one) if isinstance(one, Mapping) else {key: one})} for one in listed
+                    )
         yield from _tables(nested, (_words(name),))
+
+
+def _weighed(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row of a decision with what else was weighed in one cell, as every decision weighs other things."""
+    others = row.get("alternatives_s")
+    if not isinstance(others, Mapping):
+        return row
+    return {**row, "alternatives_s": ", ".join(f"{name} {text_of('time_s', each)}" for name, each in others.items())}
+
+
+def _apart(rows: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return which values of rows stand in tables of their own: lists of rows or texts, long lists and long texts."""
+
+    def is_apart(key: str, value: Any, row: Mapping[str, Any]) -> bool:
+        if isinstance(value, list):
+            plain = all(_is_number(each) for each in value)
+            return not plain or (len(value) > _FEW_ROWS and key not in _OF_RANKS)
+        return isinstance(value, str) and len(value) > _LONG_TEXT and len(row) > _MANY_COLUMNS
+
+    return {key for row in rows for key, value in row.items() if is_apart(key, value, row)}
+
+
+def _in_cell(key: str, value: Any) -> Any:
+    return text_of(key, value) if isinstance(value, list) else value
 
 
 _TITLES = {
     "bounds": "what bounds each collective", "critical_path": "the critical path",
     "causes": "what makes the error bars", "waits": "who waits for whom", "busy": "time by operation",
+    "busiest_links": "the busiest links", "traffic": "what the links of each dimension carry",
+    "rank_ends": "when ranks end each phase", "decisions": "what the schedule decided",
+    "fastest": "the fastest plans", "front": "plans of which no other takes less memory in less time",
+    "run": "how to run each", "makespan_parts": "what the step consists of", "by_kind": "time by kind",
+    "by_phase": "time by phase", "by_operation": "time by operation", "by_collective": "time by collective",
+    "advice": "what would make it fit", "same_plan": "the fastest plan under every schedule",
+    "best_plan_under_baseline": "the plan that is the fastest under baseline, under every schedule",
+    "by_size": "what auto takes at each size",
 }  # fmt: skip
-"""Of tables of a run, in the words of the terminal; other tables are called as their list is."""
+"""Of tables, in the words of the terminal; other tables are called as their list is."""
 _QUANTITIES = {"dollars": "price", "watts": "power", "joules": "energy"}
 """Units at the end of names to what has them."""
 
 
 def _words(name: str) -> str:
     """Return a name in words: without the unit, which stands at each number."""
+    if name == "bubble_s":  # beside its share
+        return "bubble time"
     plain, _, rest = name.partition(".")
     for end in ("_bytes_per_s", "_s", "_bytes"):
         if plain.endswith(end) and not plain.endswith("_per_s"):
@@ -277,9 +332,18 @@ def _words(name: str) -> str:
             plain = f"{plain.removesuffix(end)}{what}"
     if plain == "plan" and rest:
         plain, rest = rest, ""
+    if plain == "set" and rest:
+        plain, rest = rest, ""
+    if plain[:2] in ("a_", "b_"):
+        plain = f"{plain[2:]} in {plain[0].upper()}"
     words = plain.replace("_per_s", "/s").replace("_", " ")
     known = {
         "mfu": "MFU",
+        "a": "A",
+        "b": "B",
+        "members": "ranks",
+        "waits for": "wait for",
+        "most utilisation": "highest utilisation",
         "step price": "rent of a step",
         "dollars per million tokens": "rent of a million tokens",
         "training price": "rent of the training",
@@ -292,4 +356,4 @@ def _words(name: str) -> str:
         "unpriced": "without a price",
         "unpowered": "without a rating",
     }
-    return f"{known.get(words, words)}{f' ({rest})' if rest else ''}"
+    return known.get(words, words) + (f" ({rest.replace('_', ' ')})" if rest else "")

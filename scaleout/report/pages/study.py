@@ -40,6 +40,8 @@ _SHOWN = ("makespan_s", "speedup", "tokens_per_s", "samples_per_s", "mfu", "expo
 """Results that stand in the table, beside derived columns; the files hold all of them."""
 
 
+_LONGEST_NAME = 60
+"""Letters of the name of a figure's file."""
 _NARROW, _WIDE = 72, 140
 """Letters of a line of a note in a column, and on a page."""
 _FONT = re.compile(r'"fontSize": [0-9.]+')
@@ -114,7 +116,15 @@ def as_script(value: Any) -> Markup:
 
 
 def _slug(title: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60]
+    """Return the name of a figure's file: words of its title, as many as are whole.
+
+    >>> _slug("What moves the makespan, one input at a time, from the best case")
+    'what-moves-the-makespan-one-input-at-a-time-from-the-best'
+    """
+    words = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+    return (
+        words if len(words) <= _LONGEST_NAME else words[: _LONGEST_NAME + 1].rpartition("-")[0] or words[:_LONGEST_NAME]
+    )
 
 
 def _for_journal(chart: Any) -> dict[str, Any]:
@@ -258,9 +268,12 @@ def _table(cases: Cases) -> str:
     )
     shares = [number for number, name in enumerate(columns) if column_of(name).unit == "share"]
     floats = [number for number, name in enumerate(columns) if pd.api.types.is_float_dtype(cases.all[name])]
+    given = [number for number, name in enumerate(columns) if name in cases.inputs]
+    digits = "Number(data).toLocaleString('en-US', {%smaximumSignificantDigits: %d})"
     written = {
         _written("`${(100 * data).toFixed(1)}%`"): shares,
-        _written("Number(data).toLocaleString('en-US', {maximumSignificantDigits: 4})"): sorted({*floats} - {*shares}),
+        _written(digits % ("", 4)): sorted({*floats} & {*given}),
+        _written(digits % ("minimumSignificantDigits: 3, ", 3)): sorted({*floats} - {*shares, *given}),
     }
     return itables.to_html_datatable(
         shown, table_id="cases", connected=False, text_in_header_can_be_selected=False, showIndex=False, maxBytes=0,

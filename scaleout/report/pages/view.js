@@ -25,7 +25,8 @@ async function draw() {
   at("timeline-section").hidden = !timeline;
   if (!timeline) return;
   const ink = getComputedStyle(document.body).color, axis = {labelColor: ink, titleColor: ink, gridColor: "#8884", domainColor: "#888", tickColor: "#888"};
-  const config = {background: "transparent", axis, legend: {labelColor: ink, titleColor: ink}, view: {stroke: "#8888"}};
+  const width = at("timeline").clientWidth;  // of which names of tracks take a third at most, and a kind in the legend about 110 pixels
+  const config = {background: "transparent", axis, axisY: {labelLimit: Math.min(260, width / 3)}, legend: {labelColor: ink, titleColor: ink, columns: Math.max(2, Math.floor(width / 110))}, view: {stroke: "#8888"}};
   const {view} = await vegaEmbed("#timeline", timeline.chart, {actions: false, renderer: "canvas", config, tooltip: {theme: dark.matches ? "dark" : "light"}});
   at("drawn").textContent = timeline.words + ".";
   const select = at("processes");
@@ -43,6 +44,7 @@ async function show(window, processes) {
   if (mine === latest && answer.ok) { timeline = found; await draw(); }
 }
 dark.addEventListener("change", draw);
+addEventListener("resize", () => later(draw));
 at("processes").addEventListener("change", (event) =>
   show(timeline.window, [...event.target.selectedOptions].map((option) => option.value)));
 for (const button of document.querySelectorAll("[data-zoom], [data-move]")) button.addEventListener("click", () => {

@@ -164,10 +164,9 @@ def _chart(
     marks_drawn = alt.Chart().mark_rect(clip=True, stroke=None).encode(
         x=alt.X("start:Q", title=f"time [{unit}]", scale=x_scale, axis=_TIME_AXIS),
         x2="end:Q",
-        y=alt.Y("track:N", title=None, sort=order, scale=alt.Scale(domain=order, padding=0.15),
-                axis=alt.Axis(labelLimit=260)),
+        y=alt.Y("track:N", title=None, sort=order, scale=alt.Scale(domain=order, padding=0.15)),
         color=alt.Color("kind:N", title=None, scale=alt.Scale(domain=list(colours), range=list(colours.values())),
-                        legend=alt.Legend(orient="top", columns=6)),
+                        legend=alt.Legend(orient="top")),
         opacity=alt.condition("datum.count > 1", alt.value(0.6), alt.value(1.0)),
         tooltip=tooltip,
     )  # fmt: skip

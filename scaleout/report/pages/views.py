@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from scaleout.analysis.breakdown import MUCH
-from scaleout.config.units import format_dollars, format_seconds, format_share
+from scaleout.config.units import format_dollars, format_number, format_rate, format_seconds, format_share
 from scaleout.report.colours import DASHES, IDLE, PUBLISHED, SERIES, depths, time_scale
 from scaleout.report.pages.names import shortened
 from scaleout.report.pages.style import ESTIMATED, PALE, SHAPES, STYLE, Panels
@@ -103,9 +103,9 @@ class Cases:
             return value
         if column in self._units:
             return format_seconds(value / self._scales[column])
-        if write := {"share": format_share, "$": format_dollars}.get(column_of(column).unit):
+        if write := {"share": format_share, "$": format_dollars, "1/s": format_rate}.get(column_of(column).unit):
             return write(value)
-        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+        return format_number(value)
 
     def order(self, column: str) -> list[Any]:
         """Values of an input in the order of the study's file."""
@@ -153,26 +153,33 @@ def _format(column: str) -> str:
     return _FORMATS.get(column_of(column).unit, ".4~g")
 
 
-def _axis(cases: Cases, column: str, title: str | list[str] = "", **more: Any) -> alt.Axis:
+def _axis(cases: Cases, column: str, **more: Any) -> alt.Axis:
     few = column_of(column).unit == "1/s" and cases.frame[column].max() < 1e3  # of which a part has no prefix
     form = ".4~g" if few else _format(column)
-    return alt.Axis(title=title or cases.label(column), format=form, labelFlush=False, **more)
+    return alt.Axis(title=cases.label(column), format=form, labelFlush=False, **more)
 
 
 def _short(cases: Cases, column: str) -> dict[str, Any]:
     """Return how a label of a column's values is made of them, as a keyword; nothing where none is long."""
     short = shortened(value for value in cases.order(column) if isinstance(value, str))
-    return {"labelExpr": f"({json.dumps(short)})[datum.label] || datum.label"} if short else {}
+    return {"labelExpr": f"({json.dumps(short)})[datum.label] || (datum.label)"} if short else {}
 
 
-def _names(channel: Any, cases: Cases, view: View, column: str, title: str | list[str] = "") -> Any:
+def _called(cases: Cases, column: str) -> dict[str, Any]:
+    """Return how titles of panels are made of values that are no names: with what they are of, as a keyword."""
+    if any(isinstance(value, str) for value in cases.order(column)):
+        return {}
+    return {"labelExpr": f"{json.dumps(column_of(column).label + ' ')} + (datum.label)"}
+
+
+def _names(channel: Any, cases: Cases, view: View, column: str) -> Any:
     """Return the axis of an input whose values are names, in the order of the file; slanted where they do not fit."""
     names = [str(value) for value in cases.order(column)]
     short = shortened(names)
     wide = _LETTER * max(len(short.get(name, name)) for name in names) * cases.frame[column].nunique()
     slanted = channel is alt.X and wide > cases.panels.widths[_columns(cases, view) - 1]
     axis = alt.Axis(
-        title=title or column_of(column).label, labelLimit=_LONGEST_LABEL, labelAngle=-35 if slanted else 0,
+        title=column_of(column).label, labelLimit=_LONGEST_LABEL, labelAngle=-35 if slanted else 0,
         **_short(cases, column),
     )  # fmt: skip
     return channel(f"{field_of(column)}:O", sort=cases.order(column), axis=axis)
@@ -222,25 +229,40 @@ def _apart(cases: Cases, view: View, found: pd.DataFrame, *, log: bool) -> tuple
     return [min(depth.get(name, 0), len(DASHES) - 1) for name in found[view.colour]], sized
 
 
-def _with_estimates(label: str, drawn: pd.DataFrame, look: str) -> str | list[str]:
-    """Return the label of an axis, and below it how cases look whose kernel times are estimates, if some are drawn."""
+def _estimates(view: View, drawn: pd.DataFrame) -> list[str]:
+    """Say how cases look whose kernel times are estimates, if some are drawn."""
     many = "roofline_share" in drawn and bool((drawn["roofline_share"].astype("float64") >= MUCH).any())
-    return [label, f"{look}: {MUCH:.0%} or more of kernel time is an estimate"] if many else label
+    return [f"{_ESTIMATED[view.kind]}: {MUCH:.0%} or more of kernel time is an estimate"] if many else []
 
 
+_ESTIMATED = {
+    "line": "open marks",
+    "bar": "pale bars",
+    "heat_map": "~",
+    "pareto": "open marks",
+    "tornado": "open marks",
+}
 _LONGEST_LABEL = 400  # pixels
 _LETTER = 6.5  # pixels
 _BAR = 36  # pixels from an input of a tornado to the next
 _NEAR, _NEAR_LOG = 0.025, 0.05  # within which marks hide each other: of the largest value, and of a logarithm
 _LARGER, _LARGEST = 0.7, 3  # by how much a mark is wider for each that lies on it, up to so many
 _PADDING = 6  # pixels between the first mark and an axis
+_MUCH_LARGER = 4
+"""Ratio of the largest values of two panels beyond which each has an axis and colours of its own."""
 _FROM_ZERO = 0.8
 """Smallest value over the largest, up to which an axis of two results begins at zero."""
 
 
-def _is_ratio(column: str) -> bool:
-    """Whether a result of one panel compares to that of another: then one colour is one number in all panels."""
-    return bool(column) and column_of(column).unit in ("", "x", "share")
+def _compares(cases: Cases, view: View, column: str) -> bool:
+    """Whether a result of one panel compares to that of another: then a height or colour is one number in all panels.
+
+    It does where it is a ratio, or where no panel's values are all much smaller than those of another.
+    """
+    if not view.facet or column_of(column).unit in ("", "x", "share"):
+        return True
+    largest = cases.frame.groupby(view.facet)[column].max()
+    return bool(largest.min() * _MUCH_LARGER >= largest.max())
 
 
 def _is_result(cases: Cases, column: str) -> bool:
@@ -249,8 +271,11 @@ def _is_result(cases: Cases, column: str) -> bool:
 
 
 def _columns(cases: Cases, view: View) -> int:
-    """Return how many panels stand side by side."""
-    return 1 if not view.facet else min(len(cases.panels.widths), cases.frame[view.facet].nunique())
+    """Return how many panels stand side by side: one less than have room where that leaves fewer places empty."""
+    if not view.facet:
+        return 1
+    many, most = cases.frame[view.facet].nunique(), len(cases.panels.widths)
+    return min((min(most, many), max(1, min(most, many) - (most > 2))), key=lambda columns: (-many % columns, -columns))
 
 
 def _panels(cases: Cases, view: View, layers: Sequence[alt.Chart], rows: pd.DataFrame, open_axes: Sequence[str]) -> Any:
@@ -261,24 +286,27 @@ def _panels(cases: Cases, view: View, layers: Sequence[alt.Chart], rows: pd.Data
              for one in (view.x, view.y, view.colour, view.facet) if (others := cases.alike(one))]  # fmt: skip
     if unfit := cases.unfit(view.model_copy(update={"where": ""})):
         told.append(unfit)
+    told += _estimates(view, rows)
     title = alt.TitleParams(view.title, subtitle=told, anchor="start")
     columns = _columns(cases, view)
     high = alt.Step(_BAR) if view.kind == "tornado" else cases.panels.height
     chart = alt.layer(*layers, data=rows).properties(width=cases.panels.widths[columns - 1], height=high)
     if not view.facet:
         return chart.properties(title=title)
-    header = alt.Header(**_short(cases, view.facet))
+    header = alt.Header(**(_short(cases, view.facet) or _called(cases, view.facet)))
     panel = alt.Facet(f"{field_of(view.facet)}:N", title=None, sort=cases.order(view.facet), header=header)
     faceted = chart.facet(panel, columns=columns).properties(title=title)
     if view.kind == "tornado":
         return faceted
-    own: dict[str, Any] = {"y": "independent"}
-    if view.x and _is_result(cases, view.x):
-        own["x"] = "independent"
-    faceted = faceted.resolve_scale(**own)
-    if view.kind != "heat_map" or _is_ratio(view.colour):
-        return faceted
-    return faceted.resolve_scale(color="independent")
+    if cases.frame[view.facet].nunique() % columns:  # the axis of a column would lie below its empty place
+        faceted = faceted.resolve_axis(x="independent")
+    if view.kind == "heat_map":
+        own = [] if _compares(cases, view, view.colour or "makespan_s") else ["color"]
+    else:
+        own = [] if _compares(cases, view, view.y) else ["y"]
+        own += ["x"] if view.x and _is_result(cases, view.x) and not _compares(cases, view, view.x) else []
+    alone: dict[str, Any] = dict.fromkeys(own, "independent")
+    return faceted.resolve_scale(**alone) if own else faceted
 
 
 def _lines(cases: Cases, view: View) -> Any:
@@ -289,9 +317,8 @@ def _lines(cases: Cases, view: View) -> Any:
     found = found[found[view.x].notna()]  # cases of a workload without this key have no place on the axis
     rows = cases.rows(found).assign(at=[numbers[value] for value in found[view.x]])
     ticks = sorted(set(rows["at"]))
-    label = _with_estimates(cases.label(view.x), found, "open marks")
     if _is_result(cases, view.x):
-        axis = _axis(cases, view.x, label, tickCount=5, grid=False)
+        axis = _axis(cases, view.x, tickCount=5, grid=False)
         x = alt.X("at:Q", scale=alt.Scale(zero=False, padding=_PADDING), axis=axis)
     else:
         log = ticks[0] > 0 and ticks[-1] / ticks[0] >= _LOG_FROM
@@ -300,7 +327,7 @@ def _lines(cases: Cases, view: View) -> Any:
         x = alt.X(
             "at:Q",
             scale=alt.Scale(padding=_PADDING, nice=False, **({"type": "log", "base": 2} if log else {"zero": False})),
-            axis=alt.Axis(title=label, values=ticks, labelExpr=written, grid=False),
+            axis=alt.Axis(title=cases.label(view.x), values=ticks, labelExpr=written, grid=False),
         )
     spread = found[view.y].max() / found[view.y].min() if found[view.y].min() > 0 else 1
     log_y = bool(spread >= _LOG_FROM)
@@ -320,8 +347,7 @@ def _bars(cases: Cases, view: View) -> Any:
     """Draw a bar for each value of an input, side by side for those of another."""
     shown = [name for name in (view.x, view.colour, view.facet) if name]
     found, open_axes = cases.best(shown, view.y)
-    label = _with_estimates(column_of(view.x).label, found, "pale bars")
-    x = _names(alt.X, cases, view, view.x, label)
+    x = _names(alt.X, cases, view, view.x)
     y = alt.Y(f"{field_of(view.y)}:Q", axis=_axis(cases, view.y))
     pale = alt.condition(ESTIMATED, alt.value(PALE), alt.value(1.0))
     encoding: dict[str, Any] = {"x": x, "y": y, "color": _series(alt.Color, cases, view.colour), "opacity": pale}
@@ -336,20 +362,19 @@ def _heat_map(cases: Cases, view: View) -> Any:
     result = view.colour or "makespan_s"
     shown = [name for name in (view.x, view.y, view.facet) if name]
     found, open_axes = cases.best(shown, result)
-    label = _with_estimates(column_of(view.x).label, found, "~")
-    x, y = _names(alt.X, cases, view, view.x, label), _names(alt.Y, cases, view, view.y)
+    x, y = _names(alt.X, cases, view, view.x), _names(alt.Y, cases, view, view.y)
     high = column_of(result).better == "high"
     colour = alt.Color(
         f"{field_of(result)}:Q",
         scale=alt.Scale(scheme="viridis", reverse=not high),
-        legend=alt.Legend(title=cases.label(result), format=_format(result), orient="top"),
+        legend=alt.Legend(title=cases.label(result), format=_format(result).replace(".4~g", ",.3~r"), orient="top"),
     )
-    alone = view.facet and not _is_ratio(result)  # a panel has colours of its own
+    alone = not _compares(cases, view, result)  # a panel has colours of its own
     ends = found.groupby(view.facet)[result] if alone else found[result]
     middle = (ends.transform("min") + ends.transform("max")) / 2 if alone else (ends.min() + ends.max()) / 2
     found = found.assign(dark=found[result].lt(middle) if high else found[result].gt(middle))
     fields = alt.Chart().mark_rect().encode(x=x, y=y, color=colour, tooltip=cases.tooltip(result))
-    form = _format(result).replace("~", "").replace(".4g", ".3g")
+    form = _format(result).replace("~", "").replace(".4g", ",.3r").replace(".4s", ".3s").replace(".3f", ",.3r")
     told = f"({ESTIMATED} ? '~' : '') + format(datum['{field_of(result)}'], '{form}')"
     numbers = alt.Chart().mark_text(fontSize=9).transform_calculate(told=told).encode(
         x=x, y=y, text="told:N",
@@ -363,10 +388,10 @@ def _pareto(cases: Cases, view: View) -> Any:
     found = cases.frame.dropna(subset=[view.x, view.y])
     groups = [found] if not view.facet else [group for _, group in found.groupby(view.facet, sort=False)]
     found = pd.concat([group.assign(front=_front(group, view.x, view.y)) for group in groups])
+    found = found.sort_values("front", kind="stable")  # which is drawn over the others
     zero = {name: bool(found[name].min() < _FROM_ZERO * found[name].max()) for name in (view.x, view.y)}
     scales = {name: alt.Scale(zero=zero[name], nice=True, padding=0 if zero[name] else _PADDING) for name in zero}
-    label = _with_estimates(cases.label(view.x), found, "open marks")
-    x = alt.X(f"{field_of(view.x)}:Q", axis=_axis(cases, view.x, label, tickCount=6), scale=scales[view.x])
+    x = alt.X(f"{field_of(view.x)}:Q", axis=_axis(cases, view.x, tickCount=6), scale=scales[view.x])
     y = alt.Y(f"{field_of(view.y)}:Q", axis=_axis(cases, view.y, tickCount=6), scale=scales[view.y])
     chart, looks = _marks(cases, view.colour)
     looks["stroke"] = alt.condition("datum.front", alt.value(PUBLISHED), looks["stroke"])
@@ -400,15 +425,17 @@ def _tornado(cases: Cases, view: View) -> Any:
     if found.empty:
         return None
     order = found.groupby("axis")["change"].agg(lambda each: each.max() - each.min()).sort_values(ascending=False)
-    title = alt.Axis(title=f"change of {column_of(view.y).label}", format="+.3~%", tickCount=5)
+    written = "datum.value ? format(datum.value, '+.3~%') : '0%'"
+    title = alt.Axis(title=f"change of {column_of(view.y).label}", labelExpr=written, tickCount=5)
     x = alt.X("change:Q", axis=title)
     y = alt.Y("axis:N", sort=list(order.index), axis=alt.Axis(title=None, labelLimit=_LONGEST_LABEL))
     change = alt.Tooltip("change:Q", format="+.1%")
     span = alt.Chart().mark_bar(color=IDLE, height=10).encode(
         x=alt.X("min(change):Q", axis=title), x2="max(change):Q", y=y
     )  # fmt: skip
-    marks = alt.Chart().mark_point(filled=True, size=cases.panels.mark, color=SERIES[0], opacity=1).encode(
-        x=x, y=y,
+    chart, looks = _marks(cases, "")
+    marks = chart.encode(
+        x=x, y=y, **looks,
         tooltip=[alt.Tooltip("axis:N"), alt.Tooltip("value:N"), change, *cases.tooltip(view.y)],
     )  # fmt: skip
     named = alt.Chart().mark_text(fontSize=9, align="left", dy=-11).transform_filter("datum.ends").encode(

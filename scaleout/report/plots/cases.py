@@ -19,7 +19,7 @@ from scaleout.analysis.breakdown import MUCH
 from scaleout.errors import ConfigError
 from scaleout.report.colours import DASHES, SERIES, depths, time_scale
 from scaleout.report.pages.names import shortened
-from scaleout.report.plots.schedules import STYLE, on_axes, panels
+from scaleout.report.plots.schedules import STYLE, as_given, on_axes, panels
 from scaleout.study.sweep.columns import column_of
 from scaleout.study.sweep.study import Study
 from scaleout.study.sweep.table import axes_of, eligible, unfit_words
@@ -108,6 +108,7 @@ def _facets(drawing: "_Drawing") -> Axes:
             axes.set_ylim(0, top)
             axes.label_outer(remove_inner_ticks=False)
         figure.suptitle("\n".join(drawing.notes), fontsize=9)
+        as_given(figure)
     first: Axes = grid[0, 0]
     return first
 

@@ -19,7 +19,7 @@ from scaleout.cluster.topology.topology import Topology
 from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.network.routes.links import Floats, Ints, Port
 from scaleout.report.colours import COMMUNICATION
-from scaleout.report.plots.schedules import STYLE, journal, save
+from scaleout.report.plots.schedules import STYLE, is_narrow, journal, save
 
 COLOURS = LinearSegmentedColormap.from_list("links", ["#e0e0e0", "#f2b36f", COMMUNICATION, "#b3341a", "#420808"])
 """Pale grey where a link rests, dark where it is full; reads in grey and without colour vision."""
@@ -48,7 +48,7 @@ def draw_links(traffic: LinkTraffic, path: Path, *, title: str) -> None:
             every = [axes]
         else:
             figure, every = _panels(traffic, ports, scale)
-        bar = figure.colorbar(scale, ax=every, pad=0.02, fraction=0.05)
+        bar = figure.colorbar(scale, ax=every, pad=0.02, fraction=0.05, location="bottom" if is_narrow() else "right")
         bar.set_label("utilisation of a link [%]")
         bar.outline.set_visible(False)
         figure.suptitle(title, fontsize=10)
@@ -104,7 +104,7 @@ def _plane(axes: Axes, topology: Topology, ports: _Ports, scale: mpl.cm.ScalarMa
     for axis, number in ((axes.xaxis, across), (axes.yaxis, up)):
         size = topology.shape[number]
         axis.set_ticks(range(0, size, 1 if size <= 16 else 4))
-        axis.set_label_text(f"coordinate in dim. {number} ({topology.dimensions[number].kind})")
+        axis.set_label_text(f"place along dimension {number} ({topology.dimensions[number].kind})")
 
 
 def _panels(traffic: LinkTraffic, ports: _Ports, scale: mpl.cm.ScalarMappable) -> tuple[Any, Any]:
@@ -128,7 +128,7 @@ def _panels(traffic: LinkTraffic, ports: _Ports, scale: mpl.cm.ScalarMappable) -
         panel.imshow(
             100 * values, cmap=scale.cmap, norm=scale.norm, aspect="auto", interpolation="nearest", origin="lower"
         )
-        panel.set_title(label, fontsize=9)
+        panel.set_title(label, fontsize="medium")
         panel.set_xlabel(x_label)
         panel.set_ylabel(y_label)
         for axis in (panel.xaxis, panel.yaxis):
@@ -184,8 +184,8 @@ def _picture(traffic: LinkTraffic, port: Port, ranks: Ints, utilisation: Floats)
     values[line, coordinate] = utilisation
     label = f"dimension {port.dimension} ({traffic.kind_of(port)}): {port.role}"
     label += f", bundles over {port.span} coordinates" if port.span > 1 else ""
-    along = f"bundle along dimension {port.dimension}" if port.span > 1 else f"coordinate in dim. {port.dimension}"
-    lines = f"line ({', '.join(f'dim. {number}' for number in others if topology.shape[number] > 1)})"
+    along = f"bundle along dimension {port.dimension}" if port.span > 1 else f"place along dimension {port.dimension}"
+    lines = f"along dimension {' and '.join(str(number) for number in others if topology.shape[number] > 1)}"
     return label, along, lines if len(values) > 1 else "", values
 
 

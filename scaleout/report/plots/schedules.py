@@ -3,8 +3,10 @@
 Colours: compute blue, communication orange, lighter where it is overlapped, idle grey.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,15 +14,18 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes as Axes  # noqa: PLC0414 - also for annotations elsewhere
+from matplotlib.axis import Axis, Tick
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter
 
 from scaleout.analysis.breakdown import Running, covered
 from scaleout.config.units import counted, format_seconds
 from scaleout.config.writing import write_bytes
-from scaleout.errors import ConfigError, shown
+from scaleout.errors import ConfigError, printable, shown
 from scaleout.program.graph import Floats
 from scaleout.report.colours import COMMUNICATION, COMPUTE, IDLE, OVERLAPPED, time_scale
 from scaleout.report.look import COLUMN_POINTS, NARROW_IN, PAGE_POINTS, look_now
@@ -135,15 +140,32 @@ def save(figure: Figure, path: Path) -> None:
         figure.set_size_inches(how.width_in, high * max(how.width_in / wide, _LEAST_HEIGHT))
         for text in figure.findobj(Text):
             text.set_fontsize(min(text.get_fontsize(), COLUMN_POINTS if is_narrow() else PAGE_POINTS))
-    of_axes = [each for axes in figure.axes for each in axes.get_children() if each not in axes.texts]
-    for title in (each for each in (*figure.texts, *of_axes) if isinstance(each, Text)):
-        title.set_text(title.get_text().encode(errors="replace").decode())  # names of files need be no proper text
-        title.set_parse_math(False)
+    as_given(figure)
     drawn = BytesIO()  # as Pillow takes a write to a file that a full disk cuts short for a whole one
     metadata = _UNDATED.get(path.suffix)
     figure.savefig(drawn, format=path.suffix[1:] or None, metadata=metadata)
     plt.close(figure)
     write_bytes(path, drawn.getvalue())
+
+
+def as_given(drawn: Artist) -> None:
+    """Have each text drawn letter by letter: names that users give are no formulas, nor always proper texts."""
+    for axis in drawn.findobj(Axis):
+        if isinstance(labels := axis.get_major_formatter(), FuncFormatter):  # which `set_yticks` and the like make
+            axis.set_major_formatter(FuncFormatter(partial(_plain, labels.func)))
+    of_ticks = {label for tick in drawn.findobj(Tick) for label in (tick.label1, tick.label2)}
+    for text in drawn.findobj(Text):
+        if text not in of_ticks:  # which are powers of ten, or as their formatter says
+            text.set_text(printable(text.get_text()))
+            text.set_parse_math(False)
+
+
+def _plain(label: Callable[[float, int], str], value: float, at: int) -> str:
+    return _DOLLAR.sub(r"\\$", printable(label(value, at)))
+
+
+_DOLLAR = re.compile(r"(?<!\\)\$")
+"""That begins a formula."""
 
 
 def _leave_titles_out(figure: Figure) -> None:
@@ -161,7 +183,9 @@ def on_axes(axes: Axes | None, **options: Any) -> Iterator[Axes]:
     if not isinstance(axes, Axes | None):
         raise ConfigError(f"plot() draws on axes of matplotlib, not on {shown(axes)}; give those of `plt.subplots`")
     with mpl.rc_context(STYLE):
-        yield axes if axes is not None else plt.subplots(layout="constrained", **options)[1]
+        drawn_on = axes if axes is not None else plt.subplots(layout="constrained", **options)[1]
+        yield drawn_on
+        as_given(drawn_on if axes is not None else drawn_on.figure)
 
 
 def plot_bars(comparison: "Comparison", axes: Axes | None = None) -> Axes:
@@ -179,7 +203,8 @@ def plot_operations(nodes: "pd.DataFrame", axes: Axes | None = None) -> Axes:
     colours = [COMPUTE if kinds[name] == "compute" else COMMUNICATION for name in times.index]
     scale, unit = time_scale(float(times.max()) if len(times) else 0.0)
     with on_axes(axes, figsize=(7, 1 + 0.25 * len(times))) as drawn_on:
-        drawn_on.barh(times.index, times * scale, color=colours)
+        drawn_on.barh(range(len(times)), times * scale, color=colours)
+        drawn_on.set_yticks(range(len(times)), times.index)
         drawn_on.set_xlabel(f"time of all calls [{unit}]")
     return drawn_on
 

@@ -223,6 +223,10 @@ def _number(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
         )  # fmt: skip
 
 
+_LEGEND_LINE = 12
+"""Points that a line of a legend takes."""
+
+
 def plot_plans(request: SearchRequest, answer: Answer, axes: Axes | None = None) -> Axes:
     """Draw step time against memory of all evaluated plans; those that none under their schedule beats are joined."""
     scale, unit = time_scale(answer.fastest[0].estimate.step_s)
@@ -250,6 +254,11 @@ def plot_plans(request: SearchRequest, answer: Answer, axes: Axes | None = None)
         _number(drawn_on, named)
         drawn_on.set_xlabel("memory of the fullest rank [GiB]")
         drawn_on.set_ylabel(f"time of a step [{unit}]")
-        drawn_on.set_title(f"{request.base.name} on {request.topology.name}, global batch {request.batch}")
-        drawn_on.legend(loc="best", edgecolor="none", framealpha=0.9, fontsize=7)
+        columns = legend_columns(3)
+        drawn_on.legend(  # above the axes, as plans may lie anywhere within
+            loc="lower left", bbox_to_anchor=(0.0, 1.0), frameon=False, fontsize=7, ncols=columns,
+        )  # fmt: skip
+        lines = -(-len(drawn_on.get_legend_handles_labels()[0]) // columns)
+        title = f"{request.base.name} on {request.topology.name}, global batch {request.batch}"
+        drawn_on.set_title(title, pad=8 + _LEGEND_LINE * lines)
     return drawn_on

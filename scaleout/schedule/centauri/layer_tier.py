@@ -7,8 +7,9 @@ Source: Chen et al., Centauri, Sec. 3.2.2, equation (1), Fig. 6.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 
@@ -68,17 +69,20 @@ class LayerCosts:
 
 def costs_of(graph: ExecutionGraph, layers: Sequence[Layer], program_costs: ProgramCosts) -> list[LayerCosts]:
     """Return what backward of each layer costs, collectives as they will be carried out."""
-    costs, names = _cost_names(graph), list(LayerCosts.__dataclass_fields__)
-    seconds, gathering = _seconds(graph, program_costs), gathers_parameters(graph)
-    others, found = (costs != names.index("gather_parameters_s")).tolist(), []
-    for layer in layers:
-        needs = np.concatenate([graph.dependencies_of(node) for node in layer.nodes])
-        gathers = [node for node in np.unique(needs).tolist() if gathering[node]]
-        own = [node for node in layer.nodes if others[node]]
-        nodes = np.array([*gathers, *own], np.int64)
-        totals_s = np.bincount(costs[nodes], weights=seconds[nodes], minlength=len(names))
-        found.append(LayerCosts(*totals_s.tolist()))
-    return found
+    costs, seconds, names = _cost_names(graph), _seconds(graph, program_costs), list(LayerCosts.__dataclass_fields__)
+    nodes = np.array([node for layer in layers for node in layer.nodes], np.int64)
+    of_layer = np.repeat(np.arange(len(layers)), [len(layer.nodes) for layer in layers])
+    gathered = costs == names.index("gather_parameters_s")
+    first, own = graph.dependency_offsets[nodes], ~gathered[nodes]
+    counts = graph.dependency_offsets[nodes + 1] - first
+    needs = graph.dependencies[np.arange(counts.sum()) + np.repeat(first - np.cumsum(counts) + counts, counts)]
+    waits = gathered[needs]
+    gathers = np.unique(np.repeat(of_layer, counts)[waits] * len(graph) + needs[waits])  # of a layer, each once
+    nodes = np.concatenate([gathers % len(graph), nodes[own]])
+    of_layer = np.concatenate([gathers // len(graph), of_layer[own]])
+    bins = of_layer * len(names) + costs[nodes]
+    totals_s = np.bincount(bins, weights=seconds[nodes], minlength=len(names) * len(layers))
+    return [LayerCosts(*each) for each in totals_s.reshape(-1, len(names)).tolist()]
 
 
 def _cost_names(graph: ExecutionGraph) -> Ints:
@@ -127,18 +131,13 @@ def _waits_behind_reductions(graph: ExecutionGraph, gather: int) -> bool:
 
 def best_order(best: Trial, schedule: Callable[[Program], Trial]) -> tuple[Trial, tuple[Decision, ...]]:
     """Return the trial of the order in which a step is shortest, and the decisions; `best` has the program's order."""
-    program, costs = best.ordered, []
+    program, costs, weight_first = best.ordered, [], dict[int, list[Layer]]()
     for graph in program.graphs:
         layers = [layer for layer in layers_of(graph) if layer.weights]
-        found = costs_of(graph, layers, best.costs)
-        costs.append({layer.nodes[0]: each for layer, each in zip(layers, found, strict=True)})
-    of_graph = dict(zip(map(id, program.graphs), costs, strict=True))
-
-    def weight_first(graph: ExecutionGraph, layer: Layer) -> bool:
-        found = of_graph[id(graph)].get(layer.nodes[0])
-        return found is not None and is_faster(found.weight_first_s, found.activation_first_s)
-
-    other = weight_gradients_first(program, chosen=weight_first)
+        costs.append(costs_of(graph, layers, best.costs))
+        faster = [is_faster(each.weight_first_s, each.activation_first_s) for each in costs[-1]]
+        weight_first[id(graph)] = list(compress(layers, faster))
+    other = weight_gradients_first(program, chosen=lambda graph: weight_first[id(graph)])
     rival = None if other is program else schedule(other).beside(best)
     words = _about_layers(costs, best, rival)
     best = shorter(best, rival)
@@ -151,27 +150,32 @@ def best_order(best: Trial, schedule: Callable[[Program], Trial]) -> tuple[Trial
 
 
 def _about_gathers(best: Trial, rival: Trial) -> Decision:
-    what, ahead = "gathers of parameters", "ahead of the reductions in front of them"
+    about, ahead, kept = "gathers of parameters", "ahead of the reductions in front of them", "where they are"
     if is_faster(rival.step_s, best.step_s):
-        return Decision(what, ahead, best.step_s, rival.step_s, "a step")
-    return Decision(what, "where they are", best.step_s, best.step_s, f"a step; {ahead} {rival.step_s * 1e3:.5g} ms")
+        return Decision(about, ahead, rival.step_s, {kept: best.step_s})
+    return Decision(about, kept, best.step_s, {ahead: rival.step_s})
 
 
-def _about_layers(costs: Sequence[Mapping[int, LayerCosts]], best: Trial, rival: Trial | None) -> tuple[Decision, ...]:
+def _about_layers(costs: Sequence[Sequence[LayerCosts]], best: Trial, rival: Trial | None) -> tuple[Decision, ...]:
     """Say for layers that cost the same which gradient goes first, and why."""
     counts: Counter[tuple[float, float]] = Counter()
     for found in costs:
         counts |= Counter(
-            (float(f"{each.activation_first_s:.6e}"), float(f"{each.weight_first_s:.6e}")) for each in found.values()
+            (float(f"{each.activation_first_s:.6e}"), float(f"{each.weight_first_s:.6e}")) for each in found
         )
-    decisions = []
+    taken, decisions = rival is not None and is_faster(rival.step_s, best.step_s), []
     for (activation_s, weight_s), count in sorted(counts.items()):
-        choice, before_s, after_s, reason = "activation gradient first", weight_s, activation_s, ""
+        times_s, reason = {"activation gradient first": activation_s, "weight gradient first": weight_s}, ""
+        choice, other = times_s
         if is_faster(weight_s, activation_s) and rival is not None:
-            steps = f"a step {rival.step_s * 1e3:.5g} ms instead of {best.step_s * 1e3:.5g}"
-            if is_faster(rival.step_s, best.step_s):
-                choice, before_s, after_s, reason = "weight gradient first", activation_s, weight_s, steps
-            else:
-                reason = f"weight gradient first {weight_s * 1e3:.4g} ms, but {steps}"
-        decisions.append(Decision(f"{count} x backward of a layer", choice, before_s, after_s, reason))
+            choice, other = (other, choice) if taken else (choice, other)
+            reason = "" if taken else "a step would be no shorter"
+        others_s = {other: times_s[other]}
+        decisions.append(
+            Decision("backward of a layer", choice, times_s[choice], others_s, "each", reason=reason, count=count)
+        )
+    if rival is not None:
+        steps = [("where that is shorter", rival.step_s), ("nowhere", best.step_s)]
+        chosen, left = steps if taken else steps[::-1]
+        decisions.append(Decision("weight gradients first", *chosen, dict([left])))
     return tuple(decisions)

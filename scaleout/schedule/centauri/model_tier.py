@@ -18,13 +18,13 @@ import numpy as np
 
 from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.machine import Machine
-from scaleout.config.units import counted, format_bytes
+from scaleout.config.units import counted, format_bytes, format_seconds
 from scaleout.errors import ConfigError
 from scaleout.program.fastest import fastest, is_faster
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, NodeKind, NodeRole
 from scaleout.program.program import Program
 from scaleout.schedule.cost import ProgramCosts
-from scaleout.schedule.decision import Planned
+from scaleout.schedule.decision import Decision, Planned
 from scaleout.schedule.overlap import overlap
 from scaleout.schedule.steps import or_baseline, step
 from scaleout.simulation.cost_model import CostModel
@@ -39,6 +39,9 @@ from scaleout.workloads.pipeline import Action, named
 from scaleout.workloads.pipeline.blocks import blocks
 from scaleout.workloads.pipeline.clock import Durations, run
 from scaleout.workloads.pipeline.messages import sends_s
+
+_TIER = "model tier"
+"""What its decisions are about."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ class ModelTier:
         Micro-batches launched together, forward and backward; none where nothing was chosen.
     costs : Costs
         Of the stage where most stays exposed.
-    words : str
+    decisions : tuple of Decision
         What was chosen, why, and what stays exposed.
     program : Program or None
         The workload's, with the times of its kernels, if its step was simulated.
@@ -153,7 +156,7 @@ class ModelTier:
     """
 
     workload: ModelFamily
-    words: str
+    decisions: tuple[Decision, ...]
     changes: Mapping[str, Any] = field(default_factory=dict)
     launched: tuple[int, int] = (0, 0)
     costs: Costs = Costs(0.0, 0.0, 0.0, 0.0)
@@ -175,12 +178,12 @@ def model_tier(
     ConfigError says that no plan fits in it, what is short and what would fit.
     """
     if not isinstance(workload, LayeredModel) or workload.mode != "training":
-        return ModelTier(workload, "model tier: nothing to choose, this is no training step of a transformer")
+        return _unchanged(workload, "this is no training step of a transformer")
     capacity_bytes = machine.device.usable_bytes if memory_bytes is None else memory_bytes
     reason = _nothing_to_choose(workload)
     if reason:
         _check_fits(workload, machine, capacity_bytes)
-        return ModelTier(workload, f"model tier: nothing to choose, {reason}")
+        return _unchanged(workload, reason)
     changes: dict[str, Any] = {"overlap_parameter_gather": True}
     if workload.zero < 3:
         changes |= {"zero": max(workload.zero, 1), "overlap_gradient_reduce": True}
@@ -197,12 +200,18 @@ def model_tier(
         before_s = _overlapped_s(ready(before), machine)
         after_s = _overlapped_s(ready(program), machine, enough_s=before_s)
         if is_faster(before_s, after_s):
-            slower = f"a step before it is partitioned would take {after_s * 1e3:.5g} ms, not {before_s * 1e3:.5g}"
-            instead = ModelTier(workload, f"model tier: nothing changed: {slower}", program=before)
+            kept = Decision(_TIER, "nothing changed", before_s, {"changed": after_s}, "a step before it is partitioned")
+            instead = ModelTier(workload, (kept,), program=before)
     launched = launched_together(chosen)
     costs = max(stages, key=lambda each: each.exposed_s(launched))
-    words = _words(chosen, costs, launch, held_bytes=held.total_bytes, capacity_bytes=capacity_bytes)
-    return ModelTier(chosen, words, changes, launched, costs, program, instead)
+    room = f"{format_bytes(held.total_bytes)} of {format_bytes(capacity_bytes)}"
+    decisions = (_moved(chosen, costs, room), *_grouped(launch))
+    return ModelTier(chosen, decisions, changes, launched, costs, program, instead)
+
+
+def _unchanged(workload: ModelFamily, reason: str) -> ModelTier:
+    """Return a workload of which nothing is to be chosen."""
+    return ModelTier(workload, (Decision(_TIER, "nothing to choose", reason=reason),))
 
 
 def _overlapped_s(program: Program, machine: Machine, *, enough_s: float = 0.0) -> float:
@@ -310,9 +319,16 @@ def _check_fits(workload: LayeredModel, machine: Machine, capacity_bytes: float)
     )
 
 
-def _words(
-    workload: LayeredModel, costs: Costs, launch: Launch | None, *, held_bytes: float, capacity_bytes: float
-) -> str:
+def _grouped(launch: Launch | None) -> tuple[Decision, ...]:
+    """Say which group of micro-batches is better than that of equation (2), if one is."""
+    if launch is None or launch.group == launch.by_equation:
+        return ()
+    by_equation_s = {f"in groups of {launch.by_equation}, as equation (2) names": launch.by_equation_s}
+    clock = "a step on the pipeline's clock"
+    return (Decision("micro-batches", f"in groups of {launch.group}", launch.step_s, by_equation_s, clock),)
+
+
+def _moved(workload: LayeredModel, costs: Costs, room: str) -> Decision:
     """Say what was chosen, why, and what stays exposed."""
     launched = launched_together(workload)
     exposed_s, whole_s = costs.exposed_s(launched), costs.gather_s + costs.reduce_s
@@ -320,11 +336,6 @@ def _words(
     groups = f"micro-batches of {part} in groups of {launched[0]}"
     if launched[0] != launched[1]:
         groups += f", the last of {launched[1]}"
-    if launch is not None and launch.group != launch.by_equation:
-        groups += (
-            f" ({1e3 * launch.step_s:.4g} ms on the pipeline's clock, instead of {1e3 * launch.by_equation_s:.4g} in "
-            f"groups of {launch.by_equation}, as equation (2) names)"
-        )
     moved = "parameters gathered in the next forward, gradients reduced as backward makes them"
     if workload.zero == 3:
         moved = (
@@ -335,14 +346,12 @@ def _words(
     if named(workload.pipeline_schedule).in_groups:
         parts.append(groups)
     sums = " and ".join(
-        f"{what} {1e3 * whole:.4g} ms beside {count} x {1e3 * beside:.4g} ms"
+        f"{what} {format_seconds(whole)} beside {count} x {format_seconds(beside)}"
         for what, whole, count, beside in (
             ("gathers", costs.gather_s, launched[0], costs.forward_s),
             ("reductions", costs.reduce_s, launched[1], costs.backward_s),
         )
     )
-    if_alone = " if layers' own leave them the network," if workload.zero == 3 else ""
-    return (
-        f"model tier: {'; '.join(parts)}:{if_alone} of {part} {1e3 * exposed_s:.4g} ms stay exposed instead of "
-        f"{1e3 * whole_s:.4g} ({sums}); {format_bytes(held_bytes)} of {format_bytes(capacity_bytes)}"
-    )
+    if_alone = "if layers' own leave them the network; " if workload.zero == 3 else ""
+    exposed = f"exposed of {part}"
+    return Decision(_TIER, "; ".join(parts), exposed_s, {"at the end": whole_s}, exposed, f"{if_alone}{sums}; {room}")

@@ -20,7 +20,7 @@ from scaleout.schedule.centauri.partition.exchange import Written, largest_count
 from scaleout.schedule.centauri.partition.exchange import finish_s as finish_segment_s
 from scaleout.schedule.centauri.partition.group import Levels
 from scaleout.schedule.centauri.partition.segments import Segment, find_segments
-from scaleout.schedule.centauri.partition.workload import Chain, own_edges, part_times, partition_workload
+from scaleout.schedule.centauri.partition.workload import Chain, Known, own_edges, part_times, partition_workload
 from scaleout.schedule.cost import CollectiveSeconds, ProgramCosts
 from scaleout.schedule.decision import Decision, collective_counts, collectives
 from scaleout.schedule.overlap import in_program_order, overlap
@@ -152,6 +152,8 @@ class Weights:
     requests: dict[tuple[Hashable, ...], tuple[ExecutionGraph, Chain, float]] = field(default_factory=dict)
     segments: dict[tuple[Hashable, ...], dict[int, float]] = field(default_factory=dict)
     written: Written = field(default_factory=Written)
+    chained: Known = field(default_factory=Known)
+    independent: dict[int, "_Independent"] = field(default_factory=dict)  # of graphs in `chained`, by identity
     exchanged: dict[int, tuple[ExecutionGraph, list[tuple[Segment, Weighed]]]] = field(default_factory=dict)
 
     def weigh(self, graph: ExecutionGraph, chain: Chain, independent_s: float) -> Weighed:
@@ -171,7 +173,7 @@ class Weights:
 
     def with_ways(self, ways: Ways) -> "Weights":
         """Return the same with other ways to cut; itself if none that was weighed would be cut otherwise."""
-        other = replace(self, ways=ways, found={}, requests={})
+        other = replace(self, ways=ways, found={}, requests={}, independent={})
         same = all(other.weigh(*request).parts == self.found[key].parts for key, request in self.requests.items())
         return self if same else other
 
@@ -269,23 +271,22 @@ def cut(
 ) -> tuple[Program, tuple[Decision, ...]]:
     """Return the program with every chain that is chosen cut as it is done first, and what was cut."""
     cuts: dict[int, dict[int, Weighed]] = {id(graph): {} for graph in program.graphs}
-    independent: dict[int, _Independent] = {}
 
     def granularity(graph: ExecutionGraph, chain: Chain) -> Sequence[float]:
         if not chosen(chain):
             return (1.0,)
-        if id(graph) not in independent:
+        if id(graph) not in weights.independent:
             alone = replace(program, graphs=(graph,))
             ordered = in_program_order(overlap(alone))  # collectives that wait on a stream overlap with less
-            independent[id(graph)] = _Independent(ordered.graphs[0], weights.costs)
-        weighed = independent[id(graph)].weigh(graph, chain, weights)
+            weights.independent[id(graph)] = _Independent(ordered.graphs[0], weights.costs)
+        weighed = weights.independent[id(graph)].weigh(graph, chain, weights)
         if chain.gradients and not weights.gradients:
             return (1.0,)
         cuts[id(graph)][chain.collective] = weighed
         return weighed.parts
 
     new, decisions = (
-        partition_workload(program, weights.costs.machine, granularity=granularity),
+        partition_workload(program, weights.costs.machine, granularity=granularity, known=weights.chained),
         _decisions(program, cuts),
     )
     if not weights.exchanges:
@@ -310,10 +311,12 @@ def _decisions(program: Program, cuts: Mapping[int, Mapping[int, Weighed]]) -> t
                 alike.setdefault((kind, family, int(graph.bytes[node]), len(weighed.parts)), []).append(weighed)
     return tuple(
         Decision(
-            collectives(len(found), kind, size_bytes, family),
+            collectives(kind, size_bytes, family),
             f"cut into {chunks} chunks with the {'kernels' if kind == 'all_to_all' else 'GEMMs'} next to it",
-            fsum(each.whole_s for each in found) / len(found),
             fsum(each.cut_s for each in found) / len(found),
+            {"whole": fsum(each.whole_s for each in found) / len(found)},
+            time_of="each with what is next to it",
+            count=len(found),
         )
         for (kind, family, size_bytes, chunks), found in sorted(alike.items())
     )

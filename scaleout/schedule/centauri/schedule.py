@@ -65,27 +65,27 @@ def plan(
     costs = ProgramCosts(program, cost_model_for("centauri", machine), divides="group" in dimensions)
     way = _Way(costs, Weights(costs, costs.best_s), cuts="workload" in dimensions, along=along)
     chosen = _Chosen(way, way.tried(way.substituted(program)))
-    chosen = chosen.or_else(_side_by_side(way), "collectives over nodes", "by levels that are shorter side by side")
-    chosen = chosen.or_else(chosen.way.whole(), "GEMMs and the collectives next to them", "whole")
+    levels = ("by levels that are shorter side by side", "by levels that are shorter one after another")
+    chosen = chosen.or_else(_side_by_side(way), "collectives over nodes", levels)
+    chosen = chosen.or_else(chosen.way.whole(), "GEMMs and the collectives next to them", ("whole", "cut"))
     before = chosen
     if "workload" in dimensions and along != "N":
-        chosen = chosen.or_else(chosen.way.exchanging(), "all-to-alls", "in chunks with the kernels next to them")
+        exchanged = ("in chunks with the kernels next to them", "whole")
+        chosen = chosen.or_else(chosen.way.exchanging(), "all-to-alls", exchanged)
     if "gradients" in dimensions:
-        chosen = chosen.or_else(
-            chosen.way.recut(Weights.with_gradients), "gradients", "reduced in chunks as they are made"
-        )
+        reduced = ("reduced in chunks as they are made", "reduced whole")
+        chosen = chosen.or_else(chosen.way.recut(Weights.with_gradients), "gradients", reduced)
     if "order" in dimensions:
         ordered, words = best_order(chosen.trial, chosen.way.tried)
         chosen = replace(chosen, trial=ordered, words=chosen.words + words)
-    chosen = chosen.or_else(
-        chosen.way.recut(lambda weights: weights.with_ways(finer)), "chunks", "halves, quarters and eighths too"
-    )
+    finely = ("halves, quarters and eighths too", "as Algorithm 1 has them")
+    chosen = chosen.or_else(chosen.way.recut(lambda weights: weights.with_ways(finer)), "chunks", finely)
     best = chosen.trial
     words = _decisions(program, chosen.way.costs) + chosen.words + best.decisions
     if chosen.way.divides():  # else what cuts nothing is as under overlap
         kept = Trial(costs, program, overlap(program))
         if is_faster(kept.step_s, best.step_s):
-            words = (Decision("all collectives", "as under overlap", best.step_s, kept.step_s, "a step"),)
+            words = (Decision("all collectives", "as under overlap", kept.step_s, {"partitioned": best.step_s}),)
             best = kept
     cuts_exchanges = before is not chosen and chosen.way.weights.exchanges
     whole = Planned(before.trial.scheduled, before.words, before.trial.known) if cuts_exchanges else None
@@ -141,15 +141,15 @@ class _Chosen:
     trial: Trial
     words: tuple[Decision, ...] = ()
 
-    def or_else(self, way: _Way, what: str, choice: str) -> "_Chosen":
-        """Return what another way comes to, if a step is shorter for it."""
+    def or_else(self, way: _Way, about: str, choices: tuple[str, str]) -> "_Chosen":
+        """Return what another way comes to, if a step is shorter for it; `choices` name it and this."""
         if way is self.way:
             return self
         same_costs, old = way.costs is self.way.costs, self.trial
         rival = way.tried(old.ordered if same_costs else way.substituted(self.way.costs.program)).beside(old)
         if not is_faster(rival.step_s, old.step_s):
             return self
-        return _Chosen(way, rival, (*self.words, Decision(what, choice, old.step_s, rival.step_s, "a step")))
+        return _Chosen(way, rival, (*self.words, Decision(about, choices[0], rival.step_s, {choices[1]: old.step_s})))
 
 
 def _side_by_side(way: _Way) -> _Way:
@@ -175,7 +175,7 @@ def _decisions(program: Program, costs: ProgramCosts) -> tuple[Decision, ...]:
         if kind not in _PARTITIONED:
             continue
         levels = costs.levels(family)
-        before_s, after_s, choice = costs.whole_s(family, kind, size_bytes), 0.0, _WHOLE
+        whole_s, after_s, choice = costs.whole_s(family, kind, size_bytes), 0.0, _WHOLE
         if costs.substitutes(family, kind, size_bytes):
             choice, after_s = "reduce_scatter and all_gather", costs.substituted_s(family, size_bytes)
         if costs.by_levels(family, "reduce_scatter" if kind == "all_reduce" else kind, size_bytes):
@@ -183,6 +183,7 @@ def _decisions(program: Program, costs: ProgramCosts) -> tuple[Decision, ...]:
             choice = f"{choice} by levels {sizes}" if choice != _WHOLE else f"by levels {sizes}"
         after_s = after_s or costs.best_s(family, kind, size_bytes)
         reason = levels if isinstance(levels, str) else ""
-        what = collectives(count, kind, size_bytes, program.groups[family].name)
-        found.append(Decision(what, choice, before_s, after_s, reason))
+        about, others_s = collectives(kind, size_bytes, program.groups[family].name), {_WHOLE: whole_s}
+        others_s = {} if choice == _WHOLE else others_s
+        found.append(Decision(about, choice, after_s, others_s, "each, isolated", reason, count))
     return tuple(found)

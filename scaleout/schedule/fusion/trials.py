@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum
+from typing import Any
 
 from scaleout.cluster.machine import Machine
 from scaleout.config.units import counted
@@ -114,11 +115,11 @@ class _Trials:
             for kind, those in alike.items():
                 pairs[kind] = max(pairs.get(kind, (graph, [])), (graph, those), key=lambda each: len(each[1]))
         what = f"{len(taken)} of {counted(len(pairs), 'kind')} of pairs"
-        whole = (
-            Decision(what, "fused", given.step_s, best.step_s, "a step")
-            if taken
-            else Decision(what, "as it was", given.step_s, given.step_s, "a step would be longer fused")
-        )
+        if taken:
+            whole = Decision(what, "fused", best.step_s, {"not fused": given.step_s})
+        else:
+            fused_s = {} if best.result is None else {"fused": best.step_s}
+            whole = Decision(what, "not fused", given.step_s, fused_s)
         return (whole, *(self._of_pairs(*pairs[kind], whole, fused=kind in taken) for kind in pairs))
 
     def _of_pairs(
@@ -130,7 +131,7 @@ class _Trials:
         """
         node, count = pairs[0][0].collective, len(pairs)
         family = self.program.groups[graph.group[node]].name
-        what = collectives(count, graph.operation(node), int(graph.bytes[node]), family)
+        what = collectives(graph.operation(node), int(graph.bytes[node]), family)
         kernels = [kernel for pair, _ in pairs for kernel in pair.kernels]
         operations = ", ".join(dict.fromkeys(map(graph.operation, kernels)))
         what = f"{what}, {'after' if pairs[0][0].produces else 'before'} {operations}"
@@ -138,17 +139,16 @@ class _Trials:
         names = ", ".join(called[:_NAMES] + ["..."] * (len(called) > _NAMES))
         isolated_s = fsum(cost.isolated_s for _, cost in pairs) / count
         if not math.isfinite(isolated_s):
-            unknown = f"a step; {self.machine.device.name} has no work_groups, so fusing is taken to cost nothing"
-            choice = "fused" if fused else "as it was"
-            return replace(whole, what=what, choice=choice, reason=unknown, called=names)
+            unknown = f"{self.machine.device.name} has no work_groups, so fusing is taken to cost nothing"
+            choice = "fused" if fused else "not fused"
+            return replace(whole, about=what, count=count, choice=choice, reason=unknown, called=names)
         saved_s = fsum(cost.saves_s for _, cost in pairs)
         fused_s = isolated_s - saved_s / count
+        alike: dict[str, Any] = {"time_of": "each, isolated", "count": count, "called": names}
         if fused:
-            return Decision(
-                what, "fused", isolated_s, fused_s, f"each, isolated; all save {saved_s * 1e3:.4g} ms", names
-            )
-        reason = f"each, isolated; fused {fused_s * 1e3:.4g} ms, but a step would be longer"
-        return Decision(what, "as it was", isolated_s, isolated_s, reason, names)
+            return Decision(what, "fused", fused_s, {"not fused": isolated_s}, saved_s=saved_s, **alike)
+        reason = "a step would be longer"
+        return Decision(what, "not fused", isolated_s, {"fused": fused_s}, reason=reason, **alike)
 
 
 def _called(graph: ExecutionGraph, node: int) -> str:

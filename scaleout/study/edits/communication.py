@@ -34,6 +34,8 @@ def gradients_of(graph: ExecutionGraph) -> Bools:
 def bucket(recording: Recorded, text: str, notes: list[str]) -> Program:
     """Join buckets of gradients that follow each other until they are as large as wanted."""
     size_bytes = parse(text, BYTES)
+    if size_bytes < 1:
+        raise ConfigError(f"--edit bucket={text}: a bucket of 0 B holds nothing; give 1 B or more")
     start_s = shortest(recording.program, recording.device)[1]
     split = found = 0
     rate_s = _fastest(recording.program, start_s)

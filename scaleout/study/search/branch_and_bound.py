@@ -135,7 +135,8 @@ def _considered(
             num_evaluated += len(opened.found)
             execution.so_far.counts.evaluated = num_evaluated
             execution.found(best, f"{num_left:,} of {num_plans:,} plans", under=request.schedules)
-            execution.tell(num_plans - num_left, num_plans, num_evaluated, best)
+            judged = f"plans judged, {num_evaluated:,} of them evaluated"
+            execution.tell(num_plans - num_left, num_plans, judged, best)
 
 
 def _known(families: Sequence[Family], some: Sequence[PlanSet], memory: Memory) -> dict[Plan, Estimate]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from scaleout.analysis.bounds import memory_limits
 from scaleout.cluster.device.host import Call, call_s, calls_of, host_costs_s
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
@@ -181,10 +182,11 @@ def _simulated_s(
 
 @dataclass(frozen=True)
 class TimeBreakdown:
-    """Seconds of kernels, and of exposed communication by the family of its groups."""
+    """Seconds of kernels, of those that memory limits, and of exposed communication by the family of its groups."""
 
     compute_s: float = 0.0
     exposed_s: dict[str, float] = field(default_factory=dict)
+    limited_s: float = 0.0
 
     @functools.cached_property
     def total_s(self) -> float:
@@ -194,12 +196,13 @@ class TimeBreakdown:
     @classmethod
     def total(cls, parts: Iterable[tuple["TimeBreakdown", float]]) -> "TimeBreakdown":
         """Add up, each so many times."""
-        compute_s, exposed_s = 0.0, dict[str, float]()
+        compute_s, limited_s, exposed_s = 0.0, 0.0, dict[str, float]()
         for part, count in parts:
             compute_s += count * part.compute_s
+            limited_s += count * part.limited_s
             for family, seconds in part.exposed_s.items():
                 exposed_s[family] = exposed_s.get(family, 0.0) + count * seconds
-        return cls(compute_s, exposed_s)
+        return cls(compute_s, exposed_s, limited_s)
 
 
 Site = tuple[Mesh, int]
@@ -224,7 +227,7 @@ class PlanCosts:
     _placements: dict[tuple[Site, str], Sequence[Placement]] = field(default_factory=dict)
     _collectives: dict[tuple[Site, Collective], float] = field(default_factory=dict)
     _work: dict[tuple[Work, Site], TimeBreakdown] = field(default_factory=dict)
-    _compute: dict[Work, float] = field(default_factory=dict)
+    _compute: dict[Work, TimeBreakdown] = field(default_factory=dict)
     _host: dict[Work, float] = field(default_factory=dict)
     _concurrent: dict[tuple[Work, tuple[float, ...]], float] = field(default_factory=dict)
 
@@ -255,6 +258,16 @@ class PlanCosts:
             seconds = self._collectives[key] = cost.time_s
         return seconds
 
+    def kernels(self, calls: Mapping[Kernel, int]) -> TimeBreakdown:
+        """Return what calls of kernels take, each so many times."""
+        times = {kernel: count * self.model.kernel_s(kernel) for kernel, count in calls.items()}
+        limited_s = fsum(seconds for kernel, seconds in times.items() if self._limited(kernel))
+        return TimeBreakdown(fsum(times.values()), limited_s=limited_s)
+
+    def _limited(self, kernel: Kernel) -> bool:
+        peak_flops_per_s = self.device.peak_flops_per_s.get(kernel.dtype, 0.0)
+        return bool(memory_limits(kernel.flops, kernel.bytes / self.device.memory_bytes_per_s, peak_flops_per_s))
+
     def work(self, work: Work, workload: LayeredModel, axes: Axes) -> TimeBreakdown:
         """Return what the work of a part takes."""
         key = (work, axes.site)
@@ -262,14 +275,12 @@ class PlanCosts:
         if time is None:
             if work not in self._compute:
                 self.model.time_kernels(work.kernels)
-                self._compute[work] = fsum(
-                    count * self.model.kernel_s(kernel) for kernel, count in work.kernels.items()
-                )
+                self._compute[work] = self.kernels(work.kernels)
             exposed_s: dict[str, float] = {}
             for collective, count in work.collectives.items():
                 seconds = count * self.collective_s(collective, workload, axes)
                 exposed_s[collective.family] = exposed_s.get(collective.family, 0.0) + seconds
-            time = TimeBreakdown(self._compute[work], exposed_s)
+            time = replace(self._compute[work], exposed_s=exposed_s)
             if work.has_messages or (work.collectives and self.schedule != "baseline"):
                 time = self._overlapped(time, self._concurrent_s(work, workload, axes))
             self._work[key] = time
@@ -281,7 +292,7 @@ class PlanCosts:
         if self.schedule == "baseline" or overlapped_s <= 0 or not time.exposed_s:
             return TimeBreakdown.total([(time, 1), (TimeBreakdown(0.0, {"context": max(-overlapped_s, 0.0)}), 1)])
         left = max(0.0, simulated_s - time.compute_s) / (time.total_s - time.compute_s)
-        return TimeBreakdown(time.compute_s, {family: left * each for family, each in time.exposed_s.items()})
+        return replace(time, exposed_s={family: left * each for family, each in time.exposed_s.items()})
 
     def host_s(self, work: Work) -> float:
         """Return what the host spends to issue the work of a part; nothing on a device that does not say."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from scaleout.analysis.bounds import bound_of_parts
 from scaleout.analysis.efficiency import mfu_of
 from scaleout.cluster.device.host import check_host
 from scaleout.cluster.device.spec import Device
@@ -61,6 +62,8 @@ class Estimate:
         Waiting for other pipeline ranks, and for their messages.
     host_s : float
         Waiting for the host to issue what comes next.
+    memory_limited_s : float
+        Of `compute_s`, kernels that memory limits.
     tokens_per_s : float
         Of the whole job.
     mfu : float
@@ -77,6 +80,7 @@ class Estimate:
     mfu: float
     memory_bytes: Mapping[str, float]
     host_s: float = 0.0
+    memory_limited_s: float = 0.0
 
     @classmethod
     def of(cls, workload: LayeredModel, device: Device, step_s: float, **times: Any) -> "Estimate":
@@ -97,10 +101,10 @@ class Estimate:
 
     @property
     def bound_by(self) -> str:
-        """What takes the largest part of the step."""
+        """What takes the largest part of the step, by the rule of `run`."""
         parts = {"compute": self.compute_s, "bubble": self.bubble_s, "host": self.host_s}
         parts |= {f"{axis} communication": seconds for axis, seconds in self.exposed_s.items()}
-        return max(parts, key=lambda name: parts[name])
+        return bound_of_parts(parts, limited_share=self.memory_limited_s / (self.compute_s or 1.0))
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers as plain values."""
@@ -270,7 +274,7 @@ def _end_of(ledger: Ledger, rank: Sequence[Stage]) -> list[tuple[TimeBreakdown, 
             chain.append((time, family if family in INSTANCES else ""))
         else:
             assert graph.kernel[node] != NONE
-            chain.append((TimeBreakdown(costs.model.kernel_s(graph.kernels[graph.kernel[node]])), ""))
+            chain.append((costs.kernels({graph.kernels[graph.kernel[node]]: 1}), ""))
     return chain
 
 
@@ -300,5 +304,7 @@ def _estimate(ledger: Ledger, step_s: float, times: Sequence[TimeBreakdown], hos
         axis = ledger.axes.axis_of(family)
         exposed_s[axis] = exposed_s.get(axis, 0.0) + seconds
     bubble_s = max(0.0, step_s - mean.total_s - waits_s)
-    parts = {"compute_s": mean.compute_s, "exposed_s": exposed_s, "bubble_s": bubble_s, "host_s": waits_s}
-    return Estimate.of(ledger.workload, ledger.costs.device, step_s, **parts)
+    return Estimate.of(
+        ledger.workload, ledger.costs.device, step_s, compute_s=mean.compute_s, exposed_s=exposed_s, bubble_s=bubble_s,
+        host_s=waits_s, memory_limited_s=mean.limited_s,
+    )  # fmt: skip

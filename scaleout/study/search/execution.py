@@ -90,6 +90,10 @@ def batched(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
         yield some
 
 
+TellPlans = Callable[[int, int, str, Best], None]
+"""What is told of a search as it goes on: steps done, all steps, in words what these are, and the best so far."""
+
+
 @dataclass
 class SoFar:
     """What a search has until it ends, for who interrupts it: the best plans, and in words what is not tried yet."""
@@ -112,14 +116,14 @@ class Execution:
     memory : Memory
         What was computed before; all that is computed is added to it as soon as it is.
     tell : function
-        Called now and then with steps done, all steps, how many plans have been evaluated, and the best so far.
+        Called now and then with steps done, all steps, what these are, and the best so far.
     so_far : SoFar
         What is found, as it is found.
     """
 
     pools: Sequence[Executor]
     memory: Memory
-    tell: Callable[[int, int, int, Best], None] = lambda *_told: None
+    tell: TellPlans = lambda *_told: None
     so_far: SoFar = field(default_factory=SoFar)
     _worker_of: dict[Hashable, int] = field(default_factory=dict)
 
@@ -159,8 +163,9 @@ class Execution:
             for name, (key, some) in starts.items()
             if name not in self.memory.steps
         }
-        for future in as_completed(new):
+        for number, future in enumerate(as_completed(new), start=1):
             self.memory.add_step(new[future], future.result())
+            self.tell(number, len(new), f"groups of plans weighed for {step}", self.so_far.best or Best(1))
         return [value for name in starts for value in self.memory.steps[name]]
 
     def simulate(
@@ -196,7 +201,7 @@ class Execution:
 def execution_of(
     workers: int | None = None,
     memory: Memory | None = None,
-    tell: Callable[[int, int, int, Best], None] | None = None,
+    tell: TellPlans | None = None,
     so_far: SoFar | None = None,
 ) -> Iterator[Execution]:
     """Yield how a search runs, in as many processes as there are cores if not said, for as long as they run."""

@@ -190,7 +190,7 @@ def explanation(
         for choice in choices
         if choice not in known
     }
-    remember(request, names, execution)
+    remember(request, names, execution, "the fastest plans under every schedule")
     known |= {choice: execution.memory.estimates[name] for choice, name in names.items()}
     found = [EvaluatedPlan(plan, known[plan, schedule], schedule) for plan, schedule in choices]
     return Explanation(fastest, tuple(overlap), tuple(found[: len(schedules)]), tuple(found[len(schedules) :]))

@@ -11,6 +11,7 @@ from functools import cache
 from math import fsum
 from typing import NamedTuple
 
+from scaleout.analysis.bounds import of_memory
 from scaleout.analysis.breakdown import breakdown, by_axis, exposed_by_family
 from scaleout.program.fastest import fastest, ranked
 from scaleout.schedule import in_order
@@ -31,7 +32,11 @@ def estimate_of(outcome: Outcome) -> Estimate:
     exposed = exposed_by_family(result)  # of which messages are part of the bubble
     exposed_s = by_axis({each: seconds for each, seconds in exposed.items() if each and each.name != "pipeline"})
     bubble_s = max(0.0, step_s - compute_s - fsum(exposed_s.values()))
-    return Estimate.of(workload, device, step_s, compute_s=compute_s, exposed_s=exposed_s, bubble_s=bubble_s)
+    limited_s = compute_s * of_memory(result, device)[0]
+    return Estimate.of(
+        workload, device, step_s, compute_s=compute_s, exposed_s=exposed_s, bubble_s=bubble_s,
+        memory_limited_s=limited_s,
+    )  # fmt: skip
 
 
 def estimate_under(request: SearchRequest, choice: Choice) -> Estimate:
@@ -66,10 +71,12 @@ SIMULATED = "baseline, simulated"
 """Name under which the memory of a search has plans that are simulated under `baseline`."""
 
 
-def remember(request: SearchRequest, names: Mapping[Choice, Choice], execution: Execution) -> None:
-    """See that the memory has the estimates of some choices, each under its name there."""
+def remember(request: SearchRequest, names: Mapping[Choice, Choice], execution: Execution, what: str) -> None:
+    """See that the memory has the estimates of some choices, each under its name there; `what` says what they are."""
     new = [choice for choice, name in names.items() if name not in execution.memory.estimates]
-    for choice, estimate in execution.simulate(estimate_under, request, new):
+    simulations = execution.simulate(estimate_under, request, new)
+    for number, (choice, estimate) in enumerate(simulations, start=1):
+        execution.tell(number, len(new), f"simulations of {what}", execution.so_far.best or Best(1))
         assert estimate is not None, "all are wanted"
         plan, schedule = names[choice]
         execution.memory.add(EvaluatedPlan(plan, estimate, schedule))
@@ -97,7 +104,7 @@ def simulated_plans(request: SearchRequest, found: Sequence[EvaluatedPlan], exec
         new = wanted - before
         if not new:
             return Evaluated(fastest_first(plans.values()), fastest_first(plans[choice] for choice in wanted))
-        remember(request, {choice: (choice[0], SIMULATED) for choice in new}, execution)
+        remember(request, {choice: (choice[0], SIMULATED) for choice in new}, execution, "the fastest plans")
         plans |= {choice: EvaluatedPlan(choice[0], known[choice[0], SIMULATED]) for choice in new}
         before |= new
 
@@ -196,7 +203,8 @@ def simulate_best(
             add(choice, estimate)
         untried = f"{len(bounds) - num_done:,} of {len(bounds):,} simulations under {', '.join(request.schedules)}"
         execution.found(best, untried)
-        execution.tell(num_done, len(bounds), len(fitting), best)
+        simulated = f"simulations under {', '.join(request.schedules)}, {len(fitting):,} of them fit"
+        execution.tell(num_done, len(bounds), simulated, best)
     # What was simulated before a faster one was known depends on what is done when, and does not count.
     found = [fitting[choice] for choice, bound_s in bounds.items() if best.may_have(bound_s) and choice in fitting]
     times = len(request.schedules)

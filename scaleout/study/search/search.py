@@ -5,15 +5,16 @@ Pareto front of time and memory up to `SLACK` slower than the fastest: the same 
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 
+from scaleout.config.collector import seldom_collected
 from scaleout.study.search.best import Best, Counts, EvaluatedPlan, fastest_first
 from scaleout.study.search.branch_and_bound import evaluated_plans
 from scaleout.study.search.checkpoint import Memory
-from scaleout.study.search.execution import Execution, execution_of
+from scaleout.study.search.execution import Execution, TellPlans, execution_of
 from scaleout.study.search.lower_bound import lower_bounds_of
 from scaleout.study.search.request import SearchRequest
 from scaleout.study.search.scheduled import Candidate, Simulated, candidates_of, simulate_best, simulated_plans
@@ -58,12 +59,13 @@ class Answer:
         return next(iter(fastest_first(under)), None)
 
 
+@seldom_collected()
 def search(
     request: SearchRequest,
     *,
     memory: Memory | None = None,
     workers: int | None = None,
-    tell: Callable[[int, int, int, Best], None] = lambda *_told: None,
+    tell: TellPlans = lambda *_told: None,
 ) -> Answer:
     """Find the best plans. The answer follows from the request, whatever runs when, or was known before.
 
@@ -74,7 +76,7 @@ def search(
     workers : int, optional
         Processes; as many as there are cores if not given, and none besides this one if 1.
     tell : function, optional
-        Called now and then with steps done, all steps, how many plans have been evaluated, and the best so far.
+        Called now and then with steps done, all steps, what these are, and the best so far.
     """
     with execution_of(workers, memory, tell) as execution:
         return found_by(request, execution)

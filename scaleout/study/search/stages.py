@@ -8,7 +8,6 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import fsum
 
 from scaleout.program.operations import Kernel, kernel
 from scaleout.study.search.cost import Collective, Part, PlanCosts, TimeBreakdown, Work, parts_of
@@ -131,8 +130,7 @@ class Ledger:
             for part, count in parts:
                 for gradient in part.gradients:
                     adds[gradient.num_parameters] += count
-        kernel_s = self.costs.model.kernel_s
-        saved = TimeBreakdown(fsum(count * kernel_s(self._add(number)) for number, count in adds.items()))
+        saved = self.costs.kernels({self._add(number): count for number, count in adds.items()})
         nothing = (TimeBreakdown(), TimeBreakdown())
         at_once = self.workload.zero >= 2
         by_last = self.workload.overlap_gradient_reduce and not at_once

@@ -20,6 +20,7 @@ from scaleout.analysis.traffic import bytes_by_dimension, slowest_dimension_byte
 from scaleout.cluster.device.kernel_times.analytical import SOURCE as ROOFLINE
 from scaleout.cluster.device.kernel_times.measured import SOURCE as MEASURED
 from scaleout.cluster.device.spec import Device
+from scaleout.config.collector import SELDOM
 from scaleout.errors import ConfigError, ScaleoutError
 from scaleout.study.job import Job, Outcome, Programs, run
 from scaleout.study.provenance import provenance_of
@@ -96,11 +97,8 @@ _ONE_AT_A_TIME = Lock()
 
 @cache
 def _collect_seldom() -> None:
-    """Have the collector look for cycles as seldom as that of the command line, and not as the process ends.
-
-    Graphs, and what imports make, are tuples without cycles, and stay.
-    """
-    gc.set_threshold(50_000, 100, 4)
+    """Have the collector look as seldom as that of the command line, and not as the process ends."""
+    gc.set_threshold(*SELDOM)
     atexit.register(gc.freeze)
 
 
@@ -167,7 +165,7 @@ def results_of(outcome: Outcome, job: Job) -> Row:
         "exposed_share": times.exposed_communication_s / times.makespan_s if times.makespan_s else None,
         "measured_share": sources.get(MEASURED) if sources else None,
         "roofline_share": sources.get(ROOFLINE) if sources else None,
-        "decisions": "; ".join(outcome.decisions),
+        "decisions": "; ".join(map(str, outcome.decisions)),
     }
     if outcome.interval is not None:
         found["step_low_s"], found["step_high_s"] = outcome.interval.of(times.makespan_s)

@@ -45,7 +45,7 @@ def isolated_kernel(row: Row, machine: Machine) -> Case:
         raise NoModelError(f"no operation {op!r}; {nearest(op, OPERATIONS)}")
     sizes = {name: row.values[name] for name in OPERATIONS[op].parameters if name in row.values}
     for name, size in sizes.items():
-        if not isinstance(size, int):
+        if isinstance(size, bool) or not isinstance(size, int):
             raise ConfigError(f"{row.where}: {name} is {shown(size)}; give a whole number")
     try:
         called = kernel(op, dtype=row.word("dtype", tuple(ITEM_BYTES)), **sizes)
@@ -147,7 +147,16 @@ PARTS = ("compute", "collective")
 _ROUNDS = 12
 """Calls of the longer of the two loops."""
 
-_FORMS = ("gemm_M_N_K", "elementwise_add_SIZE", "embedding_bag_TABLESxBATCHxPOOLINGxDIM")
+_MOST_CALLS = 50_000
+"""Of both loops together, which take some 5 s."""
+
+_NUMBER = "([1-9][0-9]{0,9})"
+_FORMS = {
+    "gemm_M_N_K": f"gemm_{_NUMBER}_{_NUMBER}_{_NUMBER}",
+    "elementwise_add_SIZEM": f"elementwise_add_{_NUMBER}M",
+    "embedding_bag_TABLESxBATCHxPOOLINGxDIM": f"embedding_bag_{_NUMBER}x{_NUMBER}x{_NUMBER}x{_NUMBER}",
+}
+"""Names of calls, and what they are written as."""
 
 
 def split_concurrent(row: Row) -> list[Row]:
@@ -188,6 +197,8 @@ def loops(
     slices = {"compute": len(calls), "collective": 1}
     counts = {key: max(4, math.ceil(longest_s / seconds)) * slices[key] for key, seconds in isolated_s.items()}
     size, first, others = sum(counts.values()), counts["compute"], counts["collective"]
+    if size > _MOST_CALLS:
+        raise NoModelError(f"its loops are of {shown(size)} calls, and at most {_MOST_CALLS:,} are simulated")
     which, other, on_device = np.arange(size), np.arange(others), np.zeros(size, np.int64)
     sharing = replace(
         NOTHING_SHARED,
@@ -215,16 +226,15 @@ def _channels(row: Row, contention: Contention) -> int:
 
 def _kernels(name: str) -> tuple[Kernel, ...]:
     """Return the kernels of one call, by its name; an addition of 256M reads and writes as many two-byte elements."""
-    kind, _, sizes = re.sub(r"_(?=\d)", " ", name, count=1).partition(" ")
-    numbers = [int(found) for found in re.findall(r"\d+", sizes)]
-    match kind, numbers:
-        case "gemm", [rows, columns, depth]:
+    found = {form: re.fullmatch(pattern, name) for form, pattern in _FORMS.items()}
+    match [[int(number) for number in each.groups()] for each in found.values() if each]:
+        case [[rows, columns, depth]]:
             return (kernel("gemm", dtype="bf16", M=rows, N=columns, K=depth),)
-        case "elementwise_add", [millions]:
+        case [[millions]]:
             return (kernel("clone", dtype="bf16", elements=millions * 2**20),)
-        case "embedding_bag", [tables, batch, pooling, dim]:
+        case [[tables, batch, pooling, dim]] if tables <= _MOST_CALLS:
             one = kernel(
                 "embedding_bag_fwd", dtype="fp32", batch=batch, tables=1, pooling=pooling, dim=dim, rows=200_000
             )
             return (one,) * tables
-    raise NoModelError(f"a kernel named {name!r} is not known; {nearest(name, _FORMS)}")
+    raise NoModelError(f"a kernel named {shown(name)} is not known; {nearest(name, _FORMS)}")

@@ -29,6 +29,9 @@ from scaleout.workloads.config.family import ModelFamily
 from scaleout.workloads.config.layered import LayeredModel
 from scaleout.workloads.families import FAMILIES
 
+_TEXTS = ("id", "name", "kind", "op", "group", "source", "note", "schedule", "protocol", "compute")
+"""Keys of a row that hold a name or a remark, if they are there."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -45,6 +48,11 @@ class Row:
     gpu: str = ""
     machine: Mapping[str, str] = field(default_factory=dict)
     folder: str = ""
+
+    def __post_init__(self) -> None:
+        for key in _TEXTS:
+            if not isinstance(self.values.get(key, ""), str):
+                raise ConfigError(f"{self.where}: {key} is {shown(self.values[key])}; give a text")
 
     @property
     def name(self) -> str:
@@ -119,11 +127,15 @@ def _of_table(path: Path, table: str) -> list[Row]:
     tables = whole.get("tables") if isinstance(whole, dict) else None
     if not isinstance(tables, list) or not all(isinstance(found, dict) and "id" in found for found in tables):
         raise ConfigError(f"{path}: holds no list 'tables' of objects with an 'id'; leave out --table for rows")
-    by_id = {str(found["id"]): found for found in tables}
+    ids = [found["id"] for found in tables]
+    for number, name in enumerate(ids):
+        if not isinstance(name, str) or name in ids[:number]:
+            raise ConfigError(f"{path}: the id of a table is {shown(name)}; give each a text of its own")
+    by_id = dict(zip(ids, tables, strict=True))
     if table not in by_id:
         raise ConfigError(f"{path}: has no table {table!r}; {nearest(table, by_id)}")
-    rows = by_id[table].get("rows", [])
-    if not (isinstance(rows, list) and all(isinstance(values, dict) for values in rows)):
+    rows = by_id[table].get("rows")
+    if not (rows and isinstance(rows, list) and all(isinstance(values, dict) for values in rows)):
         raise ConfigError(f"{path}: table {table!r} holds no list 'rows' of objects; mend it")
     return [
         Row(values, f"{path}, table {table}, row {number}", f"{table}:{number}", table)
@@ -283,9 +295,13 @@ def machine_of(row: Row, *, device: str | None = None, topology: str | None = No
 
 def _beside(row: Row, key: str) -> str | None:
     """Return a name or file of the row; a file is one beside the row's own where there is one."""
-    name = row.values.get(key)
-    beside = Path(row.folder, str(name))
-    return str(beside) if name is not None and is_file(beside) else name
+    if key not in row.values:
+        return None
+    name = row.values[key]
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{row.where}: {key} is {shown(name)}; give a name or a file, or leave it out")
+    beside = Path(row.folder, name)
+    return str(beside) if is_file(beside) else name
 
 
 def workload_of(values: Mapping[str, Any], row: Row, machine: Machine) -> ModelFamily:

@@ -27,7 +27,7 @@ from scaleout.errors import ConfigError
 from scaleout.program.graph import GraphBuilder, NodeRole
 from scaleout.program.operations import ITEM_BYTES, Kernel, kernel
 from scaleout.program.program import GroupFamily, Program
-from scaleout.simulation.options import CLOCKS, RENAMED_CLOCKS
+from scaleout.simulation.options import CLOCKS, NETWORKS, RENAMED_CLOCKS
 from scaleout.simulation.run import simulate
 from scaleout.validation.measured.restated import restate
 from scaleout.validation.measured.rows import Case, NoModelError, Row, simulated
@@ -288,16 +288,20 @@ def described(row: Row, machine: Machine) -> Case:
             raise ConfigError(f"{row.where}: unknown key {key!r}; {nearest(key, _KEYS)}")
     if not isinstance(row.values.get("changes", {}), Mapping):
         raise ConfigError(f"{row.where}: changes is {row.values['changes']!r}; give an object of a workload's keys")
+    _options(row)  # whatever is restated of it
     row, machine, note = restate(row, machine)
-    options = {
-        "schedule": str(row.values.get("schedule", "baseline")),
-        "host": row.word("host", HOSTS) if "host" in row.values else "none",
-        "network": str(row.values.get("network", "alpha_beta")),
-        "clocks": row.word("clocks", (*CLOCKS, *RENAMED_CLOCKS)) if "clocks" in row.values else CLOCKS[0],
-    }
+    options = _options(row)
     work, measured_us = _workload(row), _measured_s(row) * 1e6
     case = simulated(row, work, machine, measured_us=measured_us, slowest="source" in row.values, **options)
     return replace(case, note=note)
+
+
+def _options(row: Row) -> dict[str, str]:
+    """Return how a described run is simulated."""
+    known = {"host": HOSTS, "network": NETWORKS, "clocks": (*CLOCKS, *RENAMED_CLOCKS)}
+    given = {key: row.word(key, words) for key, words in known.items() if key in row.values}
+    schedule = row.values.get("schedule", "baseline")
+    return {"schedule": schedule, "host": "none", "network": NETWORKS[0], "clocks": CLOCKS[0], **given}
 
 
 def _measured_s(row: Row) -> float:

@@ -19,6 +19,7 @@ from scaleout.cluster.topology.communication_library import load_library
 from scaleout.cluster.topology.topology import Topology, load_topology
 from scaleout.config.library import folder
 from scaleout.program.graph import NodeKind
+from scaleout.schedule.decision import Decision
 from scaleout.simulation.options import SimulationOptions
 from scaleout.simulation.result import Result
 from scaleout.simulation.run import simulate
@@ -60,7 +61,7 @@ class Step:
     topology: Topology
     fits: bool
     exposed_s: Mapping[str, float]
-    decisions: tuple[str, ...]
+    decisions: tuple[Decision, ...]
 
     @property
     def step_s(self) -> float:

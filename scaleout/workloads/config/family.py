@@ -40,7 +40,7 @@ class ModelFamily(Config):
         description="the family: transformer, moe, state_space, diffusion_transformer, dlrm or convolutional"
     )
     name: str = Field(default="", description="the file's name if unset")
-    description: str = Field(description="what it is, in a line")
+    description: str = Field(default="", description="what it is, in a line; every shipped workload says it")
     source: str = Field(default="", description="where its numbers are from; every shipped workload says it")
     left_out: str = Field(
         default="",

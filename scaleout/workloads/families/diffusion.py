@@ -34,6 +34,7 @@ class DiffusionTransformer(Transformer):
     REFUSES: ClassVar[Mapping[str, str]] = {
         "context_parallel": "balances causal attention, which this is not; set context_parallel to 1",
         "sequence_parallel": "would cut the tokens that one condition modulates; set sequence_parallel to false",
+        "causal": "is of decoders, and patches attend to all others; leave it out",
         "vocabulary": "counts words, and patches have none; leave it out",
         "latent": "is attention of low rank; give latent_size for the image",
         **dict.fromkeys(
@@ -53,6 +54,8 @@ class DiffusionTransformer(Transformer):
         ),
     }
 
+    causal: bool = Field(default=False, description="false: patches attend to all others")
+
     latent_size: Count = Field(description="rows and columns of the latent image")
     channels: Count = Field(default=4, description="of the latent image")
     patch: Count = Field(default=2, description="rows and columns of a patch")
@@ -69,11 +72,6 @@ class DiffusionTransformer(Transformer):
         if self.mode == "decode":
             raise ValueError("mode decode makes one token at a time; a denoising step is mode prefill")
         return self
-
-    @property
-    def causal(self) -> bool:
-        """Whether a token attends to those before it only."""
-        return False
 
     @property
     def pixels(self) -> int:

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from scaleout.config.units import MOST_WRITTEN, Count, LayerCount, Positive, Size
 from scaleout.program.program import Program
@@ -100,6 +100,17 @@ class Dlrm(WholeModel):
         description="sparse: one kernel updates rows; dense: gradients are as large as tables, and the optimizer steps "
         "all rows, as by torch.nn.EmbeddingBag without sparse=True; chunks of an exchange are then of the batch",
     )
+
+    @field_validator("tables_per_rank", "rows_per_table", "pooling", "tables", mode="before")
+    @classmethod
+    def _in_their_place(cls, given: Any, info: ValidationInfo) -> Any:
+        """Say where tables that differ are written, and where those that are alike."""
+        if isinstance(given, list | tuple) and info.field_name != "tables":
+            raise ValueError("is one number for all tables; where they differ: tables: [{rows: 1000000, pooling: 20}]")
+        if isinstance(given, int) and info.field_name == "tables":
+            raise ValueError("lists tables that differ, as [{rows: 1000000, pooling: 20}]; their number is count: in "
+                             "such an entry, or tables_per_rank where all are alike")  # fmt: skip
+        return given
 
     @model_validator(mode="after")
     def _says_each_once(self) -> "Dlrm":

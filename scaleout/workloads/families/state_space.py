@@ -33,6 +33,7 @@ class StateSpace(Transformer):
 
     REFUSES: ClassVar[Mapping[str, str]] = {
         "context_parallel": "would cut the sequence that a scan carries its state along; set context_parallel to 1",
+        "causal": "would leave scans, which see the tokens before, beside attention to all; leave it out",
         **dict.fromkeys(
             ("window", "full_attention_every", "post_norms", "halves", "predicted_ahead"),
             "is written for layers of attention and a feed-forward network, not for one or the other; leave it out",

@@ -48,7 +48,7 @@ class Latent(Config):
 
 
 class Transformer(LayeredModel):
-    """Dense decoder; tensor parallelism as Megatron-LM, arXiv:1909.08053, sequence parallelism as arXiv:2205.05198."""
+    """Dense decoder or encoder; tensor parallelism as Megatron-LM, arXiv:1909.08053, sequences as arXiv:2205.05198."""
 
     RENAMED: ClassVar[Mapping[str, str]] = {**LayeredModel.RENAMED, "products": "linear_dtype"}
 
@@ -59,6 +59,9 @@ class Transformer(LayeredModel):
         default=None,
         description="multi-head latent attention instead of plain heads; in decode in its absorbed form, on the latent "
         "cache that all heads share",
+    )
+    causal: bool = Field(
+        default=True, description="a token attends to those before it only; false: to all, as in an encoder"
     )
     window: Count | None = Field(
         default=None, description="keys that a token attends to at most, itself among them; all before it if unset"
@@ -171,7 +174,8 @@ class Transformer(LayeredModel):
     def _divides(self) -> "Transformer":
         if self.hidden % self.heads and self.head_size is None and self.latent is None:
             raise ValueError(
-                f"hidden {self.hidden} does not divide by heads {self.heads}; a head's width is their quotient"
+                f"hidden {self.hidden} does not divide by heads {self.heads}; a head's width is their quotient, "
+                "unless head_size gives another"
             )
         if self.heads % self.key_value_heads:
             raise ValueError(
@@ -195,6 +199,16 @@ class Transformer(LayeredModel):
                 "recompute_modules norm keeps no input of a block, and keep_gathered keeps it gathered; set "
                 "keep_gathered to false"
             )
+
+    @model_validator(mode="after")
+    def _sees_all(self) -> "Transformer":
+        """Refuse what is written for tokens that attend to those before them, where they attend to all."""
+        if not self.causal and self.mode == "decode":
+            raise ValueError("mode decode makes one token from those before it; with causal false, choose prefill")
+        for key in () if self.causal else ("window", "latent", "predicted_ahead"):
+            if getattr(self, key):
+                raise ValueError(f"{key} is of decoders, where causal is true; leave one of them out")
+        return self
 
     @model_validator(mode="after")
     def _attends(self) -> "Transformer":
@@ -248,6 +262,11 @@ class Transformer(LayeredModel):
             return super().refusal(cut) or (
                 f"context_parallel {cut.context_parallel} balances attention to all keys before a token, and window "
                 f"{self.window} leaves out most; set context_parallel to 1"
+            )
+        if not self.causal and cut.context_parallel > 1:
+            return super().refusal(cut) or (
+                f"context_parallel {cut.context_parallel} balances causal attention, and causal is false; set "
+                "context_parallel to 1"
             )
         axes = cut.tensor_parallel * cut.context_parallel
         if self.context_exchange == "ulysses" and cut.context_parallel > 1 and self.key_value_heads % axes:
@@ -428,11 +447,6 @@ class Transformer(LayeredModel):
     def feed_forward_kind(self, layer: int) -> str:
         """Name what a layer's feed-forward network is."""
         return "dense"
-
-    @property
-    def causal(self) -> bool:
-        """Whether a token attends to those before it only."""
-        return True
 
     def parameters_of(self, part: str) -> int:
         """Parameters of a part."""

@@ -10,15 +10,20 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from shlex import quote
 from typing import Any
 
 from pydantic import ValidationError
 
 from scaleout.workloads.config.layered import LayeredModel
+from scaleout.workloads.config.training import as_even
 from scaleout.workloads.memory import Peak, peak
 
-_FACTORS = (2, 4, 8, 16)
+_FACTORS = (2, 3, 4, 6, 8, 12, 16)
 """By how much an axis is tried to grow, or a micro-batch to shrink."""
+
+_LISTED = 32
+"""Stages of unequal layers that an option lists."""
 
 _ROUNDS = 6
 """Changes that are tried together at most."""
@@ -41,15 +46,19 @@ class Advice:
     @property
     def settings(self) -> str:
         """The changes as options of the command line, each with its ``--set``."""
-        return " ".join(f"--set {key}={json.dumps(value)}" for key, value in self.changes.items()).replace('"', "")
+        written = {
+            key: json.dumps(value, separators=(",", ":")).replace('"', "") for key, value in self.changes.items()
+        }
+        return " ".join(f"--set {quote(f'{key}={value}')}" for key, value in written.items())
 
 
 def advise(workload: LayeredModel, capacity_bytes: float) -> list[Advice]:
     """Say what would make a job fit into the memory of its devices; nothing if it fits.
 
-    Single changes that help, those that fit on fewest ranks first, of each kind the smallest that fits or else the one
-    that helps most. If none fits on as many ranks as the job has, several that do so together come last, if any do: two
-    of these, or else those that help most; if none fits at all, several on more ranks.
+    Single changes that help, those that fit on fewest ranks first; of each kind the smallest of those that fit on
+    fewest ranks, or else the one that helps most. If none fits on as many ranks as the job has, several that do so
+    together come last, if any do: two of these, or else those that help most; if none fits at all, several on more
+    ranks.
     """
     now = peak(workload).total_bytes
     if now <= capacity_bytes:
@@ -60,7 +69,7 @@ def advise(workload: LayeredModel, capacity_bytes: float) -> list[Advice]:
         if found is None or found.peak.total_bytes >= now:
             continue
         known = best.get(kind)
-        if known is None or (not known.fits and found.peak.total_bytes < known.peak.total_bytes):
+        if known is None or _better(found, known):
             best[kind] = found
     singles = sorted(best.values(), key=lambda advice: (not advice.fits, advice.ranks))
     if singles and singles[0].fits and singles[0].ranks == workload.num_ranks:
@@ -69,6 +78,13 @@ def advise(workload: LayeredModel, capacity_bytes: float) -> list[Advice]:
     if together is None and not (singles and singles[0].fits):
         together = _combined(workload, capacity_bytes, more_ranks=True)
     return singles if together is None else [*singles, together]
+
+
+def _better(found: Advice, known: Advice) -> bool:
+    """Whether a larger change of a kind is better: nothing smaller fits, or it fits on fewer ranks."""
+    if known.fits:
+        return found.fits and found.ranks < known.ranks
+    return found.peak.total_bytes < known.peak.total_bytes
 
 
 def _pair(workload: LayeredModel, singles: Sequence[Advice], capacity_bytes: float) -> Advice | None:
@@ -147,7 +163,7 @@ def _training_changes(w: LayeredModel) -> Iterator[tuple[str, dict[str, Any]]]:
     if w.pipeline_schedule != "1f1b" and w.pipeline_parallel > 1:
         keys: dict[str, Any] = {"virtual_stages": None} if w.virtual_stages is not None else {}
         keys |= {"microbatch_group": None} if w.microbatch_group is not None else {}
-        keys |= {"stage_layers": ()} if w.stage_layers else {}
+        keys |= {"stage_layers": None} if w.stage_layers else {}
         yield "pipeline_schedule", {"pipeline_schedule": "1f1b"} | keys
     for factor in _FACTORS:
         if w.microbatch_size % factor == 0:
@@ -169,6 +185,13 @@ def _spread(w: LayeredModel, factor: int) -> dict[str, Any]:
     }
 
 
+def _stages(w: LayeredModel, stages: int) -> dict[str, Any]:
+    """Return what makes so many stages as even as can be, where the layers do not divide; equal ones where they do."""
+    if w.layers % stages and stages <= min(w.layers, _LISTED):
+        return {"stage_layers": as_even(w.layers, stages)}
+    return {"stage_layers": None} if w.stage_layers else {}
+
+
 def _smaller(w: LayeredModel, factor: int) -> dict[str, Any]:
     """Return what serves fewer sequences at once."""
     batch = w.batch_per_replica // factor
@@ -179,6 +202,8 @@ def _smaller(w: LayeredModel, factor: int) -> dict[str, Any]:
 def _grown(w: LayeredModel, axis: str, factor: int) -> dict[str, Any]:
     """Return what makes an axis longer, the sequences of a step being as many as before."""
     changes: dict[str, Any] = {axis: getattr(w, axis) * factor}
+    if axis == "pipeline_parallel":
+        changes |= _stages(w, w.num_stages * factor)
     if w.data_parallel % factor == 0:
         batch = w.batch_per_replica * factor
         replicas = w.data_parallel // factor

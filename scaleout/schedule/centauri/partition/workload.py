@@ -10,7 +10,7 @@ Source: Chen et al., Centauri, Sec. 3.1.3, Table 3 and Fig. 12.
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import accumulate, pairwise
@@ -199,13 +199,27 @@ def _takers(graph: ExecutionGraph, node: int, gathers: Sequence[bool], held: Seq
     return Chain(node, pieces, produces=False, first=tuple(first))
 
 
-def partition_workload(program: Program, machine: Machine | None = None, *, granularity: Granularity) -> Program:
+Cut = tuple[Chain, tuple[float, ...]]
+
+
+@dataclass
+class Known:
+    """What was found before of graphs, by identity: their chains, and what they became, cut so."""
+
+    chains: dict[int, tuple[ExecutionGraph, list[Chain]]] = field(default_factory=dict)
+    graphs: dict[int, tuple[dict[int, Cut], ExecutionGraph]] = field(default_factory=dict)
+
+
+def partition_workload(
+    program: Program, machine: Machine | None = None, *, granularity: Granularity, known: Known | None = None
+) -> Program:
     """Cut collectives and the GEMMs next to them into chunks.
 
     `granularity` maps a graph and a chain to the chunks; a single one leaves both whole. Where members of a group would
-    cut differently, nobody does.
+    cut differently, nobody does. What is `known` from before, on the same machine, is not found again.
     """
-    chosen = [_chosen(graph, granularity) for graph in program.graphs]
+    known = Known() if known is None else known
+    chosen = [_chosen(graph, granularity, known) for graph in program.graphs]
     keys = keys_of(program.graphs)
     ways: dict[tuple[int, int], set[tuple[float, ...]]] = {
         names[node]: set() for names, cuts in zip(keys, chosen, strict=True) for node in cuts
@@ -215,18 +229,17 @@ def partition_workload(program: Program, machine: Machine | None = None, *, gran
             if key in ways:
                 ways[key].add(cuts[node][1] if node in cuts else (1.0,))
     graphs = tuple(
-        _rewrite(graph, {node: cut for node, cut in cuts.items() if len(ways[names[node]]) == 1}, machine)
+        _rewrite(graph, {node: cut for node, cut in cuts.items() if len(ways[names[node]]) == 1}, machine, known)
         for graph, names, cuts in zip(program.graphs, keys, chosen, strict=True)
     )
     return replace(program, graphs=graphs)
 
 
-Cut = tuple[Chain, tuple[float, ...]]
-
-
-def _chosen(graph: ExecutionGraph, granularity: Granularity) -> dict[int, Cut]:
+def _chosen(graph: ExecutionGraph, granularity: Granularity, known: Known) -> dict[int, Cut]:
+    if id(graph) not in known.chains:
+        known.chains[id(graph)] = graph, list(find_chains(graph))  # kept, lest the id returns
     found = {}
-    for chain in find_chains(graph):
+    for chain in known.chains[id(graph)][1]:
         parts = tuple(granularity(graph, chain))
         if len(parts) < 2:
             continue
@@ -237,9 +250,12 @@ def _chosen(graph: ExecutionGraph, granularity: Granularity) -> dict[int, Cut]:
     return found
 
 
-def _rewrite(graph: ExecutionGraph, cuts: dict[int, Cut], machine: Machine | None) -> ExecutionGraph:
+def _rewrite(graph: ExecutionGraph, cuts: dict[int, Cut], machine: Machine | None, known: Known) -> ExecutionGraph:
     if not cuts:
         return graph
+    same, found = known.graphs.get(id(graph), ({}, graph))
+    if same == cuts:
+        return found
     makers = {piece.node: (piece, cut) for cut in cuts.values() if cut[0].produces for piece in cut[0].pieces}
     takers = {piece.node: (piece, cut) for cut in cuts.values() if not cut[0].produces for piece in cut[0].pieces}
     firsts = {node: chain.collective for chain, _ in cuts.values() for node in chain.first}
@@ -262,7 +278,9 @@ def _rewrite(graph: ExecutionGraph, cuts: dict[int, Cut], machine: Machine | Non
             others = [new.done[old] for old in new.needed(node) if old != gather]
             new.done[node] = new.add(node, [*others, new.sliced[gather][0]])
     new.keep(upto, len(graph))
-    return new.build()
+    found = new.build()
+    known.graphs[id(graph)] = cuts, found
+    return found
 
 
 @lru_cache(maxsize=4096)
