@@ -133,7 +133,12 @@ def scaling(steps: Sequence[Step], folder: Path) -> None:
 def collectives(found: BackendComparison, folder: Path) -> None:
     """Figs. 10 and 11."""
     limits = {ranks: PARAMETER_BYTES * int(TOLD[f"A10-{ranks}"]) for ranks in (64, 2048)}
-    draw_map(found, folder / "aluminum_fig10.png", title="Fig. 10: the fastest all-reduce on Sierra", published=limits)
+    draw_map(
+        found,
+        folder / "aluminum_fig10.png",
+        title="Aluminum's Fig. 10: the fastest all-reduce on Sierra",
+        published=limits,
+    )
     notes = {
         ranks: f"small: {small_message_ratio(found, ranks):.1f}x\n(published: over {TOLD[f'A11-{ranks}']:.0f}x)"
         for ranks in (128, 2048)

@@ -136,6 +136,7 @@ def chains(axes: Axes, steps: dict[str, Step]) -> None:
                 _letters(axes, line, len(labels))
             labels.append(f"{NAMES[name]}, {label}" if label == "kernels" else label)
     axes.set_yticks(range(len(labels)), labels, fontsize=6)
+    axes.tick_params(axis="x", labelsize=7)
     axes.invert_yaxis()
     axes.set_xlim(0)
 
@@ -152,8 +153,8 @@ def _letters(axes: Axes, line: Timeline, chain: int) -> None:
             start_ms, end_ms = max(stretches, key=lambda each: each[1] - each[0])
             if end_ms - start_ms > 0.012 * 1e3 * line.end_s.max():
                 axes.annotate(
-                    letter, ((start_ms + end_ms) / 2, chain), ha="center", va="center", fontsize=6, color="white",
-                    fontweight="bold",
+                    letter, ((start_ms + end_ms) / 2, chain), ha="center", va="center", fontsize=6,
+                    color="#222222" if end else "white", fontweight="bold",  # backward is pale
                 )  # fmt: skip
 
 

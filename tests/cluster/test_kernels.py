@@ -10,7 +10,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from scaleout.cluster.device.kernel_times import kernel_time, kernel_times
-from scaleout.cluster.device.kernel_times.estimate import estimate, is_in_blocks, roofline
+from scaleout.cluster.device.kernel_times.estimate import estimate, is_in_blocks, kernel_classes, roofline
 from scaleout.cluster.device.kernel_times.interpolated import Points, Smoothness, leave_one_out, posterior_mean
 from scaleout.cluster.device.kernel_times.measured import read_table, table_of
 from scaleout.cluster.device.kernel_times.model import calls_of
@@ -53,11 +53,51 @@ def neighbour(call):
 def test_interpolation_passes_near_every_measurement():
     """A size a few percent larger is not much slower or faster; 16 more is far only where the size is small."""
     known = [
-        (call, time) for call, time in MEASURED if call.op in ("add", "layer_norm_fwd", "gemm_fp8") and time > 2e-5
+        (call, time)
+        for call, time in MEASURED
+        if call.op in ("add", "layer_norm_fwd", "gemm_fp8") and time > 2e-5
+        if kernel_classes(calls_of([call])) == kernel_classes(calls_of([neighbour(call)]))  # one kernel runs both
     ]
     seconds, sources = kernel_times(H200, [neighbour(call) for call, _ in known])
     assert set(sources) == {TimeSource.INTERPOLATED}
     np.testing.assert_allclose(seconds, [time for _, time in known], rtol=0.25)
+
+
+@pytest.mark.parametrize(
+    ("op", "sizes", "number"),
+    [
+        ("gemm", {"M": 7, "N": 4096, "K": 4096}, 0),
+        ("gemm", {"M": 8, "N": 4098, "K": 4096}, 1),
+        ("gemm", {"M": 8, "N": 4096, "K": 4097}, 3),
+        ("gemm", {"M": 8, "N": 50257, "K": 768}, 3),
+        ("layer_norm_fwd", {"tokens": 3, "hidden": 1600}, 0),
+        ("layer_norm_fwd", {"tokens": 8, "hidden": 1601}, 1),
+        ("cross_entropy_bwd", {"tokens": 8, "vocab": 50257}, 1),
+        ("embedding_fwd", {"tokens": 16, "hidden": 4096}, 2),
+        ("embedding_fwd", {"tokens": 17, "hidden": 4096}, 0),
+    ],
+)
+def test_classes_of_kernels_by_hand(op, sizes, number):
+    assert kernel_classes(calls_of([kernel(op, dtype="bf16", **sizes)])) == [number]
+
+
+def test_what_jumps_from_class_to_class():
+    """Times of GPT-2's vocabulary and of rows looked up, at sizes that were not measured."""
+
+    def seconds(op, **sizes):
+        return kernel_time(H200, kernel(op, dtype="bf16", **sizes)).seconds
+
+    odd, even, whole = (seconds("gemm", M=2048, N=50000 + more, K=768) for more in (257, 258, 264))
+    assert 1.4 < odd / even < 3.5
+    assert 2 < even / whole < 4.5
+    assert seconds("embedding_fwd", tokens=15, hidden=4096) > 2 * seconds("embedding_fwd", tokens=20, hidden=4096)
+
+
+def test_half_precision_is_near_where_either_type_was_measured():
+    """Its 136 own GEMMs are none of odd rows; those of bf16 run on the same units."""
+    found = {dtype: kernel_time(H200, kernel("gemm", dtype=dtype, M=100, N=1001, K=2000)) for dtype in ("bf16", "fp16")}
+    assert {each.source for each in found.values()} == {"interpolated"}
+    assert found["fp16"].seconds == pytest.approx(found["bf16"].seconds, rel=0.15)
 
 
 def points(coordinates, labels=None):
@@ -495,7 +535,7 @@ def test_bad_tables_are_refused_by_message(tmp_path, lines, message):
 
 
 def test_provenance_of_the_measurements():
-    assert len(H200.kernel_files) == 8
+    assert len(H200.kernel_files) == 9
     for file in H200.kernel_files:
         first = json.loads(file.read_text().partition("\n")[0])
         assert {"device", "date", "software", "clocks", "unit", "methods"} <= set(first["provenance"])

@@ -79,11 +79,12 @@ def test_gradients_of_weights_with_any_number_of_outputs_are_slow():
 
 @pytest.mark.parametrize("layout", ["forward", "input_gradient"])
 def test_other_products_are_slow_where_rows_are_no_whole_loads(layout):
-    """An odd K is worse than measured rows of the table, which are of even ones: a third of the time is missing."""
+    """By H200's rows: odd ones are another class than even ones, which take half as long; both come out alike."""
     measured_us, modelled_us, unaligned = measured(layout)
     ratios = modelled_us / measured_us
-    for sizes, low, high in (("K", 0.54, 1.65), ("M", 0.85, 1.2)):
+    for sizes, low, high in (("K", 0.88, 1.55), ("M", 0.85, 1.2)):
         assert ((ratios[unaligned == sizes] > low) & (ratios[unaligned == sizes] < high)).all()
+    assert np.median(ratios[unaligned == "K"]) == pytest.approx(1.12, abs=0.12)
 
 
 def test_a_generated_job_of_an_odd_number_of_tokens_has_no_slow_gradients():

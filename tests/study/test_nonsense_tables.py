@@ -4,6 +4,7 @@ A column is missing, stands twice, is of each type that Parquet knows, or holds 
 """
 
 import decimal
+import warnings
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ from pyarrow import parquet as pq
 
 from scaleout.api.views import open_output
 from scaleout.errors import ScaleoutError, printable
+from scaleout.study.sweep import shards
 
 ROWS = 2
 ROW = {"case": 1, "key": "k", "status": "ok", "message": "", "run": "scaleout run dlrm-128", "timeline": "",
@@ -90,3 +92,15 @@ def test_a_table_as_a_whole(tmp_path):
     content = tmp_path.joinpath("cases.parquet").read_bytes()
     for tenth in range(10):
         assert "is no table of a study" in _refusal(tmp_path, content[: len(content) * tenth // 10])
+
+
+def test_a_bit_that_falls_over_in_a_shard_is_noticed(tmp_path):
+    rows = [{"key": f"k{number}", "status": "ok", "makespan_s": 1.5 + number} for number in range(20)]
+    path = shards.write_shard(tmp_path, rows)
+    content, held = path.read_bytes(), shards.read_shards(tmp_path)
+    end = len(content) - 8 - int.from_bytes(content[-8:-4], "little")  # of the pages
+    for at in range(4, end, 3):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 64]) + content[at + 1 :])
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            assert shards.read_shards(tmp_path) == held or told, at

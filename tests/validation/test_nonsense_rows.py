@@ -50,6 +50,7 @@ DESCRIBED = {"workload": JOB, "topology": "h200-node-4", "device": "h200", "meas
 CONCURRENT = {"kind": "contention", "compute": "gemm_1024_1024_1024", "nccl_max_ctas": "default", "gpus": 2,
               "compute_alone_us": 100, "compute_together_us": 120, "collective_alone_us": 50,
               "collective_together_us": 80}  # fmt: skip
+REDUCED = {"collective": "all_reduce", "ranks": 2, "bytes": 1024, "us": 5.9}
 GEMM = {"op": "gemm", "dtype": "bf16", "us": 25.4, "M": 2048, "N": 2048, "K": 2048}
 
 
@@ -71,6 +72,8 @@ def compared(tmp_path):
     (DESCRIBED, "clocks", "nonsense", "unknown clocks 'nonsense'"),
     (DESCRIBED, "network", [], "unknown network"),
     (GEMM, "M", True, "M is True; give a whole number"),
+    (GEMM, "us", 1e16, r"us is 1e\+16; give a number from 1e-09 to 1e\+15"),
+    (REDUCED, "ranks", 2**20 + 1, "ranks is 1048577; give a whole number, at most 1,048,576"),
 ])  # fmt: skip
 def test_nonsense_in_a_measured_row_is_refused(compared, row, key, value, told):
     assert compared(row).accuracy.predicted

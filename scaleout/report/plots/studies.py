@@ -48,7 +48,12 @@ def draw_map(
             rows, columns = np.nonzero(best == number)
             if len(rows):
                 axes.scatter(
-                    columns, rows, s=22, marker=_MARKERS[number % len(_MARKERS)], color=_colour(number), label=name
+                    columns,
+                    rows,
+                    s=22,
+                    marker=_MARKERS[number % len(_MARKERS)],
+                    color=_colour(number),
+                    label=name.replace("_", " "),
                 )
         for ranks, size in (published or {}).items():
             at = comparison.sizes_bytes.index(size) + 0.5
@@ -101,7 +106,8 @@ def _panel(axes: Axes, comparison: BackendComparison, ranks: int, *, num_ticks: 
         times = comparison.curve(name, ranks)
         known = np.isfinite(times)
         axes.plot(
-            np.array(comparison.sizes_bytes)[known], times[known] * 1e6, color=_colour(number), label=name,
+            np.array(comparison.sizes_bytes)[known], times[known] * 1e6, color=_colour(number),
+            label=name.replace("_", " "),
             linewidth=1.3, marker=_MARKERS[number % len(_MARKERS)], markersize=2.5,
         )  # fmt: skip
     axes.set(yscale="log", title=f"{counted(ranks, 'rank')}")

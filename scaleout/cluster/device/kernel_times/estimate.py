@@ -263,19 +263,24 @@ def aligned(calls: Calls) -> Calls:
     return calls._replace(sizes={**calls.sizes, **wide})
 
 
-NUM_CLASSES = 3
+NUM_CLASSES = 4
 UNALIGNED = 1
 """The class of calls whose rows are no multiple of the width of a load."""
+_ROWS = ("hidden", "vocab")
+"""Names of the length of a row, in operations that work row by row."""
+_FEW_ROWS = 16
+"""Rows of a table that PyTorch looks up at most by a kernel of its own: 16 take 5 us, 17 take 1.5."""
 
 
 def kernel_classes(calls: Calls) -> npt.NDArray[np.int64]:
-    """Return which class of kernel the library picks for each call, shape (N,): 0 usual, 1 unaligned, 2 special shape.
+    """Return which class of kernel the library picks for each call, shape (N,).
 
+    0 usual, 1 unaligned, 2 special shape, 3 GEMMs of two-byte operands whose rows have an odd number of elements.
     Unaligned are rows or heads of no multiple of 16 bytes (a load), in embedding tables of 128 bytes (a cache line).
     """
     sizes, item_bytes = calls.sizes, ITEM_BYTES[calls.dtype]
     aligned = 16 // item_bytes
-    other = np.zeros(len(calls.bytes), dtype=bool)
+    other = odd = np.zeros(len(calls.bytes), dtype=bool)
     if "c_in" in sizes:
         unaligned = sizes["c_in"] % aligned != 0
     elif "pooling" in sizes:
@@ -286,7 +291,10 @@ def kernel_classes(calls: Calls) -> npt.NDArray[np.int64]:
     elif "K" in sizes:
         rows, cols, depth = (sizes[name] for name in "MNK")
         unaligned = (cols % aligned != 0) | (depth % aligned != 0)
+        odd = ((cols % 2 != 0) | (depth % 2 != 0)) & (item_bytes == 2)
         other = (np.minimum(cols, depth) == 1) | ((rows == 1) & (aligned == 4))
     else:
-        unaligned = other
-    return np.where(other, 2, unaligned.astype(np.int64))
+        row = next((name for name in _ROWS if name in sizes and not calls.op.startswith("embedding")), None)
+        unaligned = other if row is None else sizes[row] % aligned != 0
+        other = other | ((calls.op == "embedding_fwd") & (sizes.get("tokens", np.inf) <= _FEW_ROWS))
+    return np.where(other, 2, np.where(odd, 3, unaligned.astype(np.int64)))

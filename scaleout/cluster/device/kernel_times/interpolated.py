@@ -50,7 +50,7 @@ def times(device: Device, calls: Calls) -> Array:
         calls = calls._replace(dtype=next(other for other in _TWO_BYTES if other != calls.dtype))
     if calls.key in table.rows:
         series = table.series(calls.key)
-        near = _near(series.calls, calls)
+        near = np.any([_near(table.series(key).calls, calls) for key in _alike(calls) if key in table.rows], axis=0)
         if near.any():
             chosen = series.alike(calls.select(near))
             seconds[near] = interpolated_s(device, chosen) / device.calibrated(calls.op)
@@ -71,15 +71,21 @@ def _estimated(seconds: Array, logs: Array) -> Array:
     return (seconds * np.exp(logs)).astype(np.float32).astype(np.float64)
 
 
+def _alike(calls: Calls) -> tuple[Key, ...]:
+    """Return the series of the same kernels: GEMMs on matrix units in either two-byte type, others alone."""
+    return _series_with(*calls.key) if on_matrix_units(calls) else (calls.key,)
+
+
 def _near(measured: Calls, calls: Calls) -> Bools:
     """Whether each call lies within the measured neighbourhood of its series, shape (N,).
 
-    GEMMs of groups that are measured have many rows in few groups or few in many: a few of few is far, by its FLOPs.
+    A call of a class of kernel that was not measured is far. GEMMs of groups that are measured have many rows in few
+    groups or few in many: a few of few is far, by its FLOPs.
     """
     asked, known = calls.log2_sizes(), measured.log2_sizes()
     in_range = (asked >= known.min(axis=0) - RANGE_OCTAVES) & (asked <= known.max(axis=0) + RANGE_OCTAVES)
     reach = np.abs(asked[:, None, :] - known[None, :, :]).max(axis=2).min(axis=1)
-    near = in_range.all(axis=1) & (reach <= REACH_OCTAVES)
+    near = in_range.all(axis=1) & (reach <= REACH_OCTAVES) & np.isin(kernel_classes(calls), kernel_classes(measured))
     if "groups" in calls.sizes:
         work, worked = np.log2(calls.flops), np.log2(measured.flops)
         near &= (work >= worked.min() - RANGE_OCTAVES) & (work <= worked.max() + RANGE_OCTAVES)
