@@ -137,3 +137,16 @@ def test_plans_have_one_number_in_all_tables_of_a_search(scaleout):
     for each in answer["fastest"]:  # without a pipeline nobody waits for it, but all for the host
         assert each["plan"]["pipeline_parallel"] == 1
         assert each["bubble"] == each["bubble_s"] == 0 < each["host_s"]
+
+
+def test_the_critical_path_names_the_slow_rank(scaleout, fsdp):
+    out = scaleout(*fsdp)[1]
+    heading, *rows = out.partition("\ncritical path of overlap\n")[2].partition("\n\n")[0].splitlines()
+    assert heading.endswith("  most on rank")
+    assert rows[0].startswith("head_backward ")
+    assert rows[0].endswith(" 5 (100%)")
+
+
+def test_the_critical_path_of_ranks_alike_names_none(scaleout, fsdp):
+    alike = [each for each in fsdp if each not in ("--slow", "5=1.3")]
+    assert "most on rank" not in scaleout(*alike)[1]
