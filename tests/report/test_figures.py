@@ -130,7 +130,7 @@ def test_labels_of_plans_do_not_lie_on_each_other():
     figure, axes = plt.subplots(figsize=(9, 4.6))
     axes.set(xlim=(0, 80), ylim=(22.0, 27.5))
     points = [(62.7, 22.2), (61.4, 22.7), (60.3, 23.7), (62.7, 22.2), (61.4, 22.5), (60.3, 23.0), (59.6, 23.9)]
-    studies._number(axes, points)
+    studies._label(axes, points, [str(number + 1) for number in range(len(points))])
     figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in axes.texts]
     assert {text.get_text() for text in axes.texts} >= {"1, 4", "3", "6"}
