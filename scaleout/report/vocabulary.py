@@ -111,6 +111,7 @@ OBJECTS: Mapping[str, Contents] = {
         "protocol auto bound_by busy_shares busiest_links traffic ranks backend time_by_backend_s",
     ),
     "bucket": Contents("algorithm bucket_bytes makespan_s communication_s exposed_communication_s"),
+    "unchanged": Contents("", "schedule makespan_s training_s bytes algorithm time_s"),
     "choice": Contents("bytes algorithm time_s runner_up ratio changed"),
     "busy_time": Contents("phase operation kind bytes group_size count busy_s"),
     "buckets row": Contents("algorithm bucket_bytes makespan_s communication_s exposed_communication_s"),
@@ -152,7 +153,9 @@ _HEAD = "schema version command inputs models"
 _JOB = "workload topology device ranks"
 
 DOCUMENTS: Mapping[str, Contents] = {
-    "run": Contents(f"{_JOB} results", "mode model samples cost mfu_peak memory recorded_s num_steps notes failures"),
+    "run": Contents(
+        f"{_JOB} results", "mode model samples cost mfu_peak memory recorded_s num_steps notes failures unchanged"
+    ),
     "search": Contents(
         f"{_JOB} mode model global_batch memory_capacity_bytes mfu_peak counts fastest front",
         "simulations explanation exports not_tried",
@@ -160,9 +163,12 @@ DOCUMENTS: Mapping[str, Contents] = {
     "goodput": Contents(
         f"{_JOB} schedule model tokens num_steps training_s training_joules training_dollars makespan_s "
         "step_mean_s step_median_s step_p95_s between_failures_s checkpoint_interval_s goodput checkpoint_share "
-        "failure_share speed memory disturbance"
+        "failure_share speed memory disturbance",
+        "unchanged",
     ),
-    "collective": Contents("topology", "ranks model results algorithms_left_out by_size collective network compared"),
+    "collective": Contents(
+        "topology", "ranks model results algorithms_left_out by_size collective network compared unchanged"
+    ),
     "buckets": Contents("workload model best results"),
     "strategies": Contents("workload topology device model results", "ranks"),
     "operator": Contents(
