@@ -4,7 +4,7 @@ All numbers of a breakdown are means over ranks, so that compute, exposed commun
 makespan. Exposed communication is time in which a rank communicates and does not compute.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import fsum
@@ -377,13 +377,18 @@ def critical_path(result: Result) -> list[Segment]:
 
 @dataclass(frozen=True)
 class Decisive:
-    """What operations of one kind in one phase decide of the makespan, and its share."""
+    """What operations of one kind in one phase decide of the makespan, and its share.
+
+    Most of it, `rank_share` of its time, lies on one rank, of those alike the first.
+    """
 
     phase: str
     operation: str
     count: int
     critical_s: float
     share: float
+    rank: int
+    rank_share: float
 
 
 def decisive(result: Result) -> list[Decisive]:
@@ -391,6 +396,16 @@ def decisive(result: Result) -> list[Decisive]:
     groups: dict[tuple[str, str], list[Segment]] = {}
     for segment in critical_path(result):
         groups.setdefault((segment.phase, segment.operation), []).append(segment)
-    totals = {key: fsum(segment.end_s - segment.start_s for segment in group) for key, group in groups.items()}
-    largest = sorted(totals, key=lambda key: -totals[key])
-    return [Decisive(*key, len(groups[key]), totals[key], totals[key] / result.makespan_s) for key in largest]
+    found = list[Decisive]()
+    for key, group in groups.items():
+        total_s = _total_s(group)
+        on_rank = {
+            rank: _total_s([each for each in group if each.rank == rank]) for rank in {each.rank for each in group}
+        }
+        rank, most_s = max(sorted(on_rank.items()), key=lambda each: each[1])
+        found.append(Decisive(*key, len(group), total_s, total_s / result.makespan_s, rank, most_s / total_s))
+    return sorted(found, key=lambda each: -each.critical_s)
+
+
+def _total_s(path: Iterable[Segment]) -> float:
+    return fsum(segment.end_s - segment.start_s for segment in path)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _MENTIONED = 1e-3
 """Share of a step from which a collective that is exposed is named."""
+_CHANGES = 3
+"""Of the network, that are named one by one."""
 _OF_FRAMEWORKS = ("baseline", "overlap")
 """Schedules that frameworks run as they are, the nearest last."""
 
@@ -49,9 +51,8 @@ def answer_of(comparison: "Comparison", unchanged: "Outcome | None") -> tuple[st
     facts |= _today(best, comparison)
     if unchanged is not None:
         before_s = unchanged.makespan_s
-        changed = format_difference(best.makespan_s, before_s)
         before = f"{format_seconds(before_s / steps)} under {_name(unchanged)}"
-        facts["unchanged"] = f"{before}; {changed} with the changes"
+        facts["unchanged"] = f"{before}; {_cost_of_changes(best, before_s, steps)}"
     if found is not None:
         facts["speed"] = f"{format_rate(found.tokens_per_s_per_rank)} tokens/s/GPU, MFU {format_share(found.mfu)}"
         facts["speed"] += f" of {peak_words(comparison.mfu_peak)}"
@@ -79,6 +80,20 @@ def answer_of(comparison: "Comparison", unchanged: "Outcome | None") -> tuple[st
     nodes = "".join(f" ({words})" for words in altered if words.startswith("nodes="))
     on = f"{comparison.topology}{nodes}, ranks {comparison.ranks}"
     return f"{comparison.workload} on {on}, device {comparison.device}", facts
+
+
+def _cost_of_changes(best: "Outcome", before_s: float, steps: int) -> str:
+    """Say what the changes of the network cost or save in all: what each rank loses to them is told elsewhere."""
+    altered = () if best.topology is None else best.topology.altered
+    words = [each for each in altered if not each.startswith("nodes=")]
+    changes = ", ".join(words) if 0 < len(words) <= _CHANGES else "all changes"
+    longer_s = best.makespan_s - before_s
+    if not longer_s:
+        return f"the same with {changes}"
+    many = changes == "all changes" or len(words) > 1
+    verb = ("cost" if longer_s > 0 else "save") + ("" if many else "s")
+    took = format_seconds(abs(longer_s) / steps)
+    return f"{changes} {verb} {took}, {format_difference(best.makespan_s, before_s)}"
 
 
 def _step(best: "Outcome", comparison: "Comparison") -> str:

@@ -230,8 +230,9 @@ def _print_what_busy_has(comparison: "Comparison", *, contends: bool) -> None:
 
 
 def _print_critical_path(outcome: "Outcome", steps: int) -> None:
-    """Print how much of the makespan each operation of the critical path decides, the largest first."""
+    """Print how much of the makespan each operation of the critical path decides, and on which rank if they differ."""
     found = analysis.decisive(outcome.result)
+    differ = len(outcome.result.timelines) > 1
     rows = [
         [
             phase_name(row.phase),
@@ -239,14 +240,15 @@ def _print_critical_path(outcome: "Outcome", steps: int) -> None:
             format_count(row.count / steps),
             format_seconds(row.critical_s / steps),
             format_share(row.share),
+            *([f"{row.rank} ({row.rank_share:.0%})"] * differ),
         ]
         for row in found[:_PATH_ROWS]
     ]
     if rest := found[_PATH_ROWS:]:
         total_s = fsum(row.critical_s for row in rest) / steps
         times = format_seconds(total_s), format_share(fsum(row.share for row in rest))
-        rows.append(["others", "", "", *times])
-    columns = ("phase", "operation", "graph nodes", "time", "of makespan")
+        rows.append(["others", "", "", *times, *([""] * differ)])
+    columns = ("phase", "operation", "graph nodes", "time", "of makespan", *(["most on rank"] * differ))
     print_table(f"critical path of {outcome.schedule}", columns, rows, left=2)
 
 

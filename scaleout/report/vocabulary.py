@@ -87,7 +87,7 @@ OBJECTS: Mapping[str, Contents] = {
         "memory_by_kind_bytes advice"
     ),
     "advice": Contents("set ranks peak_memory_bytes fits"),
-    "decisive": Contents("phase operation count critical_s share"),
+    "decisive": Contents("phase operation count critical_s share rank rank_share"),
     "bound": Contents(
         "operation axis bytes group_size count busy_s exposed_communication_s algorithm bound_by busy_shares"
     ),

@@ -246,12 +246,15 @@ def test_the_unchanged_network_stands_beside_the_changed_one(scaleout):
     _, plain, _ = scaleout(*job)
     _, changed, _ = scaleout(*job, "--bandwidth", "nvlink=0.5x", "--slow", "3=1.2")
     assert "unchanged" not in plain
-    said = r"unchanged +([\d.]+ ms) under overlap; ([\d.]+)% longer with the changes"
-    (words, longer) = re.findall(said, changed)[0]
+    said = (
+        r"unchanged +([\d.]+ ms) under overlap; (bandwidth nvlink=0.5x, slow 3=1.2) cost ([\d.]+ ms), ([\d.]+)% longer"
+    )
+    (words, _, cost, longer) = re.findall(said, changed)[0]
     before, after = (json.loads(scaleout(*job, *more, "--json")[1])["results"][0]["makespan_s"] for more in (
         (), ("--bandwidth", "nvlink=0.5x", "--slow", "3=1.2"),
     ))  # fmt: skip
     assert parse(words, SECONDS) == pytest.approx(before, rel=5e-3)
+    assert parse(cost, SECONDS) == pytest.approx(after - before, rel=5e-3)
     assert float(longer) == pytest.approx(100 * (after / before - 1), abs=0.06)
     asked = ("collective", "all_gather", "--bytes", "1GB", "--topology", "dgx-h200-2", "--bandwidth", "infiniband=2x")
     _, out, _ = scaleout(*asked)

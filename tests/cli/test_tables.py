@@ -107,3 +107,16 @@ def test_a_plan_stands_once_among_the_fastest(scaleout):
     rows = [line.split()[0] for line in table.splitlines()[1:]]
     assert sorted(rows + again) == [str(number) for number in range(1, 7)]
     assert below.startswith(f"not here: {', '.join(again)}, which are plans above under other schedules")
+
+
+def test_the_critical_path_names_the_slow_rank(scaleout, fsdp):
+    out = scaleout(*fsdp)[1]
+    heading, *rows = out.partition("\ncritical path of overlap\n")[2].partition("\n\n")[0].splitlines()
+    assert heading.endswith("  most on rank")
+    assert rows[0].startswith("head_backward ")
+    assert rows[0].endswith(" 5 (100%)")
+
+
+def test_the_critical_path_of_ranks_alike_names_none(scaleout, fsdp):
+    alike = [each for each in fsdp if each not in ("--slow", "5=1.3")]
+    assert "most on rank" not in scaleout(*alike)[1]
