@@ -110,11 +110,10 @@ OBJECTS: Mapping[str, Contents] = {
         "collective algorithm network time_s algorithm_bandwidth_bytes_per_s bus_bandwidth_bytes_per_s num_chunks "
         "protocol auto bound_by busy_shares busiest_links traffic ranks backend time_by_backend_s",
     ),
-    "bucket": Contents("algorithm bucket_bytes makespan_s communication_s exposed_communication_s"),
+    "bucket": Contents("algorithm bucket_bytes makespan_s compute_s communication_s exposed_communication_s idle_s"),
     "unchanged": Contents("", "schedule makespan_s training_s bytes algorithm time_s"),
     "choice": Contents("bytes algorithm time_s runner_up ratio changed"),
     "busy_time": Contents("phase operation kind bytes group_size count busy_s"),
-    "buckets row": Contents("algorithm bucket_bytes makespan_s communication_s exposed_communication_s"),
     "strategies row": Contents("strategy", f"schedule {_TIMES} peak_memory_bytes fits decisions runs_as reason busy"),
     "decision": Contents("about choice", "time_s time_of alternatives_s reason count saved_s called"),
     "operator_rank": Contents("order rank shards done_s last_sent_s sampled_slices"),
@@ -146,7 +145,7 @@ OBJECTS: Mapping[str, Contents] = {
 }
 """Objects within documents; those called ``COMMAND row`` are a command's `results` or `rows`."""
 
-_ROWS_OF = {"astra": "run row"}
+_ROWS_OF = {"astra": "run row", "buckets": "bucket"}
 """Command to what its rows are, where they are those of another."""
 
 _HEAD = "schema version command inputs models"
@@ -169,7 +168,7 @@ DOCUMENTS: Mapping[str, Contents] = {
     "collective": Contents(
         "topology", "ranks model results algorithms_left_out by_size collective network compared unchanged"
     ),
-    "buckets": Contents("workload model best results"),
+    "buckets": Contents("workload model memory best default results"),
     "strategies": Contents("workload topology device model results", "ranks"),
     "operator": Contents(
         "operator device topology ranks settings", f"{_OPERATOR} fused_aware_between_s timeline sweep model"
