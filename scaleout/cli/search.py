@@ -12,10 +12,10 @@ from scaleout.cli.options import Output, Stated, Whole, job_options, output_opti
 from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from scaleout.api.searches import Export, SearchAnswer
-    from scaleout.study.search.best import EvaluatedPlan
+    from scaleout.study.search.best import Choice, EvaluatedPlan
     from scaleout.study.search.evaluate import Estimate
     from scaleout.study.search.explanation import Explanation
     from scaleout.study.search.request import SearchRequest
@@ -309,7 +309,7 @@ def _print(answer: "SearchAnswer") -> None:
     counts = vars(plans.counts)
     print_table("plans", [_COUNTED.get(key, key) for key in counts], [[f"{n:,}" for n in counts.values()]], left=0)
     if found is not None:
-        _print_explanation(plans, found)
+        _print_explanation(plans, found, answer.request.schedules)
 
 
 def _print_best(answer: "SearchAnswer") -> None:
@@ -318,7 +318,8 @@ def _print_best(answer: "SearchAnswer") -> None:
 
     request, plans = answer.request, answer.plans
     several = bool(request.schedules)
-    _print_plans("the fastest plans", request, plans.fastest, several=several)
+    labels = plans.labels
+    _print_plans("the fastest plans", request, plans.fastest, labels, several=several)
     again = [str(n) for n, each in enumerate(plans.fastest, start=1) if _is_above(plans.fastest, each)]
     if again:
         same = "which are plans above under other schedules, no faster (--json has them)"
@@ -327,13 +328,15 @@ def _print_best(answer: "SearchAnswer") -> None:
         of = "all plans" if schedule == BASELINE else "those simulated"
         under = f", of {of} under {schedule}" if several else ""
         title = f"least memory for the step time (Pareto front){under}, up to a quarter slower than the fastest"
-        _print_plans(title, request, tuple(front), several=False)
+        _print_plans(title, request, tuple(front), labels, several=False)
+    if any(labels[each.choice].isalpha() for each in plans.front):
+        console().print("numbers are those of the fastest plans and of --plan; letters: not among these (--top)\n")
 
 
-def _print_explanation(answer: "Answer", found: "Explanation") -> None:
+def _print_explanation(answer: "Answer", found: "Explanation", schedules: "Sequence[str]") -> None:
     """Print what the fastest plan overlaps, the same plans under all schedules, and what was not simulated."""
     from scaleout.cli.console import console, print_table
-    from scaleout.config.units import format_seconds, format_share, format_times
+    from scaleout.config.units import format_seconds, format_times
     from scaleout.study.search.explanation import REASONS
 
     rows = [
@@ -349,18 +352,30 @@ def _print_explanation(answer: "Answer", found: "Explanation") -> None:
             rows.append([str(each.plan), each.schedule, format_seconds(each.estimate.step_s), format_times(gain)])
     title = "the fastest plan, and the fastest under baseline, under every schedule"
     print_table(title, ("plan", "schedule", "step", "gain"), rows, left=2)
-    simulated = answer.simulated
-    assert simulated is not None
-    fastest_s = answer.fastest[0].estimate.step_s
-    left = f"; {simulated.left:,} were not simulated" if simulated.left else ""
-    if simulated.lower_bound_s is not None:
-        at_most = format_share(1 - simulated.lower_bound_s / fastest_s)
-        left += f", of which none can be more than {at_most} faster (--simulations)"
-    elif simulated.left:
-        left += ", of which none can be faster"
-    console().print(f"simulated: {len(simulated.found):,} of {simulated.choices:,} plans and schedules{left}")
+    _print_simulated(answer, schedules)
     same = "the same plan" if not found.other else str(found.other[0].plan)
     console().print(f"the fastest under baseline: {same}, which takes {format_times(found.gain)} as long")
+
+
+def _print_simulated(answer: "Answer", schedules: "Sequence[str]") -> None:
+    """Say of all plans how many were simulated under the other schedules, and why the rest were not."""
+    from scaleout.cli.console import console
+    from scaleout.config.units import counted, format_share
+
+    simulated = answer.simulated
+    assert simulated is not None
+    parts = [f"{len(simulated.found):,} simulated"]
+    if simulated.left:
+        faster = "none can be faster"
+        if simulated.lower_bound_s is not None:
+            at_most = format_share(1 - simulated.lower_bound_s / answer.fastest[0].estimate.step_s)
+            faster = f"none can be more than {at_most} faster; --simulations simulates more"
+        parts.append(f"{simulated.left:,} less promising ({faster})")
+    if simulated.bounded:
+        parts.append(f"{simulated.bounded:,} that cannot be among the fastest or do not fit")
+    once = ", each once under every schedule" if len(schedules) > 1 else ""
+    total = f"{counted(simulated.choices, 'plan')} under {', '.join(schedules)}{once}"
+    console().print(f"{total}: {', '.join(parts)}")
 
 
 def _is_above(plans: "Sequence[EvaluatedPlan]", found: "EvaluatedPlan") -> bool:
@@ -368,19 +383,27 @@ def _is_above(plans: "Sequence[EvaluatedPlan]", found: "EvaluatedPlan") -> bool:
     return next(each for each in plans if each.plan == found.plan) is not found
 
 
-def _print_plans(title: str, request: "SearchRequest", plans: "tuple[EvaluatedPlan, ...]", *, several: bool) -> None:
+def _print_plans(
+    title: str,
+    request: "SearchRequest",
+    plans: "tuple[EvaluatedPlan, ...]",
+    labels: "Mapping[Choice, str]",
+    *,
+    several: bool,
+) -> None:
+    """Print plans, each by its label."""
     from scaleout.cli.console import print_table
     from scaleout.config.units import format_bytes, format_rate, format_seconds, format_share
 
     axes = list(dict.fromkeys(axis for found in plans for axis in found.estimate.exposed_s))
     rows = []
-    for number, found in enumerate(plans, start=1):
+    for found in plans:
         each = found.estimate
         if _is_above(plans, found):
             continue
         rows.append(
             [
-                str(number),
+                labels[found.choice],
                 str(found.plan),
                 *([found.schedule] if several else []),
                 format_seconds(each.step_s),

@@ -109,6 +109,36 @@ def test_a_plan_stands_once_among_the_fastest(scaleout):
     assert below.startswith(f"not here: {', '.join(again)}, which are plans above under other schedules")
 
 
+def test_plans_have_one_number_in_all_tables_of_a_search(scaleout):
+    """That of the list and of `--plan`, also in the Pareto fronts; plans that are not in the list have letters."""
+    job = ("search", "llama-3-8b", "--set", "layers=4", "--topology", "dgx-h200-1", "--global-batch", "16", "--workers",
+           "1", "--schedule", "overlap", "--top", "6", "--set", "sequence_parallel=false")  # fmt: skip
+    _, out, _ = scaleout(*job)
+    answer = json.loads(scaleout(*job, "--json")[1])
+    _, *fronts = out.split("\nleast memory for the step time (Pareto front)")
+    rows = [line for front in fronts for line in front.split("\n\n")[0].splitlines() if ", microbatch " in line]
+    numbers = [row.split()[0] for row in rows]
+    letters = [number for number in numbers if number.isalpha()]
+    assert letters == list("abcdefghijklmnopqrstuvwxyz"[: len(letters)])
+    numbered = [(int(number), row) for number, row in zip(numbers, rows, strict=True) if number.isdigit()]
+    assert [number for number, _ in numbered] != list(range(1, len(numbered) + 1))
+    for number, row in numbered:
+        plan = answer["fastest"][number - 1]["plan"]
+        assert f"microbatch {plan['microbatch']}, zero {plan['zero']}" in row
+    assert "\nnumbers are those of the fastest plans and of --plan; letters: not among these" in out
+    done, chosen, left, ruled_out = (
+        int(each.replace(",", ""))
+        for each in re.search(
+            r"\n([\d,]+) plans under overlap: ([\d,]+) simulated, ([\d,]+) less .*, ([\d,]+) that",
+            " ".join(out.split(" ")),
+        ).groups()
+    )
+    assert done == chosen + left + ruled_out
+    for each in answer["fastest"]:  # without a pipeline nobody waits for it, but all for the host
+        assert each["plan"]["pipeline_parallel"] == 1
+        assert each["bubble"] == each["bubble_s"] == 0 < each["host_s"]
+
+
 def test_the_critical_path_names_the_slow_rank(scaleout, fsdp):
     out = scaleout(*fsdp)[1]
     heading, *rows = out.partition("\ncritical path of overlap\n")[2].partition("\n\n")[0].splitlines()

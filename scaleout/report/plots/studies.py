@@ -168,8 +168,8 @@ def draw_plans(request: SearchRequest, answer: Answer, path: Path) -> None:
     """Draw step time against memory of all evaluated plans; those that none under their schedule beats are named."""
     several = len({found.schedule for found in answer.evaluated}) > 1
     names = [
-        f"{number}  {found.plan}" + (f", {found.schedule}" if several else "")
-        for number, found in enumerate(answer.front, start=1)
+        f"{answer.labels[found.choice]}  {found.plan}" + (f", {found.schedule}" if several else "")
+        for found in answer.front
     ]
     lines = [fill(name, _NARROW_CHARACTERS, subsequent_indent="     ") for name in names]
     below = _LINE_IN * sum(line.count("\n") + 1 for line in lines) if is_narrow() else 0.0
@@ -182,7 +182,7 @@ def draw_plans(request: SearchRequest, answer: Answer, path: Path) -> None:
             axes.text(1.02, 1.0, "\n".join(names), transform=axes.transAxes, va="top", fontsize=6.5)
 
 
-def _placed(points: Sequence[tuple[float, float]]) -> Iterator[tuple[int, str, tuple[int, int]]]:
+def _placed(points: Sequence[tuple[float, float]], labels: Sequence[str]) -> Iterator[tuple[int, str, tuple[int, int]]]:
     """Yield of points in a picture of width and height 1: where a label is, its words, and on which side it stands.
 
     Points whose marks lie on each other have one label. It stands right of its point and below, left and above, or in
@@ -197,7 +197,7 @@ def _placed(points: Sequence[tuple[float, float]]) -> Iterator[tuple[int, str, t
             marks.append([number])
     taken: list[tuple[float, ...]] = [(x, x, y, y) for x, y in (points[first] for first, *_ in marks)]
     for own, (first, *others) in enumerate(marks):
-        words, (x, y) = ", ".join(str(number + 1) for number in (first, *others)), points[first]
+        words, (x, y) = ", ".join(labels[number] for number in (first, *others)), points[first]
         boxes = {
             (right, up): (*sorted((x + right * _GAP, x + right * (_GAP + _LETTER_X * len(words)))),
                           *sorted((y + up * _GAP, y + up * (_GAP + _LETTER_Y))))
@@ -217,12 +217,12 @@ def _meet(a: Sequence[float], b: Sequence[float]) -> bool:
     return a[0] <= b[1] and b[0] <= a[1] and a[2] <= b[3] and b[2] <= a[3]
 
 
-def _number(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
-    """Write the number of each point beside it, at axes whose limits are known."""
+def _label(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[str]) -> None:
+    """Write the label of each point beside it, at axes whose limits are known."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     small = 0.5 if is_narrow() else 1.0  # where a letter is a larger part of the picture
     places = [(small * (x - left) / (right - left), small * (y - low) / (high - low)) for x, y in points]
-    for first, words, (east, north) in _placed(places):
+    for first, words, (east, north) in _placed(places, labels):
         axes.annotate(
             words, points[first], (4 * east, 3 * north), textcoords="offset points", fontsize=7,
             ha="left" if east > 0 else "right", va="bottom" if north > 0 else "top",
@@ -257,7 +257,7 @@ def plot_plans(request: SearchRequest, answer: Answer, axes: Axes | None = None)
         drawn_on.axvline(limit, color=COMMUNICATION, linestyle="--", linewidth=1, label=f"limit {limit:.3g} GiB")
         drawn_on.margins(y=0.08)
         drawn_on.set_xlim(0, None)
-        _number(drawn_on, named)
+        _label(drawn_on, named, [answer.labels[found.choice] for found in answer.front])
         drawn_on.set_xlabel("memory of the fullest rank [GiB]")
         drawn_on.set_ylabel(f"time of a step [{unit}]")
         columns = legend_columns(3)

@@ -61,7 +61,7 @@ class Estimate:
     bubble_s : float
         Waiting for other pipeline ranks, and for their messages.
     host_s : float
-        Waiting for the host to issue what comes next.
+        Waiting for the host to issue what comes next; without a pipeline, all idle time.
     memory_limited_s : float
         Of `compute_s`, kernels that memory limits.
     tokens_per_s : float
@@ -303,7 +303,7 @@ def _estimate(ledger: Ledger, step_s: float, times: Sequence[TimeBreakdown], hos
     for family, seconds in mean.exposed_s.items():
         axis = ledger.axes.axis_of(family)
         exposed_s[axis] = exposed_s.get(axis, 0.0) + seconds
-    bubble_s = max(0.0, step_s - mean.total_s - waits_s)
+    bubble_s = max(0.0, step_s - mean.total_s - waits_s) if len(times) > 1 else 0.0
     return Estimate.of(
         ledger.workload, ledger.costs.device, step_s, compute_s=mean.compute_s, exposed_s=exposed_s, bubble_s=bubble_s,
         host_s=waits_s, memory_limited_s=mean.limited_s,

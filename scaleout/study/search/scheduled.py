@@ -31,11 +31,11 @@ def estimate_of(outcome: Outcome) -> Estimate:
     step_s, compute_s = result.makespan_s, breakdown(result).compute_s
     exposed = exposed_by_family(result)  # of which messages are part of the bubble
     exposed_s = by_axis({each: seconds for each, seconds in exposed.items() if each and each.name != "pipeline"})
-    bubble_s = max(0.0, step_s - compute_s - fsum(exposed_s.values()))
-    limited_s = compute_s * of_memory(result, device)[0]
+    idle_s = max(0.0, step_s - compute_s - fsum(exposed_s.values()))
+    waits = "bubble_s" if workload.pipeline_parallel > 1 else "host_s"
     return Estimate.of(
-        workload, device, step_s, compute_s=compute_s, exposed_s=exposed_s, bubble_s=bubble_s,
-        memory_limited_s=limited_s,
+        workload, device, step_s, compute_s=compute_s, exposed_s=exposed_s, **{"bubble_s": 0.0, waits: idle_s},
+        memory_limited_s=compute_s * of_memory(result, device)[0],
     )  # fmt: skip
 
 

@@ -9,9 +9,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
+from string import ascii_lowercase
 
 from scaleout.config.collector import seldom_collected
-from scaleout.study.search.best import Best, Counts, EvaluatedPlan, fastest_first
+from scaleout.study.search.best import Best, Choice, Counts, EvaluatedPlan, fastest_first
 from scaleout.study.search.branch_and_bound import evaluated_plans
 from scaleout.study.search.checkpoint import Memory
 from scaleout.study.search.execution import Execution, TellPlans, execution_of
@@ -53,10 +54,23 @@ class Answer:
     nearest: tuple[float, Plan] | None
     simulated: Simulated | None = None
 
+    @property
+    def labels(self) -> dict[Choice, str]:
+        """What each plan of the answer is called: its number among the fastest; those of the front alone by letters."""
+        found = {each.choice: str(number) for number, each in enumerate(self.fastest, start=1)}
+        others = [each.choice for each in self.front if each.choice not in found]
+        return found | {choice: _letters(number) for number, choice in enumerate(others)}
+
     def best_under(self, schedule: str) -> EvaluatedPlan | None:
         """Return the fastest plan that was evaluated under a schedule."""
         under = [found for found in self.evaluated if found.schedule == schedule]
         return next(iter(fastest_first(under)), None)
+
+
+def _letters(number: int) -> str:
+    """Return a, b, ..., z, aa, ab, ..."""
+    more, last = divmod(number, len(ascii_lowercase))
+    return (_letters(more - 1) if more else "") + ascii_lowercase[last]
 
 
 @seldom_collected()
