@@ -105,7 +105,7 @@ def _print(
         "default": f"{own}; {gain}",
         "exposed": format_seconds(found.exposed_s),
     }
-    print_answer(title, answer | facts if fits else {"memory": facts["memory"], **answer, **facts})
+    print_answer(title, {**answer, **facts} if fits else {"memory": facts["memory"], **answer, **facts})
     cells = []
     for row in rows:
         mark = ", ".join(["best"] * (row == found) + ["default"] * (row == default))
