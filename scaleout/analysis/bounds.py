@@ -7,17 +7,23 @@ the next one bounds it. Both are those of the isolated collective under the alph
 Exposed time of collectives that are alike is that in which one of them runs and no kernel does. Of unlike ones that
 run at the same time each has it, so it may add up to more than the exposed communication of a step; none has more than
 that. All times are means over ranks.
+
+A collective starts when its last member comes; until then the others are idle (`analysis.waits`). Of the exposed time
+after that a rank waits for the last member for as long as that one still has kernels beside it: the others lie before
+it in the step, would wait for its next kernels as long if the links were faster, and what makes this shorter is a last
+member that is less late. What bounds the collective bounds the rest.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum
 from typing import Any
 
 import numpy as np
 
 from scaleout.analysis.breakdown import Running, by_axis, exposed_by_family
+from scaleout.analysis.roots import last_members
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.peers import peer_of
 from scaleout.cluster.topology.placement import place, place_isolated
@@ -138,6 +144,8 @@ class Bound:
     algorithm: str
     bound_by: str  # `LATENCY` or a dimension, or those that are alike
     busy_shares: Mapping[str, float]
+    waits_s: float = 0.0  # of the exposed time, what ranks wait for a last member that still has kernels
+    waits_for: tuple[int, ...] = ()  # the ranks that most of this is for
 
 
 _Call = tuple[int, ...]
@@ -149,23 +157,47 @@ def bounds(result: Result, topology: Topology) -> list[Bound]:
 
     `topology` is the one that the result was simulated on.
     """
-    found: dict[_Call, Floats] = {}  # count, busy and exposed seconds
+    found: dict[_Call, Floats] = {}  # count, busy, exposed and waited seconds
     seen: dict[_Call, tuple[Timeline, int]] = {}
+    awaited: dict[_Call, dict[int, float]] = {}
     reads = ("kind", "collective", "group", "bytes", "slices")
     found_calls = found_once((line.graph for line in result.timelines), reads, _calls_of)
-    for line, (nodes, first, which, calls) in zip(result.timelines, found_calls, strict=True):
+    running = [Running.of(line, line.is_kernel) for line in result.timelines]
+    last = last_members(result)
+    for number, (line, (nodes, first, which, calls)) in enumerate(zip(result.timelines, found_calls, strict=True)):
         graph = line.graph
         start_s, end_s = _once(line.start_s[nodes], line.end_s[nodes], which)
-        alone_s = (end_s - start_s) - Running.of(line, line.is_kernel).between(start_s, end_s)
+        hidden_s = running[number].between(start_s, end_s)
+        alone_s = (end_s - start_s) - hidden_s
         alone_s[alone_s < _ROUNDING * (end_s - start_s)] = 0.0
-        each = np.stack([1 / graph.slices[nodes], line.duration_s[nodes], alone_s])
+        others = last[nodes + result.offsets[number]]
+        longer_s = _between(running, others, start_s, end_s) - hidden_s
+        waits_s = np.where(others == number, 0.0, np.clip(longer_s, 0.0, alone_s))
+        each = np.stack([1 / graph.slices[nodes], line.duration_s[nodes], alone_s, waits_s])
         sums = np.stack([np.bincount(which, row, minlength=len(first)) for row in each])
-        for number, call in enumerate(calls):
-            share = len(line.ranks) / result.program.num_ranks
-            found[call] = found.get(call, np.zeros(len(sums))) + share * sums[:, number]
-            seen.setdefault(call, (line, int(nodes[first[number]])))
-    rows = [_bound(result.program, topology, seen[call], total) for call, total in found.items()]
+        share = len(line.ranks) / result.program.num_ranks
+        for index, call in enumerate(calls):
+            found[call] = found.get(call, np.zeros(len(sums))) + share * sums[:, index]
+            seen.setdefault(call, (line, int(nodes[first[index]])))
+        for at in np.flatnonzero(waits_s).tolist():
+            of_call = awaited.setdefault(calls[which[at]], {})
+            of_call[int(others[at])] = of_call.get(int(others[at]), 0.0) + share * float(waits_s[at])
+    rows = []
+    for call, total in found.items():
+        most = max(awaited.get(call, {}).items(), key=lambda item: item[1], default=None)
+        waits_for = () if most is None else result.timelines[most[0]].ranks
+        rows.append(replace(_bound(result.program, topology, seen[call], total), waits_for=waits_for))
     return sorted(rows, key=lambda row: (-row.exposed_communication_s, -row.busy_s))
+
+
+def _between(running: Sequence[Running], which: Ints, start_s: Floats, end_s: Floats) -> Floats:
+    """Return the seconds in which kernels of classes (`which`, one for each span) run, from some times to others."""
+    found = np.zeros(len(which))
+    order = np.argsort(which, kind="stable")
+    for at in np.split(order, np.flatnonzero(np.diff(which[order])) + 1):
+        if len(at):
+            found[at] = running[int(which[at[0]])].between(start_s[at], end_s[at])
+    return found
 
 
 def _calls_of(graph: ExecutionGraph) -> tuple[Ints, Ints, Ints, list[_Call]]:
@@ -208,7 +240,7 @@ def _bound(program: Program, topology: Topology, seen: tuple[Timeline, int], tot
         kind = transfer_of(COLLECTIVES[graph.collective[node]], size_bytes)
         cost = collective_cost(*kind, place(topology, ranks), algorithm or "auto")
     shares = busy_shares(cost, topology, ranks)
-    count, busy_s, exposed_s = total.tolist()
+    count, busy_s, exposed_s, waits_s = total.tolist()
     axis = "" if group == NONE else program.groups[group].axis
     return Bound(
         graph.operation(node),
@@ -221,4 +253,5 @@ def _bound(program: Program, topology: Topology, seen: tuple[Timeline, int], tot
         algorithm,
         bound_of(shares),
         shares,
+        waits_s,
     )

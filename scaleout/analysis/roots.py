@@ -73,6 +73,18 @@ def divide(result: Result, spans: Spans) -> Iterator[tuple[int, Seconds]]:
             paths.add(index - len(spans.node), {root: seconds for root, seconds in roots.items() if root != one})
 
 
+def last_members(result: Result) -> Ints:
+    """Return of each node of a result the class that came last to it: of a collective that of its last member."""
+    nodes = _Nodes.of(result)
+    found = nodes.class_of[: result.offsets[-1]].copy()
+    if len(result.timelines) > 1:
+        kinds = np.concatenate([line.graph.kind for line in result.timelines])
+        at = np.flatnonzero(kinds == NodeKind.COLLECTIVE)
+        late = nodes.late(at)
+        found[at] = np.where(late == NONE, found[at], nodes.class_of[late])
+    return found
+
+
 class _Nodes(NamedTuple):
     """The nodes of a result and, for each class, the end of the step, (N,) in all."""
 

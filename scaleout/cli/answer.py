@@ -1,6 +1,7 @@
 """The box of a comparison: what the fastest schedule comes to, on what, and what bounds it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import fsum
 from typing import TYPE_CHECKING, Any
 
 from scaleout.analysis import breakdown as analysis
@@ -12,6 +13,7 @@ from scaleout.config.units import (
     format_bytes,
     format_difference,
     format_flops_per_s,
+    format_ranks,
     format_rate,
     format_rent,
     format_seconds,
@@ -22,6 +24,7 @@ from scaleout.config.units import (
 from scaleout.study.provenance import devices_of
 
 if TYPE_CHECKING:
+    from scaleout.analysis.bounds import Bound
     from scaleout.analysis.cost import Rent
     from scaleout.analysis.efficiency import Fit
     from scaleout.cluster.topology.topology import Topology
@@ -69,6 +72,7 @@ def answer_of(comparison: "Comparison", unchanged: "Comparison | None") -> tuple
     facts["exposed"] = f"{format_seconds(exposed)} of communication, {share} of the step" + (
         f": {by_axis}" if by_axis else ""
     )
+    facts["exposed"] += _waited(best, steps)
     facts["exposed"] += "" if comparison.bucketed else "; gradients lie in no buckets (--set gradient_bucket=25MiB)"
     facts["bound by"] = _bound(best, steps)
     if words := told_waits(best.waits.by_rank, best.result.program.num_ranks, best.makespan_s, steps):
@@ -184,7 +188,31 @@ def _bound(outcome: "Outcome", steps: int) -> str:
         return words
     over = f" over {most.axis}" if most.axis else ""
     exposed = format_seconds(most.exposed_communication_s / steps)
-    return f"{words}; exposed longest ({exposed}): {most.operation}{over}, bound by {most.bound_by}"
+    why = f"which {bound_words(most)}" if _mostly_waits(most) else f"bound by {most.bound_by}"
+    return f"{words}; exposed longest ({exposed}): {most.operation}{over}, {why}"
+
+
+def _waited(outcome: "Outcome", steps: int) -> str:
+    """Say how much of the exposed communication waits for a last member that still has kernels, and for which."""
+    waits_s = fsum(row.waits_s for row in outcome.bounds)
+    if waits_s < _MENTIONED * outcome.makespan_s:
+        return ""
+    waits_s = min(waits_s, outcome.breakdown.exposed_communication_s)
+    most = max(outcome.bounds, key=lambda row: row.waits_s)
+    return f"; {format_seconds(waits_s / steps)} of it waits for {_of_ranks(most.waits_for)}"
+
+
+def _of_ranks(ranks: "Sequence[int]") -> str:
+    return f"{'ranks' if len(ranks) > 1 else 'rank'} {format_ranks(ranks)}"
+
+
+def _mostly_waits(row: "Bound") -> bool:
+    return row.waits_s > 0.5 * row.exposed_communication_s
+
+
+def bound_words(row: "Bound") -> str:
+    """Say what bounds a collective, or for which ranks most of its exposed time waits: no faster link helps."""
+    return f"waits for {_of_ranks(row.waits_for)}" if _mostly_waits(row) else row.bound_by
 
 
 def room(found: "Fit | None", ranks: int) -> str:

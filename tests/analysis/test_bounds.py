@@ -173,3 +173,28 @@ def test_no_collective_is_exposed_for_longer_than_the_step(scaleout):
     exposed_s = [each["exposed_communication_s"] for each in row["bounds"]]
     assert max(exposed_s) <= row["exposed_communication_s"] * (1 + 1e-9)
     assert sum(exposed_s) == pytest.approx(row["exposed_communication_s"])
+
+
+@pytest.mark.parametrize("slow", [None, 5])
+def test_what_waits_for_a_slow_rank_is_not_bound_by_a_link(scaleout, slow):
+    """The slow rank hides its collectives, and the others, which have nothing left to do, stand bound by NVLink."""
+    job = ("run", "llama-small", "--topology=dgx-h100-2", "--schedule=overlap", "--no-contention", "--set=zero=3",
+           "--set=tensor_parallel=1", "--set=data_parallel=16", "--set=layers=8")  # fmt: skip
+    changes = () if slow is None else ("--slow", f"{slow}=2")
+    (row,), (faster,) = (
+        json.loads(scaleout(*job, *changes, *more, "--json")[1])["results"]
+        for more in ((), ("--bandwidth", "nvlink=2x", "--bandwidth", "infiniband=2x"))
+    )
+    waits_s = fsum(each["waits_s"] for each in row["bounds"])
+    box = " ".join(scaleout(*job, *changes)[1].split("\nschedules")[0].replace("│", " ").split())
+    if slow is None:
+        assert waits_s == 0
+        assert "waits for" not in box
+        return
+    assert all(each["waits_for"] == [slow] for each in row["bounds"] if each["waits_s"])
+    assert all(0 <= each["waits_s"] <= each["exposed_communication_s"] for each in row["bounds"])
+    assert waits_s > 0.5 * row["exposed_communication_s"]
+    shorter_s = row["makespan_s"] - faster["makespan_s"]
+    assert shorter_s <= row["exposed_communication_s"] - waits_s
+    assert re.search(rf"exposed [^;]+; [\d.]+ ms of it waits for rank {slow} ", box)
+    assert re.search(rf"exposed longest \([\d.]+ ms\): all_gather over data, which waits for rank {slow} ", box)

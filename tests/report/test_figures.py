@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import scaleout
-from scaleout.analysis.pipeline import over_time
+from scaleout.analysis.pipeline import actions, over_time
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.report.look import look, look_now
 from scaleout.report.plots import links, pipelines, schedules, studies
@@ -163,3 +163,35 @@ def test_nothing_lies_over_the_plans_of_a_search_and_no_words_over_a_bar_of_colo
     *panels, bar = loads.axes
     for panel in panels:
         assert not bar.get_tightbbox().overlaps(panel.title.get_window_extent())
+
+
+def test_no_micro_batch_looks_like_the_optimizer():
+    assert len(set(pipelines.to_rgb(pipelines._REST))) == 1
+    for colour in pipelines.MICROBATCHES:
+        for _, tone, _ in pipelines._TONES.values():
+            shade = pipelines._toned(colour, tone)
+            assert max(shade) - min(shade) > 0.15, colour
+
+
+def pipelined(name, drawn, tmp_path):
+    changes = {"layers": 8, "pipeline_parallel": 4, "tensor_parallel": 2, "data_parallel": 1, "batch_per_replica": 4,
+               "microbatch": 1, "pipeline_schedule": name}  # fmt: skip
+    (outcome,) = scaleout.compare("llama-3-8b", changes=changes, topology="dgx-h200-1", schedules=["baseline"]).outcomes
+    done = actions(outcome.result, outcome.workload)
+    pipelines.draw_pipelines([(name, done, outcome.makespan_s)], tmp_path / "p.png", columns=1)
+    return drawn[-1]
+
+
+@pytest.mark.parametrize(("name", "backward"), [("1f1b", "backward"), ("zb_h1", "backward, whole or of inputs")])
+def test_a_legend_of_a_pipeline_speaks_of_parts_of_a_backward_only_where_there_are(name, backward, drawn, tmp_path):
+    (legend,) = pipelined(name, drawn, tmp_path).legends
+    assert legend.get_texts()[1].get_text() == backward
+
+
+def test_a_digit_over_a_hatch_stands_on_a_plain_ground(drawn, tmp_path):
+    (axes,) = pipelined("zb_h1", drawn, tmp_path).axes
+    hatched = [each for each in axes.collections if each.get_hatch()]
+    assert hatched
+    grounds = [text.get_bbox_patch() for text in axes.texts]
+    assert any(grounds)
+    assert not all(grounds)

@@ -1,7 +1,7 @@
 """Pipelined steps to pictures: who works on which micro-batch when, and the memory of each pipeline rank.
 
 Colours go by micro-batch, light forward and full backward; deferred weight gradients are dark and hatched.
-The optimizer is grey. Two actions that a rank runs at the same time share its row.
+The optimizer is grey, which no micro-batch is. Two actions that a rank runs at the same time share its row.
 """
 
 import math
@@ -24,8 +24,8 @@ from scaleout.report.plots.schedules import STYLE, drawn, is_narrow, legend_colu
 from scaleout.workloads.memory import KINDS
 from scaleout.workloads.pipeline import Action
 
-MICROBATCHES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#777777")
-"""Colours of micro-batches, in turn (Paul Tol's bright scheme and two of his light one)."""
+MICROBATCHES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#885522")
+"""Colours of micro-batches, in turn (Paul Tol's bright scheme, one of his light one, and brown)."""
 
 MEMORY = dict(
     zip(KINDS, ("#332288", "#88ccee", "#44aa99", "#999933", "#aa4499", "#ddcc77", "#cc6677", "#882255"), strict=True)
@@ -43,6 +43,9 @@ _TONES = {
 }
 """What an action is called, how far its colour goes to white or, below zero, to black, and its hatch."""
 
+_WHOLE = "backward"
+"""What whole ones are called where none is of inputs alone."""
+
 _DIGIT_POINTS = (6.5, 10.0)
 """Sizes of digits: as large as their box has room for, none where it has not for the smallest."""
 _SHARED_POINTS = 7.0
@@ -51,6 +54,8 @@ _ROOM = 0.9
 """Width of a digit with what is around it, over its size."""
 _HATCHED = 1.4
 """As much more room has a digit on a hatch."""
+_CLEAR = 0.6
+"""Of a hatch around its digit [pt]."""
 _SEEN = 2e-3
 """Share of the highest memory from which on a kind is drawn."""
 
@@ -105,8 +110,15 @@ def _dress(axes: Axes, done: Sequence[Actions], name: str) -> None:
 
 def _handles(used: set[Action], *, has_rest: bool) -> list[Patch]:
     tones = dict.fromkeys(tone for action, tone in _TONES.items() if action in used)
+    whole = Action.INPUT_GRADIENT not in used
     shown = [
-        Patch(facecolor=_toned(MICROBATCHES[0], tone), hatch=hatch, label=label, edgecolor="white", linewidth=0)
+        Patch(
+            facecolor=_toned(MICROBATCHES[0], tone),
+            hatch=hatch,
+            label=_WHOLE if whole and tone == 0 else label,
+            edgecolor="white",
+            linewidth=0,
+        )
         for label, tone, hatch in tones
     ]
     return shown + ([Patch(color=_REST, label="optimizer")] if has_rest else [])
@@ -142,12 +154,14 @@ def _chain(axes: Axes, done: Actions, scale: float, inches_per_s: float) -> None
     room *= np.where(done.action == Action.WEIGHT_GRADIENT, _HATCHED, 1.0)
     points = np.minimum(72 * inches_per_s * seconds / room, np.where(shared, _SHARED_POINTS, _DIGIT_POINTS[1]))
     for index in np.flatnonzero(points >= _DIGIT_POINTS[0]).tolist():
-        face = _toned(colours[index], _TONES[Action(done.action[index])][1])
+        _, tone, hatch = _TONES[Action(done.action[index])]
+        face = _toned(colours[index], tone)
         ink = PUBLISHED if np.dot(face, (0.299, 0.587, 0.114)) > 0.55 else "white"  # luma, as ITU-R BT.601 weighs it
         axes.text(
             (begin[index] + end[index]) / 2, (top[index] + bottom[index]) / 2, str(done.microbatch[index]),
             ha="center", va="center_baseline", fontsize=points[index], color=ink,
             path_effects=[withStroke(linewidth=1.5, foreground=face)],
+            bbox={"facecolor": face, "edgecolor": "none", "pad": _CLEAR} if hatch else None,
         )  # fmt: skip
 
 
