@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaleout.analysis import breakdown as analysis
 from scaleout.analysis.bounds import MEMORY, bound_of_step, of_memory
+from scaleout.analysis.waits import told_waits
 from scaleout.cluster.topology.nodes import of_device
 from scaleout.config.units import (
     counted,
@@ -74,6 +75,8 @@ def answer_of(comparison: "Comparison", unchanged: "Outcome | None") -> tuple[st
     facts["exposed"] += _waited(best, steps)
     facts["exposed"] += "" if comparison.bucketed else "; gradients lie in no buckets (--set gradient_bucket=25MiB)"
     facts["bound by"] = _bound(best, steps)
+    if words := told_waits(best.waits.by_rank, best.result.program.num_ranks, best.makespan_s, steps):
+        facts["waits"] = words
     facts.setdefault("memory", room(best.fit, comparison.ranks))
     if best.workload is not None and best.workload.left_out:
         facts["memory"] += f"; {best.workload.left_out} not counted"

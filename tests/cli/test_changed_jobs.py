@@ -9,6 +9,7 @@ from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.nodes import part_of_node
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.config.units import SECONDS, parse
+from scaleout.report.pages.document import facts_of
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.provenance import provenance
 
@@ -281,3 +282,20 @@ def test_a_broken_link_between_nodes_names_the_option_for_a_network_card(scaleou
     code, _, error = scaleout("run", "llama-3-8b", *sizes, "--break=1:5-switch")
     assert code == 2
     assert "give --nic-down RANK, whose card another of its node stands in for" in error
+
+
+def test_the_box_and_the_page_name_the_few_for_whom_ranks_wait_in_the_same_words(scaleout):
+    job = ("run", "llama-3-8b", "--set", "layers=2", "--set", "tensor_parallel=2", "--set", "data_parallel=4",
+           "--topology", "dgx-h200-1", "--schedule", "baseline")  # fmt: skip
+    assert "│ waits" not in scaleout(*job)[1]
+    _, out, _ = scaleout(*job, "--slow", "5=1.2", "-v")
+    ((words, mean),) = re.findall(
+        r"│ waits +(([\d.]+ ms) for rank 5, [\d.]+% of the step, the mean over ranks) +│", out
+    )
+    assert f"\nmost of all for rank 5: {mean} of " in out
+    document = json.loads(scaleout(*job, "--slow", "5=1.2", "--json")[1])
+    assert ("waits", words) in facts_of(document)
+    assert "waits" not in dict(facts_of({**document, "ranks": 3}))  # a rank of three is no exception
+    for nonsense in ("few", [{"members": 1}], [{"members": [0], "waits_for": [1], "until": "", "idle_s": None}]):
+        row = {**document["results"][0], "waits": nonsense}
+        assert "waits" not in dict(facts_of({**document, "results": [row]}))
