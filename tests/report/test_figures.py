@@ -107,6 +107,16 @@ def test_the_timeline_is_that_of_the_rank_that_others_wait_for(straggler, drawn,
     assert [*bars.get_xlim(), *chains.get_xlim()] == pytest.approx([0, longest * scale * 1.02] * 2)
 
 
+def test_a_schedule_that_runs_as_a_simpler_one_is_named_so(straggler, drawn, tmp_path):
+    baseline, overlap = straggler.outcomes
+    fallen = replace(straggler, outcomes=(baseline, replace(overlap, runs_as="baseline")))
+    schedules.draw_comparison(fallen, tmp_path / "b.png")
+    for axes in drawn[-1].axes:
+        first, second = (text.get_text() for text in axes.get_yticklabels())
+        assert "runs as" not in first
+        assert second.startswith("overlap\nruns as baseline")
+
+
 def test_equal_layers_look_alike(straggler):
     """In equal short times a transfer was cut at another point each time, and heights rose and fell like a moire."""
     (outcome, _) = straggler.outcomes

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from scaleout.simulation.result import Result, Timeline
     from scaleout.study.comparison import Comparison
+    from scaleout.study.job import Outcome
 
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -222,7 +223,7 @@ def _bars(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> None
             continue  # an entry of the legend that is nowhere to be seen tells the reader nothing
         axes.barh(names, widths, left=left, color=colour, label=label, height=0.55)
         left = [start + width for start, width in zip(left, widths, strict=True)]
-    labels = [f"{outcome.schedule}\n{format_seconds(outcome.makespan_s)}" for outcome in comparison.outcomes]
+    labels = [f"{_called(outcome)}\n{format_seconds(outcome.makespan_s)}" for outcome in comparison.outcomes]
     more = (f" ({outcome.speedup:.2f}x)" if number else "" for number, outcome in enumerate(comparison.outcomes))
     axes.set_yticks(range(len(names)), ["".join(each) for each in zip(labels, more, strict=True)])
     axes.invert_yaxis()
@@ -235,6 +236,11 @@ def _bars(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> None
         frameon=False,
         fontsize=7,
     )
+
+
+def _called(outcome: "Outcome") -> str:
+    """Return the name of a schedule; of one that runs as a simpler one, with that below: its bar is no gain or loss."""
+    return f"{outcome.schedule}\nruns as {outcome.runs_as}" if outcome.runs_as else outcome.schedule
 
 
 def least_idle(result: "Result") -> int:
@@ -262,7 +268,7 @@ def _chains(axes: Axes, comparison: "Comparison", scale: float) -> None:
             axes.plot([0, outcome.makespan_s * scale], [bottom, bottom], color=IDLE, linewidth=0.5, zorder=0)
             top, base = bottom - _ROW_HEIGHT * high, bottom - _ROW_HEIGHT * low
             axes.stairs(top, edges_s * scale, baseline=base, fill=True, color=colour, linewidth=0)
-    names = [outcome.schedule for outcome in comparison.outcomes]
+    names = [_called(outcome) for outcome in comparison.outcomes]
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlim(0, longest_s * scale * _AXIS)
