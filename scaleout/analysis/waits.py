@@ -11,12 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaleout.analysis.roots import Spans, divide
+from scaleout.config.units import format_ranks, format_seconds, format_share
 from scaleout.program.graph import Bools, Floats, Ints
 from scaleout.simulation.result import Result, Timeline
 
 LEAST = 1e-3
 """Share of a step below which what ranks wait for another is not told."""
 END = "the end of the step"
+_MUCH = 1e-2
+"""Share of a step, the mean over ranks, from which an answer names those that are waited for."""
+_FEW = 0.25
+"""Share of the ranks above which those that are waited for are no exception."""
 
 
 def waited_for(result: Result, chooses: Callable[[Timeline], Bools]) -> float:
@@ -131,3 +136,15 @@ def most_awaited(waits: Sequence[Wait], num_ranks: int) -> tuple[tuple[int, ...]
         sums[each.waits_for] = sums.get(each.waits_for, 0.0) + each.idle_s * len(each.ranks)
     ranks = max(sums, key=lambda key: sums[key])
     return ranks, sums[ranks] / num_ranks
+
+
+def told_waits(waits: Sequence[Wait], num_ranks: int, makespan_s: float, steps: int = 1) -> str:
+    """Say for which few ranks others wait for much of a step; nothing if they do not."""
+    if not waits:
+        return ""
+    most, seconds = most_awaited(waits, num_ranks)
+    if seconds < _MUCH * makespan_s or len(most) > _FEW * num_ranks:
+        return ""
+    who = f"{'ranks' if len(most) > 1 else 'rank'} {format_ranks(most)}"
+    share = format_share(seconds / makespan_s)
+    return f"{format_seconds(seconds / steps)} for {who}, {share} of the step, the mean over ranks"

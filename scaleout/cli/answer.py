@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaleout.analysis import breakdown as analysis
 from scaleout.analysis.bounds import MEMORY, bound_of_step, of_memory
+from scaleout.analysis.waits import told_waits
 from scaleout.cluster.topology.nodes import of_device
 from scaleout.config.units import (
     counted,
@@ -38,7 +39,7 @@ _OF_FRAMEWORKS = ("baseline", "overlap")
 """Schedules that frameworks run as they are, the nearest last."""
 
 
-def answer_of(comparison: "Comparison", unchanged: "Comparison | None") -> tuple[str, dict[str, str]]:
+def answer_of(comparison: "Comparison", unchanged: "Outcome | None") -> tuple[str, dict[str, str]]:
     """Say what the fastest schedule comes to, under a title that says of what."""
     best = min(comparison.outcomes, key=lambda outcome: outcome.makespan_s)
     found, exposed = best.efficiency, best.breakdown.exposed_communication_s
@@ -53,8 +54,8 @@ def answer_of(comparison: "Comparison", unchanged: "Comparison | None") -> tuple
     facts = {"step": step} if fits else {"memory": room(best.fit, comparison.ranks), "step": f"{step}, if it fitted"}
     facts |= _today(best, comparison)
     if unchanged is not None:
-        before_s = unchanged.outcomes[0].makespan_s
-        before = f"{format_seconds(before_s / steps)} under {_name(unchanged.outcomes[0])}"
+        before_s = unchanged.makespan_s
+        before = f"{format_seconds(before_s / steps)} under {_name(unchanged)}"
         facts["unchanged"] = f"{before}; {_cost_of_changes(best, before_s, steps)}"
     if found is not None:
         facts["speed"] = f"{format_rate(found.tokens_per_s_per_rank)} tokens/s/GPU, MFU {format_share(found.mfu)}"
@@ -74,6 +75,8 @@ def answer_of(comparison: "Comparison", unchanged: "Comparison | None") -> tuple
     facts["exposed"] += _waited(best, steps)
     facts["exposed"] += "" if comparison.bucketed else "; gradients lie in no buckets (--set gradient_bucket=25MiB)"
     facts["bound by"] = _bound(best, steps)
+    if words := told_waits(best.waits.by_rank, best.result.program.num_ranks, best.makespan_s, steps):
+        facts["waits"] = words
     facts.setdefault("memory", room(best.fit, comparison.ranks))
     if best.workload is not None and best.workload.left_out:
         facts["memory"] += f"; {best.workload.left_out} not counted"
@@ -184,7 +187,7 @@ def _bound(outcome: "Outcome", steps: int) -> str:
     if most is None or most.exposed_communication_s < _MENTIONED * outcome.makespan_s or not most.bound_by:
         return words
     over = f" over {most.axis}" if most.axis else ""
-    exposed = format_seconds(most.exposed_communication_s / steps)
+    exposed = format_seconds(most.exposed_communication_s / steps / most.member_share)
     why = f"which {bound_words(most)}" if _mostly_waits(most) else f"bound by {most.bound_by}"
     return f"{words}; exposed longest ({exposed}): {most.operation}{over}, {why}"
 
@@ -215,7 +218,7 @@ def bound_words(row: "Bound") -> str:
 def room(found: "Fit | None", ranks: int) -> str:
     """Say whether a job of so many ranks fits its devices, and by how much; what helps on as many ranks comes first."""
     if found is None:
-        return "not counted for this kind of model"
+        return "not known: a trace does not say what its ranks keep"
     total, capacity = found.peak.total_bytes, found.capacity_bytes
     words = f"{format_bytes(total)} of {format_bytes(capacity)}"
     if found.fits:

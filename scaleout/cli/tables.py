@@ -7,7 +7,7 @@ from math import fsum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scaleout.analysis import breakdown as analysis
-from scaleout.analysis.waits import Wait, most_awaited, waits_of
+from scaleout.analysis.waits import Wait, most_awaited
 from scaleout.cli.answer import answer_of, bound_words
 from scaleout.cli.console import console, print_answer, print_links, print_table
 from scaleout.config.units import (
@@ -40,7 +40,7 @@ _ADDED_UP = "calls added up"
 """What is said of busy times that are longer than all communication, counted once."""
 
 
-def print_comparison(comparison: "Comparison", *, verbose: bool = False, unchanged: "Comparison | None" = None) -> None:
+def print_comparison(comparison: "Comparison", *, verbose: bool = False, unchanged: "Outcome | None" = None) -> None:
     """Print a comparison: the answer, the schedules, and where the time and the memory go.
 
     Of a recording all times, counts and energies are of one step, the mean of those recorded. `verbose` adds each
@@ -106,8 +106,11 @@ def _print_bounds(outcome: "Outcome", steps: int, *, contends: bool) -> None:
             bound_words(row),
             format_bytes(row.bytes),
             str(row.group_size),
-            format_count(row.count / steps),
-            *(format_seconds(seconds / steps) for seconds in (row.busy_s, row.exposed_communication_s)),
+            format_count(row.count / steps / row.member_share),
+            *(
+                format_seconds(time_s / steps / row.member_share)
+                for time_s in (row.busy_s, row.exposed_communication_s)
+            ),
             ", ".join(f"{name} {format_share(share)}" for name, share in row.busy_shares.items()),
         ]
         for row in sorted(alike, key=lambda row: (-row.exposed_communication_s, -row.busy_s))[:_BOUND_ROWS]
@@ -125,6 +128,8 @@ def _print_bounds(outcome: "Outcome", steps: int, *, contends: bool) -> None:
             "share of its time",
         )
         print_table(f"what bounds communication under {outcome.schedule}", columns, rows, left=3)
+        if any(row.member_share < 1 for row in alike):
+            console().print("calls, busy and exposed are means over the ranks of the groups\n")
         if contends:
             console().print("busy has waiting for SMs that kernels hold; shares are of communication alone\n")
 
@@ -209,6 +214,8 @@ def _print_rows(
         for (name, kind), of in columns.items()
         if any(row.busy_s for row in of.values())
     ]
+    if title.endswith(" by phase") and not any(name for name, _ in columns):
+        return  # of a trace that names none
     print_table(title, (title.removeprefix("busy time by "), "", *names), rows[:limit], left=2)
 
 
@@ -273,8 +280,7 @@ def _print_causes(outcome: "Outcome") -> None:
 
 def _print_waits(outcome: "Outcome", steps: int) -> None:
     """Print what idle ranks wait for, and which ranks wait for which."""
-    result, step_s = outcome.result, outcome.makespan_s / steps
-    found = waits_of(result)
+    found, step_s = outcome.waits, outcome.makespan_s / steps
     rows = [
         [name, format_seconds(seconds / steps), format_share(seconds / steps / step_s)]
         for name, seconds in found.by_cause_s.items()
@@ -299,7 +305,7 @@ def _print_waits(outcome: "Outcome", steps: int) -> None:
     )
     if lines[_WAIT_ROWS:]:
         console().print(f"{counted(len(lines) - _WAIT_ROWS, 'row')} of less: --json\n")
-    most, seconds = most_awaited(found.by_rank, result.program.num_ranks)
+    most, seconds = most_awaited(found.by_rank, outcome.result.program.num_ranks)
     idle = format_seconds(outcome.breakdown.idle_s / steps)
     who = f"{'ranks' if len(most) > 1 else 'rank'} {format_ranks(most)}"
     console().print(f"most of all for {who}: {format_seconds(seconds / steps)} of {idle} idle, the mean over ranks\n")

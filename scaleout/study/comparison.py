@@ -8,7 +8,6 @@ from scaleout.analysis.bounds import bound_of_step
 from scaleout.analysis.breakdown import busy_times, decisive, ends_of_ranks, estimated_beside_measured
 from scaleout.analysis.cost import Bill, Rent, bill, rent_of
 from scaleout.analysis.efficiency import Fit, fit, mfu_peak
-from scaleout.analysis.waits import waits_of
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.topology import Topology, load_topology
 from scaleout.config.arguments import check_fields
@@ -103,7 +102,8 @@ class Comparison:
                     **({"runs_as": outcome.runs_as} if outcome.runs_as else {}),
                     **({} if outcome.fit in (None, self.fit) else {"memory": outcome.fit.summary()}),
                     **({"ranks": list(map(asdict, ends_of_ranks(outcome.result)))} if outcome.result.has_puts else {}),
-                    **_waits(outcome.result),
+                    "idle_by_cause_s": dict(outcome.waits.by_cause_s),
+                    "waits": list(map(asdict, outcome.waits.by_rank)),
                     **_links(outcome.result),
                     "busy": list(map(asdict, busy_times(outcome.result))),
                 }
@@ -111,12 +111,6 @@ class Comparison:
             ],
             **({"failures": {each.schedule: str(each.error) for each in self.failures}} if self.failures else {}),
         }
-
-
-def _waits(result: Result) -> dict[str, Any]:
-    """Return what idle time ends with, and who waits for whom."""
-    found = waits_of(result)
-    return {"idle_by_cause_s": dict(found.by_cause_s), "waits": list(map(asdict, found.by_rank))}
 
 
 def _links(result: Result) -> dict[str, Any]:

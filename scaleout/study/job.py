@@ -17,6 +17,7 @@ from scaleout.analysis.breakdown import Breakdown, breakdown
 from scaleout.analysis.cost import Energy, energy
 from scaleout.analysis.efficiency import Efficiency, Fit, efficiency
 from scaleout.analysis.uncertainty import Interval, interval
+from scaleout.analysis.waits import Waits, waits_of
 from scaleout.cluster.device.annotate import annotate
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.machine import Machine
@@ -192,6 +193,11 @@ class Outcome:
     def bounds(self) -> list[Bound]:
         """How long its collectives and messages are exposed, and what bounds each, the most exposed first."""
         return [] if self.topology is None else bounds(self.result, self.topology)
+
+    @cached_property
+    def waits(self) -> Waits:
+        """What idle time ends with, and who waits for whom."""
+        return waits_of(self.result)
 
     @cached_property
     def energy(self) -> Energy | None:

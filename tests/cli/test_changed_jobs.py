@@ -9,6 +9,7 @@ from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.nodes import part_of_node
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.config.units import SECONDS, parse
+from scaleout.report.pages.document import facts_of
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.provenance import provenance
 
@@ -256,9 +257,23 @@ def test_the_unchanged_network_stands_beside_the_changed_one(scaleout):
     assert parse(words, SECONDS) == pytest.approx(before, rel=5e-3)
     assert parse(cost, SECONDS) == pytest.approx(after - before, rel=5e-3)
     assert float(longer) == pytest.approx(100 * (after / before - 1), abs=0.06)
-    _, out, _ = scaleout("collective", "all_gather", "--bytes", "1GB", "--topology", "dgx-h200-2",
-                         "--bandwidth", "infiniband=2x")  # fmt: skip
+    asked = ("collective", "all_gather", "--bytes", "1GB", "--topology", "dgx-h200-2", "--bandwidth", "infiniband=2x")
+    _, out, _ = scaleout(*asked)
+    assert json.loads(scaleout(*asked, "--json")[1])["unchanged"]["algorithm"] == "hierarchical"
     assert re.search(r"unchanged +[\d.]+ ms by hierarchical; [\d.]+% shorter with the changes", out)
+
+
+def test_documents_hold_the_unchanged_step_that_the_box_prints(scaleout, tmp_path):
+    job = (*JOB, "--nodes", "1")
+    plain, slow = (json.loads(scaleout(*job, *more, "--json")[1]) for more in ((), ("--slow", "5=1.2")))
+    assert "unchanged" not in plain
+    before = {key: plain["results"][0][key] for key in ("schedule", "makespan_s")}
+    assert slow["unchanged"] == before
+    scaleout(*job, "--slow", "5=1.2", "--output", tmp_path / "slow")
+    assert json.loads((tmp_path / "slow" / "summary.json").read_text())["unchanged"] == before
+    training = ("goodput", *job[1:], "--tokens", "1B", "--checkpoint", "10s")
+    plain, slow = (json.loads(scaleout(*training, *more, "--json")[1]) for more in ((), ("--slow", "5=1.2")))
+    assert slow["unchanged"] == {key: plain[key] for key in ("makespan_s", "training_s")}
 
 
 def test_a_broken_link_between_nodes_names_the_option_for_a_network_card(scaleout):
@@ -267,3 +282,20 @@ def test_a_broken_link_between_nodes_names_the_option_for_a_network_card(scaleou
     code, _, error = scaleout("run", "llama-3-8b", *sizes, "--break=1:5-switch")
     assert code == 2
     assert "give --nic-down RANK, whose card another of its node stands in for" in error
+
+
+def test_the_box_and_the_page_name_the_few_for_whom_ranks_wait_in_the_same_words(scaleout):
+    job = ("run", "llama-3-8b", "--set", "layers=2", "--set", "tensor_parallel=2", "--set", "data_parallel=4",
+           "--topology", "dgx-h200-1", "--schedule", "baseline")  # fmt: skip
+    assert "│ waits" not in scaleout(*job)[1]
+    _, out, _ = scaleout(*job, "--slow", "5=1.2", "-v")
+    ((words, mean),) = re.findall(
+        r"│ waits +(([\d.]+ ms) for rank 5, [\d.]+% of the step, the mean over ranks) +│", out
+    )
+    assert f"\nmost of all for rank 5: {mean} of " in out
+    document = json.loads(scaleout(*job, "--slow", "5=1.2", "--json")[1])
+    assert ("waits", words) in facts_of(document)
+    assert "waits" not in dict(facts_of({**document, "ranks": 3}))  # a rank of three is no exception
+    for nonsense in ("few", [{"members": 1}], [{"members": [0], "waits_for": [1], "until": "", "idle_s": None}]):
+        row = {**document["results"][0], "waits": nonsense}
+        assert "waits" not in dict(facts_of({**document, "results": [row]}))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaleout.analysis.cost import Rent
+from scaleout.analysis.waits import Wait, told_waits
 from scaleout.config import units
 from scaleout.report.vocabulary import flattened
 
@@ -113,7 +114,7 @@ def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     if rows:
         best = min(rows, key=lambda row: float(row["makespan_s"]))
         answer = _answer_of(best, rows[0].get("schedule", "the first"))
-        facts = [*answer, *_rent(document, best), *_peak(document), *_room(document), *facts]
+        facts = [*answer, *_waits(document, best), *_rent(document, best), *_peak(document), *_room(document), *facts]
     compared = [(name.upper(), str(document[name])) for name in ("a", "b") if name in document]
     facts = [*compared, *_differences(document), *(fact for fact in facts if fact[0] not in ("A", "B"))]
     return [*facts, *_changed(document), *(("model", str(each)) for each in document.get("models", ()))]
@@ -168,6 +169,20 @@ def _answer_of(row: Mapping[str, Any], first: str) -> Iterator[tuple[str, str]]:
         share = units.format_share(exposed / step_s) if step_s else "0%"
         yield "exposed", f"{units.format_seconds(exposed)} of communication, {share} of the step"
     yield "bound by", text_of("bound_by", row.get("bound_by"))
+
+
+def _waits(document: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield for which few ranks others wait, as the terminal says it."""
+    ranks, rows = document.get("ranks"), row.get("waits")
+    if not (isinstance(ranks, int) and isinstance(rows, list)):
+        return
+    try:
+        waits = [Wait(tuple(each["members"]), tuple(each["waits_for"]), each["until"], each["idle_s"]) for each in rows]
+        words = told_waits(waits, ranks, row["makespan_s"], document.get("steps") or 1)
+    except (KeyError, TypeError, ValueError):  # a document that something else wrote
+        return
+    if words:
+        yield "waits", words
 
 
 def _rent(document: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
