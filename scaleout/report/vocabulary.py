@@ -90,7 +90,7 @@ OBJECTS: Mapping[str, Contents] = {
     "decisive": Contents("phase operation count critical_s share rank rank_share"),
     "bound": Contents(
         "operation axis bytes group_size count busy_s exposed_communication_s algorithm bound_by busy_shares "
-        "waits_s waits_for"
+        "waits_s waits_for member_share"
     ),
     "wait": Contents("members waits_for until idle_s"),
     "ends": Contents("members phase_end_s"),
