@@ -128,6 +128,7 @@ class CollectiveAnswer(Answer):
     costs: Mapping[int, Costs]
     left_out: Mapping[str, str]  # algorithms with too many messages to route, and what is said of each
     asked: Mapping[str, Any]
+    unchanged: Mapping[str, Any] | None = None  # of the largest size, without the changes of the network
     command: str = "collective"
 
     @property
@@ -164,6 +165,11 @@ class CollectiveAnswer(Answer):
     def by_size(self) -> list[list[dict[str, Any]]]:
         """Rows of each size."""
         return [self._rows(size, costs) for size, costs in self.costs.items()]
+
+    @property
+    def taken(self) -> list[dict[str, Any]]:
+        """Row of each size that `auto` takes; the fastest where it was not asked."""
+        return [next((row for row in rows if row.get("auto")), rows[0]) for rows in self.by_size]
 
     def _rows(self, size_bytes: int, costs: Costs) -> list[dict[str, Any]]:
         rows = []
@@ -218,6 +224,7 @@ class CollectiveAnswer(Answer):
     def about(self) -> dict[str, Any]:
         """Return what holds for all rows, as plain values."""
         plain = {"topology": self.topology.name, "ranks": self.num_ranks, "model": self.model.summary()}
+        plain |= {} if self.unchanged is None else {"unchanged": dict(self.unchanged)}
         return {**plain, **({"left_out": list(self.left_out)} if self.left_out else {})}
 
     def found(self) -> Mapping[str, Any]:
@@ -325,7 +332,14 @@ def collective(
         **({} if policy is None else {"policy": policy}),
     }
     left_out = {name: _refusal(request, network, wanted[0], name) for name in able if name not in costs[wanted[0]]}
-    return CollectiveAnswer(kind, cluster, members, network, costs, left_out, asked)
+    before = None
+    if given != given.size_alone:
+        before = collective(
+            kind, wanted[-1:], topology=topology, network_changes=given.size_alone, ranks=ranks, algorithm=algorithm,
+            network=network, injection=injection, num_chunks=num_chunks, policy=policy, tell=tell,
+        ).taken[-1]  # fmt: skip
+        before = {key: before[key] for key in ("bytes", "algorithm", "time_s")}
+    return CollectiveAnswer(kind, cluster, members, network, costs, left_out, asked, before)
 
 
 def _refusal(request: _Request, network: str, size_bytes: int, name: str) -> str:

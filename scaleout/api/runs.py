@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +31,13 @@ class RunAnswer(Answer):
     """A job under several schedules; a row of its table is a schedule.
 
     `outcomes` has the schedules in the order in which they were given, each with its `result`, and ``answer["fused"]``
-    is one by name. `comparison` has all that is known.
+    is one by name. `comparison` has all that is known. Where the network was changed by more than its nodes,
+    `unchanged` is the fastest schedule without the changes.
     """
 
     comparison: Comparison
     asked: Mapping[str, Any]
+    unchanged: Outcome | None = None
     command: str = "run"
 
     @property
@@ -70,7 +73,9 @@ class RunAnswer(Answer):
 
     def found(self) -> Mapping[str, Any]:
         """Return the results as plain values."""
-        return self.comparison.summary()
+        before = self.unchanged
+        known = {} if before is None else {"schedule": before.schedule, "makespan_s": before.makespan_s}
+        return {**self.comparison.summary(), **({"unchanged": known} if known else {})}
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a row for each schedule, see `Answer.to_frame`; what one decided stands in a cell, in words."""
@@ -179,12 +184,21 @@ def run(
     network = load_topology(named_topology, given)
     on = load_device(named_device) if isinstance(named_device, str) else named_device
     how = options_for(job, on, options=options, **attributes)
-    found = compare(job, topology=network, device=on, schedules=schedules, options=how, tell=tell)
+    simulate = partial(compare, job, device=on, options=how, tell=tell)
+    found = simulate(topology=network, schedules=schedules)
+    unchanged = None
+    if given != given.size_alone:
+        unchanged = simulate(topology=load_topology(named_topology, given.size_alone), schedules=[fastest(found)])
     asked = inputs_of(
         {"workload": workload, "topology": name_of(named_topology, network), "device": named_device},
         settings=changes, changes=given, options=how, schedules=ran(found),
     )  # fmt: skip
-    return RunAnswer(found, asked)
+    return RunAnswer(found, asked, None if unchanged is None else unchanged.outcomes[0])
+
+
+def fastest(found: Comparison) -> str:
+    """Return the schedule of the shortest step."""
+    return min(found.outcomes, key=lambda outcome: outcome.makespan_s).schedule
 
 
 def ran(found: Comparison) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from scaleout.api.answer import Shown
 from scaleout.api.inputs import inputs_of
 from scaleout.api.networks import Network, changes_of, load_topology, name_of
-from scaleout.api.runs import RunAnswer, ran
+from scaleout.api.runs import RunAnswer, fastest, ran
 from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.topology import check_ranks
@@ -116,7 +116,13 @@ class Trace(Shown):
             {"trace": self.path, "topology": named or self.facts.get("topology"), "device": device or found.device},
             changes=given, options=how, schedules=ran(found),
         )  # fmt: skip
-        return RunAnswer(found, {**asked, **{f"edit.{key}": value for key, value in self.edits.items()}})
+        unchanged = None
+        if given != given.size_alone:
+            unchanged = self.run(
+                topology=topology, device=device, schedules=[fastest(found)], network_changes=given.size_alone,
+                options=how, tell=tell,
+            ).outcomes[0]  # fmt: skip
+        return RunAnswer(found, {**asked, **{f"edit.{key}": value for key, value in self.edits.items()}}, unchanged)
 
     def to_frame(self) -> "pd.DataFrame":
         """Return all graph nodes: the first rank of each graph, and how long each node takes where that is known."""

@@ -39,7 +39,7 @@ _OF_FRAMEWORKS = ("baseline", "overlap")
 """Schedules that frameworks run as they are, the nearest last."""
 
 
-def answer_of(comparison: "Comparison", unchanged: "Comparison | None") -> tuple[str, dict[str, str]]:
+def answer_of(comparison: "Comparison", unchanged: "Outcome | None") -> tuple[str, dict[str, str]]:
     """Say what the fastest schedule comes to, under a title that says of what."""
     best = min(comparison.outcomes, key=lambda outcome: outcome.makespan_s)
     found, exposed = best.efficiency, best.breakdown.exposed_communication_s
@@ -54,8 +54,8 @@ def answer_of(comparison: "Comparison", unchanged: "Comparison | None") -> tuple
     facts = {"step": step} if fits else {"memory": room(best.fit, comparison.ranks), "step": f"{step}, if it fitted"}
     facts |= _today(best, comparison)
     if unchanged is not None:
-        before_s = unchanged.outcomes[0].makespan_s
-        before = f"{format_seconds(before_s / steps)} under {_name(unchanged.outcomes[0])}"
+        before_s = unchanged.makespan_s
+        before = f"{format_seconds(before_s / steps)} under {_name(unchanged)}"
         facts["unchanged"] = f"{before}; {_cost_of_changes(best, before_s, steps)}"
     if found is not None:
         facts["speed"] = f"{format_rate(found.tokens_per_s_per_rank)} tokens/s/GPU, MFU {format_share(found.mfu)}"

@@ -1,7 +1,9 @@
 """`scaleout buckets`: the best size of gradient buckets, and what others cost."""
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,6 +11,11 @@ from scaleout.cli.collective import SIZES_HELP, parse_sizes
 from scaleout.cli.job import NamedJob
 from scaleout.cli.options import Output, Stated, job_options, output_options, simulation_options
 from scaleout.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from scaleout.study.buckets import Bucketed
 
 
 @click.command()
@@ -28,57 +35,81 @@ from scaleout.errors import ConfigError
 def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: Stated, output: Output) -> None:
     """Find the best size of DDP's gradient buckets for WORKLOAD.
 
-    Each size is simulated under the schedule `overlap`.
+    Each size is simulated under the schedule `overlap`, beside the default: the workload's own gradient_bucket, which
+    `scaleout run` takes (PyTorch's 25 MiB where neither the workload nor its framework says another).
 
     Example: scaleout buckets llama-3-8b --set data_parallel=128 --topology dgx-h200-16 --algorithm auto
     --algorithm ring.
     """
-    from scaleout.cli.answer import network_of
-    from scaleout.cli.console import print_answer, print_table
+    from scaleout.analysis.efficiency import fit
+    from scaleout.cli.answer import network_of, room
     from scaleout.cli.progress import progress
-    from scaleout.config.units import format_bytes, format_seconds
     from scaleout.report.documents import document
-    from scaleout.study.buckets import best, sweep_buckets
+    from scaleout.study.buckets import AUTO, best, sweep_buckets, with_buckets
     from scaleout.study.job import Job
     from scaleout.study.provenance import provenance_of
     from scaleout.study.realism import options_for
 
     if "gradient_bucket" in job.settings:
         raise ConfigError("the sweep sets gradient_bucket; leave it out, and give the sizes")
-    workload = str(job.workload)
     ways = tuple(dict.fromkeys(ways))
     loaded, topology, device = job.load()
     how = options_for(loaded, device, **options)
     swept = Job(loaded, device, topology, "overlap:always", how)
+    asked, own = parse_sizes(sizes), round(loaded.gradient_bucket)
+    wanted = asked if own in asked else sorted([*asked, own])
     with progress(kept="nothing is kept", quiet=output.as_json) as tell:
-        rows = sweep_buckets(swept, sizes_bytes=parse_sizes(sizes), ways=ways, tell=tell)
-    found = best(rows)
-    model = provenance_of(swept)
-    about = {"workload": workload, "model": model.summary()}
-    answer = {**about, "best": asdict(found), "results": [asdict(row) for row in rows]}
-    inputs = {**job.inputs(loaded, how, ("overlap:always",)), "bytes": parse_sizes(sizes), "algorithm": list(ways)}
-    summary = document("buckets", answer, inputs=inputs, models=[model.models])
-
-    def print_tables() -> None:
-        columns = ("algorithm", "", "bucket", "step", "communication", "exposed")
-        cells = []
-        for row in rows:
-            times = map(format_seconds, (row.step_s, row.communication_s, row.exposed_s))
-            cells.append([row.way, "best" if row == found else "", format_bytes(row.bucket_bytes), *times])
-        answer = {
-            "best": f"buckets of {format_bytes(found.bucket_bytes)}, reduced by {found.way}",
-            "step": format_seconds(found.step_s),
-            "exposed": format_seconds(found.exposed_s),
-            **network_of(topology, device.name, loaded.num_ranks),
-            "model": model.title,
-        }
-        print_answer(f"{workload} on {topology.name}, ranks {loaded.num_ranks}, device {device.name}", answer)
-        print_table("gradient buckets", columns, cells, left=2)
+        rows = sweep_buckets(swept, sizes_bytes=wanted, ways=ways, tell=tell)
+    found, default = best(rows), min((row for row in rows if row.bucket_bytes == own), key=lambda row: row.way != AUTO)
+    model, held = provenance_of(swept), fit(with_buckets(loaded, found.bucket_bytes), device)
+    about = {"workload": loaded.name, "model": model.summary(), "memory": held.summary()}
+    steps = {"best": asdict(found), "default": asdict(default), "results": [asdict(row) for row in rows]}
+    inputs = {**job.inputs(loaded, how, ("overlap:always",)), "bytes": asked, "algorithm": list(ways)}
+    summary = document("buckets", {**about, **steps}, inputs=inputs, models=[model.models])
+    facts = {
+        **network_of(topology, device.name, loaded.num_ranks),
+        "memory": room(held, loaded.num_ranks),
+        "model": model.title,
+    }
+    title = f"{loaded.name} on {topology.name}, ranks {loaded.num_ranks}, device {device.name}"
+    shown = partial(_print, title, facts, rows, (found, default), fits=held.fits)
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.report.plots.studies import draw_buckets
 
-        draw_buckets(rows, folder / "buckets.png", title=f"{workload}: the step over the size of gradient buckets")
+        draw_buckets(rows, folder / "buckets.png", title=f"{loaded.name}: the step over the size of gradient buckets")
         return {"buckets.png": "the step, and exposed communication, over sizes"}
 
-    output.give(summary, print_tables, write)
+    output.give(summary, shown, write)
+
+
+def _print(
+    title: str,
+    facts: "Mapping[str, str]",
+    rows: "Sequence[Bucketed]",
+    named: "tuple[Bucketed, Bucketed]",
+    *,
+    fits: bool,
+) -> None:
+    """Print the best size, what it gains over the default (`named` are both), and all sizes."""
+    from scaleout.cli.console import print_answer, print_table
+    from scaleout.config.units import format_bytes, format_difference, format_seconds
+
+    found, default = named
+    step, own = format_seconds(found.step_s), format_seconds(default.step_s)
+    own = f"{own} with buckets of {format_bytes(default.bucket_bytes)}, reduced by {default.way}"
+    gain = "the best" if found == default else f"{format_difference(found.step_s, default.step_s)} with the best"
+    answer = {
+        "best": f"buckets of {format_bytes(found.bucket_bytes)}, reduced by {found.way}",
+        "step": step if fits else f"{step}, if it fitted",
+        "default": f"{own}; {gain}",
+        "exposed": format_seconds(found.exposed_s),
+    }
+    print_answer(title, {**answer, **facts} if fits else {"memory": facts["memory"], **answer, **facts})
+    cells = []
+    for row in rows:
+        mark = ", ".join(["best"] * (row == found) + ["default"] * (row == default))
+        times = (row.step_s, row.compute_s, row.communication_s, row.exposed_s, row.idle_s)
+        cells.append([row.way, mark, format_bytes(row.bucket_bytes), *map(format_seconds, times)])
+    columns = ("algorithm", "", "bucket", "step", "compute", "communication", "exposed", "idle")
+    print_table("gradient buckets", columns, cells, left=2)

@@ -111,18 +111,16 @@ def collective(
     if group is not None:
         members = parse_ranks(group, change_network(load_topology(topology), changes).num_ranks)
     with progress(kept="nothing is kept", quiet=output.as_json) as tell:
-        asked = partial(
-            find, kind, topology=topology, ranks=members, algorithm=algorithms or "auto", network=network,
+        answer = find(
+            kind, wanted, topology=topology, ranks=members, algorithm=algorithms or "auto", network=network,
             injection=injection, num_chunks=chunks, policy=policy, tell=tell,
+            network_changes=changes,
         )  # fmt: skip
-        answer, unchanged = asked(wanted, network_changes=changes), None
-        if changes != changes.size_alone and not (output.as_json or decide):
-            unchanged = asked(wanted[-1:], network_changes=changes.size_alone)
     if decide:
         _decide(answer, output)
         return
     summary = answer.to_dict()
-    output.give(summary, partial(_print, answer, unchanged, verbose=verbose), partial(_write, answer, summary))
+    output.give(summary, partial(_print, answer, verbose=verbose), partial(_write, answer, summary))
 
 
 def _check(network: str, algorithms: tuple[str, ...], *, decide: bool, output: Path | None, count: int) -> None:
@@ -222,28 +220,26 @@ def _write(answer: "CollectiveAnswer", summary: dict[str, Any], folder: Path) ->
     return write_links(title, summary, row["traffic"], folder)
 
 
-def _bound(taken: dict[str, Any], unchanged: "CollectiveAnswer | None") -> dict[str, str]:
+def _bound(taken: "Mapping[str, Any]", before: "Mapping[str, Any] | None") -> dict[str, str]:
     """Say what bounds a collective, and what it takes on the network without its changes."""
     from scaleout.config.units import format_difference, format_seconds, format_share
 
     shares = ", ".join(f"{name} {format_share(share)}" for name, share in taken.get("busy_shares", {}).items())
     facts = {"bound by": f"{taken['bound_by']} (of its time: {shares})"} if shares else {}
-    if unchanged is not None:
-        rows = unchanged.by_size[-1]
-        before = next((row for row in rows if row.get("auto")), rows[0])
+    if before is not None:
         words = format_difference(taken["time_s"], before["time_s"])
         facts["unchanged"] = f"{format_seconds(before['time_s'])} by {before['algorithm']}; {words} with the changes"
     return facts
 
 
-def _print(answer: "CollectiveAnswer", unchanged: "CollectiveAnswer | None", *, verbose: bool) -> None:
-    """Print all algorithms of one size, or of each of several what auto takes; what `unchanged` takes in the box."""
+def _print(answer: "CollectiveAnswer", *, verbose: bool) -> None:
+    """Print all algorithms of one size, or of each of several what auto takes."""
     from scaleout.cli.console import console, print_answer, print_links, print_table
     from scaleout.config.units import format_bytes, format_bytes_per_s, format_seconds
 
     by_size, left_out = answer.by_size, answer.left_out
     several, asked = len(by_size) > 1, answer.asked["algorithm"]
-    takes = [next((row for row in rows if row.get("auto")), rows[0]) for rows in by_size]
+    takes = answer.taken
     chosen = takes if several and isinstance(asked, str) else [row for rows in by_size for row in rows]
     chunked = any(row["num_chunks"] > 1 for row in chosen)
     taken = takes[-1]
@@ -252,7 +248,7 @@ def _print(answer: "CollectiveAnswer", unchanged: "CollectiveAnswer | None", *, 
         {
             "time": f"{format_seconds(taken['time_s'])} for {format_bytes(taken['bytes'])} by {taken['algorithm']}",
             "bus bandwidth": format_bytes_per_s(taken["bus_bandwidth_bytes_per_s"]),
-            **_bound(taken, unchanged),
+            **_bound(taken, answer.unchanged),
             "model": answer.model.title,
         },
     )

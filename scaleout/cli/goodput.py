@@ -87,7 +87,7 @@ def goodput(job: NamedJob, schedule: str, options: Stated, output: Output, **ask
     with progress(kept="nothing is kept", quiet=output.as_json) as tell:
         tell(0, 1, "step simulated")
         found, step_j, held, rent_per_s = _trained(simulated, disturbance)
-        if changes != changes.size_alone and not output.as_json:
+        if changes != changes.size_alone:
             without = _prepared(job._replace(changes=changes.size_alone), schedule, options, asked)[0]
             unchanged = _trained(without, disturbance)[0]
     steps, tokens = asked_for.of(found, step_tokens=workload.tokens * workload.data_parallel)
@@ -108,6 +108,8 @@ def goodput(job: NamedJob, schedule: str, options: Stated, output: Output, **ask
         "memory": held.summary(),
         "disturbance": vars(disturbance),
     }
+    if unchanged is not None:
+        found_all["unchanged"] = {"step_s": unchanged.step_s, "training_s": unchanged.training_s(steps)}
     named = {} if asked_for.tokens is None else {"tokens": tokens}
     inputs = {**job.inputs(workload, simulated.options, (schedule,)), **named, **vars(disturbance)}
     inputs |= {} if asked_for.duration_s is None else {"duration_s": asked_for.duration_s}

@@ -24,7 +24,6 @@ from scaleout.errors import ConfigError, ScaleoutError
 
 if TYPE_CHECKING:
     from scaleout.api.runs import RunAnswer
-    from scaleout.study.comparison import Comparison
     from scaleout.study.job import Tell
 
 
@@ -103,12 +102,8 @@ def run(
         def tell(done: int, total: int, schedule: str) -> None:
             told(done, total, f"schedules, now {schedule}")
 
-        given = (trace_path, edits, plan)
-        answer, unchanged = _answer(job, schedules, options, given, tell), None
-        if job.changes != job.changes.size_alone and not output.as_json:
-            best = min(answer.outcomes, key=lambda outcome: outcome.makespan_s).schedule
-            unchanged = _answer(job._replace(changes=job.changes.size_alone), (best,), options, given, tell).comparison
-    _give(answer, output, verbose=verbose, measure_next=measure_next, unchanged=unchanged)
+        answer = _answer(job, schedules, options, (trace_path, edits, plan), tell)
+    _give(answer, output, verbose=verbose, measure_next=measure_next)
 
 
 def _answer(
@@ -150,9 +145,7 @@ def _answer(
     )  # fmt: skip
 
 
-def _give(
-    answer: "RunAnswer", output: Output, *, verbose: bool, measure_next: Path | None, unchanged: "Comparison | None"
-) -> None:
+def _give(answer: "RunAnswer", output: Output, *, verbose: bool, measure_next: Path | None) -> None:
     """Print or write an answer, and what to measure; `ScaleoutError` if a schedule of it failed."""
     from scaleout.cli.tables import print_comparison
     from scaleout.report.files import write
@@ -160,7 +153,7 @@ def _give(
     found, summary = answer.comparison, answer.to_dict()
     if measure_next is not None:
         _write_next(answer, measure_next)
-    printed = partial(print_comparison, found, verbose=verbose, unchanged=unchanged)
+    printed = partial(print_comparison, found, verbose=verbose, unchanged=answer.unchanged)
     output.give(summary, printed, partial(write, found, summary=summary))
     if found.failures:
         raise ScaleoutError("; ".join(map(str, found.failures)))

@@ -40,7 +40,7 @@ _ADDED_UP = "calls added up"
 """What is said of busy times that are longer than all communication, counted once."""
 
 
-def print_comparison(comparison: "Comparison", *, verbose: bool = False, unchanged: "Comparison | None" = None) -> None:
+def print_comparison(comparison: "Comparison", *, verbose: bool = False, unchanged: "Outcome | None" = None) -> None:
     """Print a comparison: the answer, the schedules, and where the time and the memory go.
 
     Of a recording all times, counts and energies are of one step, the mean of those recorded. `verbose` adds each

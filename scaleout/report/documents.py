@@ -59,7 +59,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "energy_j": "training_joules",
         "steps": "num_steps",
     },
-    "buckets": {"step_s": "makespan_s", "exposed_s": "exposed_communication_s", "way": "algorithm"},
+    "buckets": {**_MEMORY, "step_s": "makespan_s", "exposed_s": "exposed_communication_s", "way": "algorithm"},
     "strategies": {**_STEP, "memory_bytes": "peak_memory_bytes"},
     "collective": {
         "left_out": "algorithms_left_out",

@@ -111,10 +111,10 @@ OBJECTS: Mapping[str, Contents] = {
         "collective algorithm network time_s algorithm_bandwidth_bytes_per_s bus_bandwidth_bytes_per_s num_chunks "
         "protocol auto bound_by busy_shares busiest_links traffic ranks backend time_by_backend_s",
     ),
-    "bucket": Contents("algorithm bucket_bytes makespan_s communication_s exposed_communication_s"),
+    "bucket": Contents("algorithm bucket_bytes makespan_s compute_s communication_s exposed_communication_s idle_s"),
+    "unchanged": Contents("", "schedule makespan_s training_s bytes algorithm time_s"),
     "choice": Contents("bytes algorithm time_s runner_up ratio changed"),
     "busy_time": Contents("phase operation kind bytes group_size count busy_s"),
-    "buckets row": Contents("algorithm bucket_bytes makespan_s communication_s exposed_communication_s"),
     "strategies row": Contents("strategy", f"schedule {_TIMES} peak_memory_bytes fits decisions runs_as reason busy"),
     "decision": Contents("about choice", "time_s time_of alternatives_s reason count saved_s called"),
     "operator_rank": Contents("order rank shards done_s last_sent_s sampled_slices"),
@@ -146,14 +146,16 @@ OBJECTS: Mapping[str, Contents] = {
 }
 """Objects within documents; those called ``COMMAND row`` are a command's `results` or `rows`."""
 
-_ROWS_OF = {"astra": "run row"}
+_ROWS_OF = {"astra": "run row", "buckets": "bucket"}
 """Command to what its rows are, where they are those of another."""
 
 _HEAD = "schema version command inputs models"
 _JOB = "workload topology device ranks"
 
 DOCUMENTS: Mapping[str, Contents] = {
-    "run": Contents(f"{_JOB} results", "mode model samples cost mfu_peak memory recorded_s num_steps notes failures"),
+    "run": Contents(
+        f"{_JOB} results", "mode model samples cost mfu_peak memory recorded_s num_steps notes failures unchanged"
+    ),
     "search": Contents(
         f"{_JOB} mode model global_batch memory_capacity_bytes mfu_peak counts fastest front",
         "simulations explanation exports not_tried",
@@ -161,10 +163,13 @@ DOCUMENTS: Mapping[str, Contents] = {
     "goodput": Contents(
         f"{_JOB} schedule model tokens num_steps training_s training_joules training_dollars makespan_s "
         "step_mean_s step_median_s step_p95_s between_failures_s checkpoint_interval_s goodput checkpoint_share "
-        "failure_share speed memory disturbance"
+        "failure_share speed memory disturbance",
+        "unchanged",
     ),
-    "collective": Contents("topology", "ranks model results algorithms_left_out by_size collective network compared"),
-    "buckets": Contents("workload model best results"),
+    "collective": Contents(
+        "topology", "ranks model results algorithms_left_out by_size collective network compared unchanged"
+    ),
+    "buckets": Contents("workload model memory best default results"),
     "strategies": Contents("workload topology device model results", "ranks"),
     "operator": Contents(
         "operator device topology ranks settings", f"{_OPERATOR} fused_aware_between_s timeline sweep model"

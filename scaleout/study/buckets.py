@@ -25,13 +25,18 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Bucketed:
-    """One step, all its communication, and what of it is exposed; `way` is an algorithm, a policy or `AUTO`."""
+    """One step, its compute, all its communication, and what of it is exposed; idle is the rest of the step.
+
+    `way` is an algorithm, a policy or `AUTO`.
+    """
 
     way: str
     bucket_bytes: int
     step_s: float
+    compute_s: float
     communication_s: float
     exposed_s: float
+    idle_s: float
 
 
 def sweep_buckets(
@@ -55,12 +60,17 @@ def sweep_buckets(
         options = _reduced(job.topology, way, job.options)
         for size in sizes_bytes:
             tell(len(rows), len(ways) * len(sizes_bytes), "sizes simulated")
-            keys = {**base.model_dump(exclude_unset=True), "gradient_bucket": size}
-            sized = validate(type(base), keys, where=f"buckets of {size} B")
-            outcome = run(replace(job, work=sized, options=options))
+            outcome = run(replace(job, work=with_buckets(base, size), options=options))
             parts = outcome.breakdown
-            rows.append(Bucketed(way, size, outcome.makespan_s, parts.communication_s, parts.exposed_communication_s))
+            times_s = parts.compute_s, parts.communication_s, parts.exposed_communication_s, parts.idle_s
+            rows.append(Bucketed(way, size, outcome.makespan_s, *times_s))
     return tuple(rows)
+
+
+def with_buckets(base: ModelFamily, size_bytes: int) -> ModelFamily:
+    """Return a workload with gradient buckets of another size."""
+    keys = {**base.model_dump(exclude_unset=True), "gradient_bucket": size_bytes}
+    return validate(type(base), keys, where=f"buckets of {size_bytes} B")
 
 
 def best(rows: Sequence[Bucketed]) -> Bucketed:

@@ -64,8 +64,12 @@ def test_a_run_in_python_is_that_of_the_command_line(job):
 @given(kind=st.sampled_from(["all_reduce", "all_to_all", "broadcast"]), power=st.integers(0, 24), chunked=st.booleans())
 @settings(max_examples=8, deadline=None)
 def test_a_collective_in_python_is_that_of_the_command_line(kind, power, chunked):
-    answer = scaleout.collective(kind, 2**power, topology="dgx-h200-2", ranks=range(8) if chunked else None)
-    words = ["--bytes", f"{2**power}B", "--topology", "dgx-h200-2", *(["--group", "0-7"] * chunked)]
+    answer = scaleout.collective(
+        kind, 2**power, topology="dgx-h200-2", ranks=range(8) if chunked else None,
+        network_changes={"bandwidth": {"nvlink": "0.5x"}} if chunked else None,
+    )  # fmt: skip
+    words = ["--bytes", f"{2**power}B", "--topology", "dgx-h200-2"]
+    words += ["--group", "0-7", "--bandwidth", "nvlink=0.5x"] * chunked
     assert plain(answer) == printed("collective", kind, *words)
 
 

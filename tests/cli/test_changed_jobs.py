@@ -257,9 +257,23 @@ def test_the_unchanged_network_stands_beside_the_changed_one(scaleout):
     assert parse(words, SECONDS) == pytest.approx(before, rel=5e-3)
     assert parse(cost, SECONDS) == pytest.approx(after - before, rel=5e-3)
     assert float(longer) == pytest.approx(100 * (after / before - 1), abs=0.06)
-    _, out, _ = scaleout("collective", "all_gather", "--bytes", "1GB", "--topology", "dgx-h200-2",
-                         "--bandwidth", "infiniband=2x")  # fmt: skip
+    asked = ("collective", "all_gather", "--bytes", "1GB", "--topology", "dgx-h200-2", "--bandwidth", "infiniband=2x")
+    _, out, _ = scaleout(*asked)
+    assert json.loads(scaleout(*asked, "--json")[1])["unchanged"]["algorithm"] == "hierarchical"
     assert re.search(r"unchanged +[\d.]+ ms by hierarchical; [\d.]+% shorter with the changes", out)
+
+
+def test_documents_hold_the_unchanged_step_that_the_box_prints(scaleout, tmp_path):
+    job = (*JOB, "--nodes", "1")
+    plain, slow = (json.loads(scaleout(*job, *more, "--json")[1]) for more in ((), ("--slow", "5=1.2")))
+    assert "unchanged" not in plain
+    before = {key: plain["results"][0][key] for key in ("schedule", "makespan_s")}
+    assert slow["unchanged"] == before
+    scaleout(*job, "--slow", "5=1.2", "--output", tmp_path / "slow")
+    assert json.loads((tmp_path / "slow" / "summary.json").read_text())["unchanged"] == before
+    training = ("goodput", *job[1:], "--tokens", "1B", "--checkpoint", "10s")
+    plain, slow = (json.loads(scaleout(*training, *more, "--json")[1]) for more in ((), ("--slow", "5=1.2")))
+    assert slow["unchanged"] == {key: plain[key] for key in ("makespan_s", "training_s")}
 
 
 def test_a_broken_link_between_nodes_names_the_option_for_a_network_card(scaleout):

@@ -1,5 +1,7 @@
 """One path: a job means the same whoever runs it, and what a job refuses it refuses everywhere."""
 
+import json
+
 import chakra_messages as chakra
 import pytest
 
@@ -137,3 +139,27 @@ def test_no_schedule_is_nothing_to_compare():
     program = timed(job(), H200)
     with pytest.raises(ConfigError, match="no schedules to compare; give at least one"):
         scaleout.compare_program(program, topology=NODE, device=H200, schedules=[])
+
+
+def test_buckets_say_what_does_not_fit_and_what_is_gained_over_the_default(scaleout):
+    """A job that does not fit had a best size like any other, and no row was of the size that a run takes."""
+    job = ("llama-3-8b", "--set", "zero=0", "--set", "data_parallel=2", "--set", "layers=16", "--topology")
+    job += ("ring(2,nvlink4)", "--device", "h100")
+    swept = ("buckets", *job, "--bytes", "64MiB,4MiB")
+    found = json.loads(scaleout(*swept, "--json")[1])
+    ran = json.loads(scaleout("run", *job, "--schedule", "overlap:always", "--json")[1])
+    assert not found["memory"]["fits"]
+    assert found["memory"] == ran["memory"]
+    assert found["default"]["bucket_bytes"] == 25 * 2**20
+    for name in ("makespan_s", "compute_s", "communication_s", "exposed_communication_s", "idle_s"):
+        assert found["default"][name] == ran["results"][0][name]
+    for row in found["results"]:
+        parts_s = row["compute_s"] + row["exposed_communication_s"] + row["idle_s"]
+        assert parts_s == pytest.approx(row["makespan_s"])
+    box, table = scaleout(*swept)[1].split("gradient buckets")
+    assert box.count("if it fitted") == 1
+    assert box.index("memory ") < box.index("best ")
+    assert [line.split()[1:3] for line in table.splitlines() if "default" in line] == [["default", "25"]]
+    assert (
+        json.loads(scaleout(*swept, "--algorithm=ring", "--algorithm=auto", "--json")[1])["default"] == found["default"]
+    )
