@@ -24,7 +24,7 @@ def run_plan(
 
     inputs = read_plan(text, job, options)
     try:
-        return run_inputs({**inputs, "schedule": list(schedules) or inputs.get("schedule", ())}, tell)
+        return run_inputs({**inputs, "schedule": list(schedules) or inputs.get("schedule", ())}, tell, unchanged=True)
     except ConfigError as error:
         raise ConfigError(f"--plan {text}: {error}") from None
 
