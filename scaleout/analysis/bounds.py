@@ -17,6 +17,7 @@ member that is less late. What bounds the collective bounds the rest.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import fsum
 from typing import Any
 
@@ -146,6 +147,7 @@ class Bound:
     busy_shares: Mapping[str, float]
     waits_s: float = 0.0  # of the exposed time, what ranks wait for a last member that still has kernels
     waits_for: tuple[int, ...] = ()  # the ranks that most of this is for
+    member_share: float = 1.0  # of all ranks, those in such groups: what others have none of is longer in a member
 
 
 _Call = tuple[int, ...]
@@ -241,7 +243,10 @@ def _bound(program: Program, topology: Topology, seen: tuple[Timeline, int], tot
         cost = collective_cost(*kind, place(topology, ranks), algorithm or "auto")
     shares = busy_shares(cost, topology, ranks)
     count, busy_s, exposed_s, waits_s = total.tolist()
-    axis = "" if group == NONE else program.groups[group].axis
+    axis, member_share = "", 1.0
+    if group != NONE:
+        axis = program.groups[group].axis
+        member_share = len(set(chain(*program.groups[group].members))) / program.num_ranks
     return Bound(
         graph.operation(node),
         axis,
@@ -254,4 +259,5 @@ def _bound(program: Program, topology: Topology, seen: tuple[Timeline, int], tot
         bound_of(shares),
         shares,
         waits_s,
+        member_share=member_share,
     )

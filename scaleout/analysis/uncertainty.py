@@ -211,7 +211,7 @@ def _of_kernels(kernels: Mapping[tuple[Kernel, str], float], device: Device, spr
     """Yield what kernels add: the machine, and by class those that lie between measured ones, or are transferred."""
     total = math.fsum(kernels.values())
     machine = total * (spread.machine or 0.0)
-    yield Cause(f"{device.name} from one machine to another", total, machine, machine)
+    yield Cause(f"differences between machines of {device.name}", total, machine, machine)
     for name in (*dict.fromkeys(CLASSES.values()), UNALIGNED_GEMM, CUSTOM):
         of_class = {key: share for key, share in kernels.items() if class_of(key[0]) == name}
         between = {key: share for key, share in of_class.items() if key[1] == "interpolated"}

@@ -187,7 +187,7 @@ def _bound(outcome: "Outcome", steps: int) -> str:
     if most is None or most.exposed_communication_s < _MENTIONED * outcome.makespan_s or not most.bound_by:
         return words
     over = f" over {most.axis}" if most.axis else ""
-    exposed = format_seconds(most.exposed_communication_s / steps)
+    exposed = format_seconds(most.exposed_communication_s / steps / most.member_share)
     why = f"which {bound_words(most)}" if _mostly_waits(most) else f"bound by {most.bound_by}"
     return f"{words}; exposed longest ({exposed}): {most.operation}{over}, {why}"
 
@@ -218,7 +218,7 @@ def bound_words(row: "Bound") -> str:
 def room(found: "Fit | None", ranks: int) -> str:
     """Say whether a job of so many ranks fits its devices, and by how much; what helps on as many ranks comes first."""
     if found is None:
-        return "not counted for this kind of model"
+        return "not known: a trace does not say what its ranks keep"
     total, capacity = found.peak.total_bytes, found.capacity_bytes
     words = f"{format_bytes(total)} of {format_bytes(capacity)}"
     if found.fits:

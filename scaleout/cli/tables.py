@@ -106,8 +106,11 @@ def _print_bounds(outcome: "Outcome", steps: int, *, contends: bool) -> None:
             bound_words(row),
             format_bytes(row.bytes),
             str(row.group_size),
-            format_count(row.count / steps),
-            *(format_seconds(seconds / steps) for seconds in (row.busy_s, row.exposed_communication_s)),
+            format_count(row.count / steps / row.member_share),
+            *(
+                format_seconds(time_s / steps / row.member_share)
+                for time_s in (row.busy_s, row.exposed_communication_s)
+            ),
             ", ".join(f"{name} {format_share(share)}" for name, share in row.busy_shares.items()),
         ]
         for row in sorted(alike, key=lambda row: (-row.exposed_communication_s, -row.busy_s))[:_BOUND_ROWS]
@@ -125,6 +128,8 @@ def _print_bounds(outcome: "Outcome", steps: int, *, contends: bool) -> None:
             "share of its time",
         )
         print_table(f"what bounds communication under {outcome.schedule}", columns, rows, left=3)
+        if any(row.member_share < 1 for row in alike):
+            console().print("calls, busy and exposed are means over the ranks of the groups\n")
         if contends:
             console().print("busy has waiting for SMs that kernels hold; shares are of communication alone\n")
 
@@ -209,6 +214,8 @@ def _print_rows(
         for (name, kind), of in columns.items()
         if any(row.busy_s for row in of.values())
     ]
+    if title.endswith(" by phase") and not any(name for name, _ in columns):
+        return  # of a trace that names none
     print_table(title, (title.removeprefix("busy time by "), "", *names), rows[:limit], left=2)
 
 

@@ -90,7 +90,8 @@ def _rows(program: Program) -> dict[str, list[dict[str, Any]]]:
             else:
                 group, each = int(graph.group[node]), int(graph.bytes[node])
                 of = program.groups[group].name if group != NONE else ""
-                row = {"communication": name, "group": of, "each_bytes": each, "count": 0, "all_bytes": 0}
+                row = {"communication": name, "group": of, "each_bytes": each, "each_is": _size_of(graph, node)}
+                row |= {"count": 0, "all_bytes": 0}
                 row = calls.setdefault((name, of, each), row)
                 added = {"all_bytes": size}
             for key, value in {"count": count, **added}.items():
@@ -99,6 +100,14 @@ def _rows(program: Program) -> dict[str, list[dict[str, Any]]]:
         "kernels": sorted(kernels.values(), key=lambda row: (-row["time_s"], -row["work_flops"], -row["moved_bytes"])),
         "communication": sorted(calls.values(), key=lambda row: -row["all_bytes"]),
     }
+
+
+def _size_of(graph: ExecutionGraph, node: int) -> str:
+    """Say what the bytes of a communication are; a file has those of a rank, of an all-gather its shard."""
+    return _SIZES.get(graph.operation(node), "a rank's buffer")
+
+
+_SIZES = {"all_gather": "gathered whole", "reduce_scatter": "whole before", "send": "message", "recv": "message"}
 
 
 def _columns(graph: ExecutionGraph) -> tuple[Any, ...]:

@@ -90,7 +90,7 @@ OBJECTS: Mapping[str, Contents] = {
     "decisive": Contents("phase operation count critical_s share rank rank_share"),
     "bound": Contents(
         "operation axis bytes group_size count busy_s exposed_communication_s algorithm bound_by busy_shares "
-        "waits_s waits_for"
+        "waits_s waits_for member_share"
     ),
     "wait": Contents("members waits_for until idle_s"),
     "ends": Contents("members phase_end_s"),
@@ -109,7 +109,7 @@ OBJECTS: Mapping[str, Contents] = {
     "collective row": Contents(
         "bytes",
         "collective algorithm network time_s algorithm_bandwidth_bytes_per_s bus_bandwidth_bytes_per_s num_chunks "
-        "protocol auto bound_by busy_shares busiest_links traffic ranks backend time_by_backend_s",
+        "protocol auto bound_by busy_shares busiest_links traffic ranks backend time_by_backend_s auto_takes auto_s",
     ),
     "bucket": Contents("algorithm bucket_bytes makespan_s compute_s communication_s exposed_communication_s idle_s"),
     "unchanged": Contents("", "schedule makespan_s training_s bytes algorithm time_s"),

@@ -1,9 +1,12 @@
 """Traces that users write: shown, run and drawn by the names of their nodes."""
 
 import json
+import re
 
 import chakra_messages as chakra
 import pytest
+
+from scaleout.config.units import format_seconds
 
 
 @pytest.fixture
@@ -29,6 +32,7 @@ def test_own_traces_are_told_by_the_names_of_their_nodes(scaleout, summary, tmp_
     assert (kernel["kernel"], kernel["count"], kernel["time_s"]) == ("fwd_*", 120, pytest.approx(120 * 5e-6))
     (call,) = found["communication"]
     assert (call["communication"], call["each_bytes"], call["all_bytes"]) == ("all_reduce", 64, 256)
+    assert call["each_is"] == "a rank's buffer"
     (group,) = found["process_groups"]
     assert (group["groups"], group["members"]) == (2, "0-1; 2-3")
     assert found["not_read"] == {"attribute color": 1, "duration_micros of communication, which the network times": 1}
@@ -41,3 +45,28 @@ def test_own_traces_are_told_by_the_names_of_their_nodes(scaleout, summary, tmp_
     scaleout(*run, "--output", tmp_path / "out")
     events = json.loads((tmp_path / "out" / "timeline.json").read_text())["traceEvents"]
     assert {event["cat"] for event in events if event["name"] == "fwd_7"} == {"fwd_*"}
+
+
+def test_tables_of_own_traces_are_of_the_members_of_a_group_and_of_what_a_trace_says(scaleout, summary, tmp_path):
+    """A call of each of two ranks of four was 0.5 calls; a table of no phases, and a memory of `this kind of model`."""
+    for rank in range(4):
+        nodes = [chakra.Node(id=0, name="fwd", type=4, duration_micros=50)]
+        gather, reduce = {"comm_type": 2, "comm_size": 10**6}, {"comm_type": 0, "comm_size": 10**8, "pg_name": "left"}
+        for at, attributes in enumerate([gather] + [reduce] * (rank < 2), 1):
+            attr = [chakra.attribute(key, "string_val" if key == "pg_name" else "int64_val", value)
+                    for key, value in attributes.items()]  # fmt: skip
+            nodes.append(chakra.Node(id=at, name=f"call{at}", type=7, data_deps=[at - 1], attr=attr))
+        chakra.write(tmp_path / f"job.{rank}.et", chakra.GlobalMetadata(), nodes)
+    (tmp_path / "job.json").write_text(json.dumps({"left": [0, 1]}))
+    calls = {call["communication"]: call for call in summary("show", tmp_path)["communication"]}
+    assert (calls["all_gather"]["each_bytes"], calls["all_gather"]["each_is"]) == (4 * 10**6, "gathered whole")
+    run = ("run", "--trace", tmp_path, "--topology", "switch(4,ndr)", "--schedule", "baseline")
+    rows = {row["axis"]: row for row in summary(*run)["results"][0]["bounds"]}
+    assert {axis: row["member_share"] for axis, row in rows.items()} == {"left": 0.5, "world": 1.0}
+    out = scaleout(*run)[1]
+    busy = format_seconds(2 * rows["left"]["busy_s"])
+    assert re.search(rf"all_reduce ring +left .* 2 +1 +{busy} +{busy} ", out)
+    assert f"exposed longest ({busy}): all_reduce over" in out
+    assert "not known: a trace does not say what its ranks keep" in out
+    assert "busy time by operation" in out
+    assert "busy time by phase" not in out
