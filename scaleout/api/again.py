@@ -1,12 +1,15 @@
 """What a document asked, asked again: the `inputs` of any job of the command line or of a study, with some changed."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from scaleout.api.collectives import CollectiveAnswer, collective
 from scaleout.api.inputs import inputs_of
-from scaleout.api.runs import RunAnswer, ran
+from scaleout.api.runs import RunAnswer, fastest, ran
 from scaleout.api.traces import read_trace
+from scaleout.cluster.topology.topology import load_topology
+from scaleout.cluster.topology.what_if import change_network
 from scaleout.config.arguments import checked
 from scaleout.config.units import BYTES_PER_S, SECONDS, parse
 from scaleout.errors import ConfigError, shown
@@ -18,7 +21,7 @@ from scaleout.study.sweep.grid import Value, value_of
 _QUANTITIES = {"bandwidth": (BYTES_PER_S, "B/s"), "latency": (SECONDS, "s")}
 
 
-def run_inputs(inputs: Mapping[str, Any], tell: Tell | None = None) -> RunAnswer:
+def run_inputs(inputs: Mapping[str, Any], tell: Tell | None = None, *, unchanged: bool = False) -> RunAnswer:
     """Simulate the job that the inputs of a document are of: of a workload, or of the traces of a folder.
 
     Parameters
@@ -27,6 +30,8 @@ def run_inputs(inputs: Mapping[str, Any], tell: Tell | None = None) -> RunAnswer
         By the keys of a study's file; keys that are not of a job, as those of a search, are passed over.
     tell : callable, optional
         Called before each schedule with how many are done, of how many, and its name.
+    unchanged : bool
+        Whether a workload's answer also has the step without the changes of the network, as that of `scaleout.run`.
 
     Raises
     ------
@@ -54,11 +59,14 @@ def run_inputs(inputs: Mapping[str, Any], tell: Tell | None = None) -> RunAnswer
     assert case.workload is not None
     assert case.topology is not None
     assert case.device is not None
-    found = compare(
-        case.workload.value, topology=case.topology.value, device=case.device.value, schedules=schedules,
-        options=case.options, tell=tell,
+    simulate = partial(
+        compare, case.workload.value, device=case.device.value, options=case.options, tell=tell
     )  # fmt: skip
-    return RunAnswer(found, {**inputs_of({}, options=case.options), **case.inputs, "schedule": ran(found)})
+    found, changes, before = simulate(topology=case.topology.value, schedules=schedules), changes_of(given), None
+    if unchanged and changes != changes.size_alone:
+        network = change_network(load_topology(str(case.inputs["topology"])), changes.size_alone)
+        before = simulate(topology=network, schedules=[fastest(found)]).outcomes[0]
+    return RunAnswer(found, {**inputs_of({}, options=case.options), **case.inputs, "schedule": ran(found)}, before)
 
 
 def collective_inputs(inputs: Mapping[str, Any]) -> CollectiveAnswer:

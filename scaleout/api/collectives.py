@@ -14,7 +14,15 @@ from scaleout.cluster.topology.placement import Placement, place, place_isolated
 from scaleout.cluster.topology.topology import Topology
 from scaleout.cluster.topology.what_if import NetworkChanges
 from scaleout.config.reading import nearest
-from scaleout.config.units import BYTES, BYTES_PER_S, format_bytes, format_seconds, parse
+from scaleout.config.units import (
+    BYTES,
+    BYTES_PER_S,
+    counted,
+    format_bytes,
+    format_difference,
+    format_seconds,
+    parse,
+)
 from scaleout.errors import ConfigError
 from scaleout.network.alpha_beta import cost as closed_form
 from scaleout.network.collectives import ALGORITHMS, algorithm_bandwidth, bus_bandwidth, candidates
@@ -208,6 +216,21 @@ class CollectiveAnswer(Answer):
                     why = f"can be asked for by --algorithm; auto weighs, for {group.library.name}, {weighed}"
                 found.setdefault(why, []).append(each.name)
         return found
+
+    @property
+    def why_auto(self) -> str:
+        """Why `auto` takes an algorithm that is slower than another here, and where most so; nothing if it does not."""
+        slower = [each for each in self.decisions if each.ratio < 1] if self.asked["algorithm"] == "auto" else []
+        library = _Request(self.kind, self.topology, self.members, (), None, None).placement.library
+        if not slower or library is None:
+            return ""
+        most = min(slower, key=lambda each: each.ratio)
+        of = f"at {len(slower)} of {counted(len(self.costs), 'size')}, most " if len(self.costs) > 1 else ""
+        shorter = format_difference(most.time_s * most.ratio, most.time_s)
+        return (
+            f"auto takes what {library.name}'s own cost model prefers; another algorithm is faster here, {of}at "
+            f"{format_bytes(most.bytes)}: {most.runner_up} is {shorter} than {most.algorithm}"
+        )
 
     @property
     def decisions(self) -> tuple[flows.Decision, ...]:

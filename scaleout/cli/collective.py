@@ -38,8 +38,8 @@ SIZES_HELP = "Sizes such as 64MiB or 1MiB,64MiB; FIRST:LAST doubles from the fir
     multiple=True,
     metavar="NAME",
     help="Time this algorithm (`scaleout list algorithms` says what each is, and what NCCL calls it); repeatable, to "
-    "compare several. By default all that the communication library has, else all that can, the one that `auto` takes "
-    "marked.",
+    "compare several. By default, of one size, all that the communication library has, else all that can, the one that "
+    "`auto` takes marked; of several sizes what `auto` takes at each.",
 )
 @click.option("--group", metavar="RANKS", help="Ranks that take part, such as 0-7 or 0,8,16; by default all.")
 @SIMULATION["network"]
@@ -270,6 +270,8 @@ def _print(answer: "CollectiveAnswer", *, verbose: bool) -> None:
         ],
         left=2,
     )
+    if answer.why_auto:
+        console().print(f"note: {answer.why_auto}")
     if not several and "busiest_links" in chosen[0]:
         print_links(f"busiest links of {chosen[0]['algorithm']}", chosen[0]["busiest_links"])
     if not several and (refused := answer.refused):
@@ -293,13 +295,17 @@ def _compare(kind: str, cluster: "Topology", sizes: list[int], policy: str | Non
     from scaleout.cluster.topology.backends import KIND
     from scaleout.errors import ConfigError
     from scaleout.report.documents import document
+    from scaleout.simulation.options import SimulationOptions
     from scaleout.study.backends import compare_backends
+    from scaleout.study.provenance import provenance
 
     if kind != KIND:
         raise ConfigError(f"--compare is for {KIND}, which back ends serve, not {kind}; leave it out")
     found = compare_backends(cluster, names=tuple(policy.split("+")) if policy else (), sizes_bytes=sizes)
     inputs = {"collective": kind, "topology": cluster.name, "changes": cluster.altered, "backends": found.backends}
-    summary = document("collective", _plain_backends(found), inputs={**inputs, "bytes": found.sizes_bytes})
+    model = provenance(cluster, None, SimulationOptions())
+    plain = {**_plain_backends(found), "model": model.summary()}
+    summary = document("collective", plain, inputs={**inputs, "bytes": found.sizes_bytes}, models=[model.models])
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.report.plots.studies import draw_curves, draw_map
@@ -311,7 +317,7 @@ def _compare(kind: str, cluster: "Topology", sizes: list[int], policy: str | Non
             "backends-curves.png": "time of each back end",
         }
 
-    output.give(summary, partial(_print_backends, found), write)
+    output.give(summary, partial(_print_backends, found, model.title), write)
 
 
 def _plain_backends(found: "BackendComparison") -> dict[str, Any]:
@@ -325,6 +331,8 @@ def _plain_backends(found: "BackendComparison") -> dict[str, Any]:
                 "ranks": ranks,
                 "bytes": size,
                 "best": found.backends[best[row, column]],
+                "auto_takes": found.auto[row][column],
+                "auto_s": float(found.auto_s[row, column]),
                 "time_by_backend_s": {
                     name: float(time_s) if time_s < float("inf") else None
                     for name, time_s in zip(found.backends, found.times_s[:, row, column], strict=True)
@@ -336,18 +344,20 @@ def _plain_backends(found: "BackendComparison") -> dict[str, Any]:
     }
 
 
-def _print_backends(found: "BackendComparison") -> None:
-    """Print the ranges of sizes of each winner, a line for each number of ranks."""
-    from scaleout.cli.console import print_table
+def _print_backends(found: "BackendComparison", model: str) -> None:
+    """Print the ranges of sizes of each winner and of what `auto` takes, lines for each number of ranks."""
+    from scaleout.cli.console import print_facts, print_table
     from scaleout.config.units import format_bytes, format_seconds
 
     rows = []
     for row, ranks in enumerate(found.num_ranks):
-        winners = [found.backends[index] for index in found.best[row]]
+        winners = [(found.backends[index], auto) for index, auto in zip(found.best[row], found.auto[row], strict=True)]
         starts = [index for index, name in enumerate(winners) if index == 0 or winners[index - 1] != name]
         for start, end in zip(starts, [*starts[1:], len(winners)], strict=True):
             sizes = [format_bytes(found.sizes_bytes[index]) for index in (start, end - 1)]
             times = [format_seconds(found.times_s[:, row, index].min()) for index in (start, end - 1)]
-            rows.append([winners[start], str(ranks), *sizes, *times])
-    columns = ("fastest", "ranks", "from", "to", "time from", "time to")
-    print_table(f"all_reduce on {found.topology}: the fastest by size and ranks", columns, rows)
+            autos = [format_seconds(found.auto_s[row, index]) for index in (start, end - 1)]
+            rows.append([*winners[start], str(ranks), *sizes, *times, *autos])
+    columns = ("fastest", "auto takes", "ranks", "from", "to", "time from", "time to", "auto from", "auto to")
+    print_table(f"all_reduce on {found.topology}: the fastest by size and ranks", columns, rows, left=2)
+    print_facts({"model": model})

@@ -371,6 +371,16 @@ _CHANGES = (
 )
 
 
+def beside_a_plan() -> str:
+    """Name the options of a what-if of a plan: all but those that say which job it is."""
+    changes = ", ".join(each.option for each in _CHANGES)
+    named = ", ".join(f"--{'algorithm' if name == 'algorithms' else name}" for name in SIMULATION)
+    return (
+        f"--schedule; of the machine {changes}; of the simulation {named}, --ideal; --set of what no plan sets; and "
+        f"what is printed or written: -v, --json, --output, --format, --width, --measure-next"
+    )
+
+
 def parse_changes(given: Mapping[str, Any]) -> "NetworkChanges":
     """Turn texts of options, by the field of `NetworkChanges` that they are, into changes; `ConfigError` if wrong."""
     from scaleout.cluster.topology.what_if import NetworkChanges

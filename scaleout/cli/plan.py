@@ -24,19 +24,48 @@ def run_plan(
 
     inputs = read_plan(text, job, options)
     try:
-        return run_inputs({**inputs, "schedule": list(schedules) or inputs.get("schedule", ())}, tell)
+        return run_inputs({**inputs, "schedule": list(schedules) or inputs.get("schedule", ())}, tell, unchanged=True)
     except ConfigError as error:
         raise ConfigError(f"--plan {text}: {error}") from None
 
 
 def read_plan(text: str, job: NamedJob, options: Stated) -> "Mapping[str, Any]":
-    """Return the inputs of a plan; `ConfigError` as `plan_inputs`, or if the line says what the plan does."""
-    if job != NamedJob(None, None, None, {}, type(job.changes)()) or options:
+    """Return the inputs of a plan with what the line gives besides.
+
+    Raises
+    ------
+    ConfigError
+        As `plan_inputs`, or if the line gives what the plan sets.
+    """
+    from scaleout.cli.options import beside_a_plan
+
+    plan = _plan_of(text)
+    given, keys = _given(job, options), plan.get("plan")
+    fixed = {*plan["inputs"], *(f"set.{key}" for key in (keys if isinstance(keys, dict) else ()))}
+    twice = [key for key in given if key in fixed]
+    if twice:
+        what = ", ".join("WORKLOAD" if key == "workload" else f"--{key.replace('.', ' ', 1)}" for key in twice)
         raise ConfigError(
-            f"--plan {text} says workload, machine and options; leave out all but --schedule and --output, or change "
-            f"the command that `scaleout search` prints for the plan"
+            f"--plan {text}: the plan sets what {what} would; leave that out, or change the command that `scaleout "
+            f"search` prints for the plan. Beside a plan there may be {beside_a_plan()}"
         )
-    return plan_inputs(text)
+    return {**plan["inputs"], **given}
+
+
+def _given(job: NamedJob, options: Stated) -> dict[str, Any]:
+    """Return what a line gives, by the keys of a study's file."""
+    from scaleout.api.inputs import inputs_of
+
+    names = {"workload": job.workload, "topology": job.topology, "device": job.device}
+    found = inputs_of(names, settings=job.settings, changes=job.changes)
+    for name, value in options.items():
+        if name == "algorithms":
+            found |= {f"algorithm.{kind}": each for kind, each in value.items()}
+        elif name == "injection_bytes_per_s":
+            found["injection"] = f"{value!r} B/s"
+        else:
+            found[name] = value
+    return found
 
 
 def plan_inputs(text: str) -> "Mapping[str, Any]":
@@ -47,6 +76,12 @@ def plan_inputs(text: str) -> "Mapping[str, Any]":
     ConfigError
         If there is no such plan.
     """
+    inputs: Mapping[str, Any] = _plan_of(text)["inputs"]
+    return inputs
+
+
+def _plan_of(text: str) -> "Mapping[str, Any]":
+    """Return the row of a plan in the file that a search has written; `ConfigError` if there is none."""
     from scaleout.config.documents import read_json, whole
 
     name, sign, number = text.rpartition("#")
@@ -63,4 +98,5 @@ def plan_inputs(text: str) -> "Mapping[str, Any]":
     inputs = plans[which - 1]["inputs"]
     if not (isinstance(inputs, dict) and isinstance(inputs.get("workload"), str)):
         raise ConfigError(f"{path}: plan {which} has no inputs; search again")
-    return inputs
+    row: Mapping[str, Any] = plans[which - 1]
+    return row

@@ -30,6 +30,9 @@ class Side:
     events: tuple[Mapping[str, Any], ...] | None
     models: tuple[str, ...] = ()  # what answered
     inputs: Mapping[str, Any] = field(default_factory=dict)  # what was asked
+    waits_s: Mapping[tuple[int, ...], float] = field(
+        default_factory=dict
+    )  # for ranks, idle or exposed: mean over ranks
 
 
 def is_result(path: Path) -> bool:
@@ -89,7 +92,32 @@ def side_of(summary: Any, schedule: str | None, trace: Mapping[str, Any] | None,
     events = None if trace is None else _of_schedule(trace["traceEvents"], row["schedule"])
     models, inputs = summary.get("models"), summary.get("inputs")
     answered = tuple(map(str, models)) if isinstance(models, list) else ()
-    return Side(profile, row["schedule"], events, answered, inputs if isinstance(inputs, dict) else {})
+    waits_s = {ranks: seconds / steps for ranks, seconds in _waits(row, summary.get("ranks")).items()}
+    return Side(profile, row["schedule"], events, answered, inputs if isinstance(inputs, dict) else {}, waits_s)
+
+
+def _waits(row: Mapping[str, Any], num_ranks: Any) -> dict[tuple[int, ...], float]:
+    """Return how long ranks wait for others, idle and in collectives that these hide: by whom for, the mean over ranks.
+
+    Nothing where a result does not say it, as those of older releases.
+    """
+    found: dict[tuple[int, ...], float] = {}
+    waits, bounds = (each if isinstance(each, list) else [] for each in (row.get("waits"), row.get("bounds")))
+    for each in (*waits, *bounds):
+        ranks = each.get("waits_for") if isinstance(each, dict) else None
+        if not _is_ranks(ranks) or not ranks or not _is(num_ranks, int) or not num_ranks:
+            continue
+        seconds, share = each.get("waits_s"), 1.0
+        if "idle_s" in each:
+            members = each.get("members")
+            seconds, share = each["idle_s"], len(members) / num_ranks if _is_ranks(members) else 0.0
+        if _is(seconds, float):
+            found[tuple(ranks)] = found.get(tuple(ranks), 0.0) + share * seconds
+    return found
+
+
+def _is_ranks(value: Any) -> bool:
+    return isinstance(value, list) and all(_is(each, int) for each in value)
 
 
 def named_apart(sides: Sequence[Side]) -> list[Side]:

@@ -109,7 +109,7 @@ OBJECTS: Mapping[str, Contents] = {
     "collective row": Contents(
         "bytes",
         "collective algorithm network time_s algorithm_bandwidth_bytes_per_s bus_bandwidth_bytes_per_s num_chunks "
-        "protocol auto bound_by busy_shares busiest_links traffic ranks backend time_by_backend_s",
+        "protocol auto bound_by busy_shares busiest_links traffic ranks backend time_by_backend_s auto_takes auto_s",
     ),
     "bucket": Contents("algorithm bucket_bytes makespan_s compute_s communication_s exposed_communication_s idle_s"),
     "unchanged": Contents("", "schedule makespan_s training_s bytes algorithm time_s"),
@@ -172,7 +172,7 @@ DOCUMENTS: Mapping[str, Contents] = {
     "buckets": Contents("workload model memory best default results"),
     "strategies": Contents("workload topology device model results", "ranks"),
     "operator": Contents(
-        "operator device topology ranks settings", f"{_OPERATOR} fused_aware_between_s timeline sweep model"
+        "operator device topology ranks settings defaults", f"{_OPERATOR} fused_aware_between_s timeline sweep model"
     ),
     "track": Contents("device topology ranks settings configurations", "model"),
     "reproduce": Contents("rows", "model"),

@@ -33,6 +33,8 @@ class BackendComparison:
     num_ranks: tuple[int, ...]
     sizes_bytes: tuple[int, ...]
     times_s: npt.NDArray[np.float64]
+    auto: tuple[tuple[str, ...], ...]  # algorithm that `auto` takes, R by S
+    auto_s: npt.NDArray[np.float64]  # its time, shape (R, S)
 
     @property
     def best(self) -> npt.NDArray[np.int64]:
@@ -78,7 +80,10 @@ def compare_backends(
             [_times(topology, count, sizes, name) if names or name in able[count] else never for count in ranks]
             for name in chosen
         ]
-    return BackendComparison(topology.name, chosen, ranks, sizes, np.array(times))
+    taken = [[collective_cost(KIND, size, place(topology, range(count))) for size in sizes] for count in ranks]
+    auto = tuple(tuple(cost.algorithm for cost in row) for row in taken)
+    auto_s = np.array([[cost.time_s for cost in row] for row in taken])
+    return BackendComparison(topology.name, chosen, ranks, sizes, np.array(times), auto, auto_s)
 
 
 def default_ranks(topology: Topology) -> tuple[int, ...]:

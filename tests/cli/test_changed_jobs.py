@@ -299,3 +299,33 @@ def test_the_box_and_the_page_name_the_few_for_whom_ranks_wait_in_the_same_words
     for nonsense in ("few", [{"members": 1}], [{"members": [0], "waits_for": [1], "until": "", "idle_s": None}]):
         row = {**document["results"][0], "waits": nonsense}
         assert "waits" not in dict(facts_of({**document, "results": [row]}))
+
+
+def test_a_collective_says_why_auto_takes_a_slower_algorithm_than_another(scaleout):
+    """On 4 DGX H100 NCCL's model takes the ring at 256 MiB, where the tree is faster; of 1 MiB it takes the fastest."""
+    asked = ("collective", "all_reduce", "--topology", "dgx-h100-4", "--bytes")
+    rows = json.loads(scaleout(*asked, "256MiB", "--json")[1])["results"]
+    auto_s = next(row["time_s"] for row in rows if row["auto"])
+    assert rows[0]["time_s"] < auto_s
+    one, several = (" ".join(scaleout(*asked, sizes)[1].split()) for sizes in ("256MiB", "1MiB,256MiB"))
+    found = re.findall(r"own cost model prefers; another algorithm is faster here, at 256 MiB: (\w+) is ([\d.]+)%", one)
+    assert found == [(rows[0]["algorithm"], f"{100 * (1 - rows[0]['time_s'] / auto_s):.1f}")]
+    assert "is faster here, at 1 of 2 sizes, most at 256 MiB: " in several
+    assert "auto takes what NCCL" not in scaleout(*asked, "1MiB")[1]
+    assert "auto takes what NCCL" not in scaleout(*asked, "256MiB", "--algorithm", "ring")[1]
+
+
+def test_a_comparison_of_algorithms_says_what_auto_takes_and_which_model_answers(scaleout):
+    asked = ("collective", "all_reduce", "--topology", "dgx-h100-4", "--bytes", "1MiB,256MiB")
+    small, large = (row for row in json.loads(scaleout(*asked, "--json")[1])["results"] if row["auto"])
+    found = json.loads(scaleout(*asked, "--compare", "--json")[1])
+    rows = {row["bytes"]: row for row in found["results"] if row["ranks"] == 32}
+    for each in (small, large):
+        row = rows[each["bytes"]]
+        assert (row["auto_takes"], row["auto_s"]) == (each["algorithm"], each["time_s"])
+    assert rows[large["bytes"]]["backend"] != large["algorithm"]
+    assert found["models"]
+    assert found["model"]["library"]
+    _, out, _ = scaleout(*asked, "--compare")
+    assert "model: alpha-beta network, protocols of NCCL" in out
+    assert re.search(r"hierarchical_tree +ring +32 +256 MiB", out)

@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+from scaleout.config.units import format_seconds
+
 TABLES = ("makespan_parts", "by_kind", "by_phase", "by_operation", "by_collective")
 
 
@@ -173,3 +175,23 @@ def test_what_differs_of_two_results_is_in_their_names_and_no_two_rows_read_alik
     large = [row for row in found["by_collective"] if row["name"] == "reduce_scatter" and row["bytes"] > 1.04e9]
     assert len(large) == 2
     assert f"{1e3 * sum(row['b_s'] for row in large):.3g} ms" in line
+
+
+def test_the_box_names_the_rank_that_others_wait_for(scaleout, tmp_path):
+    """A straggler's doing stood as compute, exposed communication and idle time of the healthy ranks alone."""
+    job = ("run", "llama-small", "--topology=dgx-h100-2", "--schedule=overlap", "--no-contention", "--set=zero=3",
+           "--set=tensor_parallel=1", "--set=data_parallel=16", "--set=layers=8", "--json")  # fmt: skip
+    for name, more in (("a", ()), ("b", ("--slow", "5=2"))):
+        (tmp_path / name).write_text(scaleout(*job, *more)[1])
+    out = " ".join(scaleout("diff", tmp_path / "a", tmp_path / "b")[1].replace("│", " ").split())
+    (row,) = json.loads((tmp_path / "b").read_text())["results"]
+    idle_s = sum(each["idle_s"] * len(each["members"]) for each in row["waits"] if each["waits_for"] == [5]) / 16
+    waits_s = idle_s + sum(each["waits_s"] for each in row["bounds"])
+    assert f" waits {format_seconds(waits_s)} against 0 s for rank 5, idle or in collectives" in out
+    assert " waits " not in scaleout("diff", tmp_path / "b", tmp_path / "b")[1]
+    for wrong in ({"waits_for": "5", "waits_s": 1}, {"waits_for": [5], "waits_s": "1"}, {"waits_for": [5]}, None):
+        document = json.loads((tmp_path / "b").read_text())
+        document["results"][0]["bounds"] = document["results"][0]["waits"] = [wrong]
+        (tmp_path / "wrong").write_text(json.dumps(document))
+        code, out, _ = scaleout("diff", tmp_path / "a", tmp_path / "wrong")
+        assert (code, " waits " in out) == (0, False)

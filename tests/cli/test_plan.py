@@ -1,6 +1,7 @@
 """From a search to a run: the line that it prints, and the plan of its folder."""
 
 import json
+import re
 import shlex
 
 import pytest
@@ -55,8 +56,20 @@ def test_a_plan_runs_as_the_search_says(scaleout, found):
         (("{}",), "write FILE#1, the number of a plan"),
         (("{}/plans.jsonl#1",), "plans.jsonl"),
         (("{}/none#1",), "cannot be read"),
-        (("{}#1", "--topology", "dgx-h200-1"), "says workload, machine and options; leave out all but --schedule"),
-        (("{}#1", "--host", "eager"), "says workload, machine and options"),
+        (("{}#1", "--topology", "dgx-h200-1"), "the plan sets what --topology would; leave that out, or change"),
+        (("{}#1", "llama-3-8b", "--nodes", "2"), "the plan sets what WORKLOAD, --nodes would"),
+        (("{}#1", "--bandwidth", "nvlink=1x"), "the plan sets what --bandwidth nvlink would"),
+        (("{}#1", "--set", "tensor_parallel=2"), "the plan sets what --set tensor_parallel would"),
+        (
+            ("{}#1", "--set", "zero=2"),
+            "--schedule; of the machine --nodes, --taper, --bandwidth, --latency, --nic-down",
+        ),
+        (
+            ("{}#1", "--set", "zero=2"),
+            "of the simulation --algorithm, --host, --clocks, --network, --injection, --policy",
+        ),
+        (("{}#1", "--set", "zero=2"), "-v, --json, --output, --format, --width, --measure-next"),
+        (("{}#1", "--slow", "5=0"), "#1: rank 5 is slowed by 0.0"),
         (("{}#1", "--trace", "x"), "leave out --trace and --edit"),
     ],
 )
@@ -66,6 +79,32 @@ def test_what_is_no_plan_is_refused(scaleout, found, arguments, message):
     assert code == 2
     assert message in error
     assert error.count("\n") <= 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("--slow", "5=1.2"),
+        ("--degrade", "3-switch=0.5", "--latency", "nvlink=2x", "--network", "link", "--injection", "400 Gb/s"),
+        ("--host", "none", "--no-contention", "--algorithm", "all_gather=ring", "--set", "gradient_bucket=25MiB"),
+        ("--ideal", "--placement", "transposed"),
+    ],
+)
+def test_a_what_if_of_a_plan_is_that_of_its_command(scaleout, found, changes):
+    answer, folder = found
+    code, out, error = scaleout("run", "--plan", f"{folder}#2", *changes, "--json")
+    assert (code, error) == (0, "")
+    _, same, _ = scaleout(*shlex.split(answer["fastest"][1]["run"])[1:], *changes, "--json")
+    one, other = json.loads(out), json.loads(same)
+    assert one["results"] == other["results"]
+    assert one["model"]["inputs"]["changes"] == other["model"]["inputs"]["changes"]
+
+
+def test_the_box_of_a_what_if_has_the_plan_without_it(scaleout, found):
+    code, out, _ = scaleout("run", "--plan", f"{found[1]}#1", "--slow", "5=1.2")
+    assert code == 0
+    assert re.search(r"│ unchanged +[\d.]+ ms under baseline; ", out)
+    assert re.search(r"│ waits +.* for rank 5", out)
 
 
 def test_another_schedule_of_a_plan(scaleout, found):

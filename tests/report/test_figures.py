@@ -46,7 +46,7 @@ def straggler():
 
 def curves(ranks, drawn, tmp_path, width):
     times = np.tile(np.linspace(1e-5, 1e-3, len(SIZES)), (2, len(ranks), 1))
-    found = BackendComparison("net", ("ring", "tree"), tuple(ranks), tuple(SIZES), times)
+    found = BackendComparison("net", ("ring", "tree"), tuple(ranks), tuple(SIZES), times, (), times[0])
     with look("", width):
         studies.draw_curves(found, tmp_path / "curves.png", title="t")
         figure = drawn[-1]
