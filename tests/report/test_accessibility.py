@@ -70,3 +70,16 @@ def start(tmp_path_factory):
 @pytest.mark.parametrize("page", ["index", "quickstart", "beside-other-tools", "gallery"])
 def test_pages_of_the_docs(faults, start, page):
     assert faults(start.with_name(f"{page}.html").as_uri(), "h1") == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_report_of_a_study_has_the_colours_of_the_scheme(browser, scheme, tmp_path):
+    write_study_report(cases_of((3, 7)), STUDY, tmp_path)
+    page = browser.new_page(color_scheme=scheme)
+    page.goto((tmp_path / "report.html").as_uri())
+    ground, ink = page.evaluate(
+        "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
+    )
+    paper, letters = "rgb(255, 255, 255)", "rgb(27, 27, 27)"
+    assert (ground == paper, ink == letters) == (scheme == "light",) * 2
+    page.close()
