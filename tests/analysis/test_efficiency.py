@@ -238,7 +238,8 @@ def test_three_stages_are_tried_and_layers_that_do_not_divide_lie_unevenly(layer
 
 def test_several_changes_together_where_none_is_enough():
     job = workload(data_parallel=2, batch_per_replica=4, attention="unfused", vocabulary=0)
-    alone = [advice.peak.total_bytes for advice in advise(job, 0.9 * peak(job).total_bytes)]
+    found = advise(job, 0.9 * peak(job).total_bytes)
+    alone = [each.peak.total_bytes for each in found if each.changes.keys() != {"zero", "microbatch"}]
     *_, together = advise(job, 0.9 * min(alone))
     assert together.fits
     assert len(together.changes) > 1
