@@ -48,7 +48,7 @@ def operator(
     from scaleout.cluster.topology.topology import load_topology
     from scaleout.config.units import counted
     from scaleout.report.documents import document
-    from scaleout.schedule.fusion import FusedMachine
+    from scaleout.schedule.fusion import FusedMachine, defaults_of
     from scaleout.simulation.options import SimulationOptions
     from scaleout.study.provenance import provenance
 
@@ -56,7 +56,7 @@ def operator(
     machine = FusedMachine(load_device(device), load_topology(topology))
     title = f"{name} on {counted(machine.ranks, 'rank')} of {machine.device.name}, {machine.topology.name}"
     model = provenance(machine.topology, machine.device, SimulationOptions()).models
-    about = {
+    about: dict[str, Any] = {
         "operator": name,
         "device": machine.device.name,
         "topology": machine.topology.name,
@@ -72,10 +72,16 @@ def operator(
         cases = [({**keys, key: value}, machine) for value in values]
         swept = zip(values, _simulated(name, cases, quiet=output.as_json)[1], strict=True)
         rows = [{key: value, **each} for value, each in swept]
+        about["defaults"] = {other: each for other, each in defaults_of(name, keys).items() if other != key}
         asked["sweep"] = {key: values}
         answer = document("operator", {**about, "sweep": rows}, inputs=asked, models=[model])
-        output.give(answer, partial(_print_sweep, key, rows, title, model), partial(_draw, key, rows, title))
+        output.give(
+            answer,
+            partial(_print_sweep, key, rows, title, {**_sizes(about), "model": model}),
+            partial(_draw, key, rows, title),
+        )
         return
+    about["defaults"] = defaults_of(name, keys)
     brackets = {} if machine.stores else machine.device.brackets
     devices = [replace(machine.device, work_groups=end) for ends in brackets.values() for end in ends]
     cases = [(keys, machine), *((keys, replace(machine, device=each)) for each in devices)]
@@ -91,7 +97,7 @@ def operator(
         draw_timelines(found, folder / "timelines.png", title=title)
         return {"timelines.png": "work-groups and slices over time"}
 
-    output.give(summary, partial(_print, found, title, model, between), write)
+    output.give(summary, partial(_print, found, title, {**_sizes(about), "model": model}, between), write)
 
 
 def _simulated(
@@ -142,7 +148,15 @@ def _timeline(found: "Evaluation") -> list[dict[str, Any]]:
     return rows
 
 
-def _print(found: "Evaluation", title: str, model: str, between: "Mapping[str, Sequence[float]]") -> None:
+def _sizes(about: "Mapping[str, Any]") -> dict[str, str]:
+    """Say what the keys of the operator are: those that were set, and those that were not."""
+    given, own = (", ".join(f"{key} {each}" for key, each in about[of].items()) for of in ("settings", "defaults"))
+    return {**({"set": given} if given else {}), "by default": own}
+
+
+def _print(
+    found: "Evaluation", title: str, facts: "Mapping[str, str]", between: "Mapping[str, Sequence[float]]"
+) -> None:
     from scaleout.cli.console import print_answer, print_facts, print_table
     from scaleout.config.units import counted, format_seconds, format_share, format_times
     from scaleout.program.fastest import is_faster
@@ -169,7 +183,7 @@ def _print(found: "Evaluation", title: str, model: str, between: "Mapping[str, S
             "saved": format_share(plain["saving"]),
             **(faster if is_faster(ways[best], fused_s) else {}),
             "ideal": f"{format_seconds(found.ideal_s)}, {format_times(baseline_s / found.ideal_s)}",
-            "model": model,
+            **facts,
         },
     )
     print_table("ways to compute it", ("", "time", "speed-up"), rows)
@@ -204,7 +218,7 @@ def _parts(parts_s: "Mapping[str, float]") -> list[list[str]]:
     return [[f"  {part}", format_seconds(seconds), ""] for part, seconds in parts_s.items()]
 
 
-def _print_sweep(key: str, rows: list[dict[str, Any]], title: str, model: str) -> None:
+def _print_sweep(key: str, rows: list[dict[str, Any]], title: str, facts: "Mapping[str, str]") -> None:
     from scaleout.cli.console import print_answer, print_table
     from scaleout.config.units import format_seconds, format_share
 
@@ -212,7 +226,7 @@ def _print_sweep(key: str, rows: list[dict[str, Any]], title: str, model: str) -
     columns = (key, *(time.removesuffix("_s").replace("_", " ") for time in times), "saved")
     best = max(rows, key=lambda row: row["saving"])
     found = f"{key} {best[key]}: {format_seconds(best['fused_aware_s'])}, {format_share(best['saving'])} saved"
-    print_answer(title, {"best": found, "model": model})
+    print_answer(title, {"best": found, **facts})
     cells = [
         [f"{row[key]}", *(format_seconds(row[time]) for time in times), format_share(row["saving"])] for row in rows
     ]

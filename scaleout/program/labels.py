@@ -34,6 +34,16 @@ def label(graph: ExecutionGraph, node: int) -> str:
     return (is_own and folded(graph.names[node])) or operation
 
 
+def own_name(graph: ExecutionGraph, node: int) -> str:
+    """Return the name that whoever wrote a trace gave a node, folded; none where a role says what it is for."""
+    return "" if graph.role[node] else folded(graph.names[node])
+
+
+def own_name_numbers(graph: ExecutionGraph) -> Ints:
+    """Return numbers, (N,), that are equal only for nodes of the same `own_name`."""
+    return np.where(graph.role == 0, _folded_numbers(graph.names) + 1, 0)
+
+
 def labels(graph: ExecutionGraph) -> list[str]:
     """Return what each of N nodes is called."""
     numbers = label_numbers(graph)

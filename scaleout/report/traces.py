@@ -18,7 +18,7 @@ from scaleout.interop.chakra.trace_set import find_traces
 from scaleout.interop.chakra.vocabulary import DURATION
 from scaleout.interop.chakra.wire import Metadata, Node, read
 from scaleout.program.graph import NONE, ExecutionGraph, NodeKind
-from scaleout.program.labels import label, label_numbers
+from scaleout.program.labels import label, label_numbers, own_name, own_name_numbers
 from scaleout.program.program import GroupFamily, Program
 from scaleout.simulation.columns import distinct
 
@@ -75,10 +75,11 @@ def _file(nodes: list[Node]) -> dict[str, Any]:
 def _rows(program: Program) -> dict[str, list[dict[str, Any]]]:
     """Add up what ranks do, the longest and largest first: kernels by their names, communication by size and group."""
     kernels: dict[str, dict[str, Any]] = {}
-    calls: dict[tuple[str, str, int], dict[str, Any]] = {}
+    calls: dict[tuple[str, str, str, int], dict[str, Any]] = {}
     for ranks, graph in zip(program.ranks_of_role.tolist(), program.graphs, strict=True):
         communicates = graph.kind != NodeKind.COMPUTE
-        keys = [label_numbers(graph), *(np.where(communicates, each, 0) for each in (graph.bytes, graph.group))]
+        of_calls = (graph.bytes, graph.group, own_name_numbers(graph))
+        keys = [label_numbers(graph), *(np.where(communicates, each, 0) for each in of_calls)]
         first, which = distinct(*keys)
         sums = [np.bincount(which, each, len(first)).tolist() for each in _columns(graph)]
         for node, count, time_s, timed_anew, flops, size in zip(first.tolist(), *sums, strict=True):
@@ -90,9 +91,10 @@ def _rows(program: Program) -> dict[str, list[dict[str, Any]]]:
             else:
                 group, each = int(graph.group[node]), int(graph.bytes[node])
                 of = program.groups[group].name if group != NONE else ""
-                row = {"communication": name, "group": of, "each_bytes": each, "each_is": _size_of(graph, node)}
-                row |= {"count": 0, "all_bytes": 0}
-                row = calls.setdefault((name, of, each), row)
+                own = own_name(graph, node)
+                row = {"communication": name, "named": own, "group": of, "each_bytes": each}
+                row |= {"each_is": _size_of(graph, node), "count": 0, "all_bytes": 0}
+                row = calls.setdefault((name, own, of, each), row)
                 added = {"all_bytes": size}
             for key, value in {"count": count, **added}.items():
                 row[key] += ranks * (value if key == "time_s" else int(value))

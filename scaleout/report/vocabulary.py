@@ -172,7 +172,7 @@ DOCUMENTS: Mapping[str, Contents] = {
     "buckets": Contents("workload model memory best default results"),
     "strategies": Contents("workload topology device model results", "ranks"),
     "operator": Contents(
-        "operator device topology ranks settings", f"{_OPERATOR} fused_aware_between_s timeline sweep model"
+        "operator device topology ranks settings defaults", f"{_OPERATOR} fused_aware_between_s timeline sweep model"
     ),
     "track": Contents("device topology ranks settings configurations", "model"),
     "reproduce": Contents("rows", "model"),

@@ -347,7 +347,7 @@ def test_the_ideal_names_its_parts_and_a_faster_way_is_in_the_box(scaleout):
     assert found["ideal_s"] == max(parts.values()) == parts["fastest kernels"] < found["baseline_parts_s"]["kernel"]
     assert parts["links"] < found["baseline_parts_s"]["collective"]
     out = scaleout("operator", "gemm_reduce_scatter", *shape)[1]
-    assert "faster  split into 8 kernels: 767 us, 1.44x" in out.split("ways to compute it")[0]
+    assert re.search(r"faster +split into 8 kernels: 767 us, 1.44x", out.split("ways to compute it")[0])
     assert re.search(r"ideal: the longer of its parts hides the other +686 us .*\n +fastest kernels +686 us", out)
     assert "faster" not in scaleout("operator", "gemm_all_to_all", "--set", "M=4096")[1].split("ways to compute it")[0]
 
@@ -464,3 +464,18 @@ def test_a_bracket_that_is_none_is_refused(tmp_path, between, words):
     path.write_text(text)
     with pytest.raises(ConfigError, match=words):
         load_device(path)
+
+
+def test_the_box_says_what_the_keys_are_that_were_not_set(scaleout):
+    asked = ("operator", "embedding_all_to_all", "--set", "tables=64", "--set", "batch=512")
+    found = json.loads(scaleout(*asked, "--json")[1])
+    assert found["settings"] == {"tables": 64, "batch": 512}
+    assert found["defaults"].items() >= {"dim": 256, "pooling": 70, "dtype": "fp32"}.items()
+    assert not found["settings"].keys() & found["defaults"].keys()
+    _, out, _ = scaleout(*asked)
+    assert "set         tables 64, batch 512" in out
+    assert "dim 256, pooling 70, dtype fp32" in out
+    given = [word for key, each in found["defaults"].items() for word in ("--set", f"{key}={each}")]
+    assert json.loads(scaleout(*asked, *given, "--json")[1])["fused_aware_s"] == found["fused_aware_s"]
+    swept = ("operator", "embedding_all_to_all", "--sweep", "tables=64,128")
+    assert "tables" not in json.loads(scaleout(*swept, "--json")[1])["defaults"]

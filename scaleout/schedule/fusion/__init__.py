@@ -48,6 +48,13 @@ def evaluate_operator(name: str, settings: Mapping[str, Any], machine: FusedMach
     return evaluate(plan_operator(name, settings, machine))
 
 
+def defaults_of(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of an operator that `settings` lack, with what they are by default; none that is unset."""
+    fields = OPERATORS[name].settings.model_fields
+    found = {key: field.default for key, field in fields.items() if key not in settings}
+    return {key: value for key, value in found.items() if value is not None}
+
+
 def plan_operator(name: str, settings: Mapping[str, Any], machine: FusedMachine) -> Plan:
     """Lay out an operator on a machine, without simulating it; see `evaluate_operator`."""
     if name not in OPERATORS:
@@ -60,4 +67,13 @@ def plan_operator(name: str, settings: Mapping[str, Any], machine: FusedMachine)
         raise ConfigError(text if text.startswith(name) else f"{name}: {text}") from None
 
 
-__all__ = ["OPERATORS", "Evaluation", "FusedMachine", "Operator", "Plan", "evaluate_operator", "plan_operator"]
+__all__ = [
+    "OPERATORS",
+    "Evaluation",
+    "FusedMachine",
+    "Operator",
+    "Plan",
+    "defaults_of",
+    "evaluate_operator",
+    "plan_operator",
+]
