@@ -107,6 +107,7 @@ def goodput(job: NamedJob, schedule: str, options: Stated, output: Output, **ask
         **found.summary(),
         "memory": held.summary(),
         "disturbance": vars(disturbance),
+        "assumed_from": _sources(simulated, disturbance, asked),
     }
     if unchanged is not None:
         found_all["unchanged"] = {"step_s": unchanged.step_s, "training_s": unchanged.training_s(steps)}
@@ -217,6 +218,23 @@ def _disturbance(topology: "Topology", device: "Device", **asked: Any) -> "Distu
     )
 
 
+def _sources(job: "Job", disturbance: "Disturbance", asked: "Mapping[str, Any]") -> dict[str, str]:
+    """Say of each number that disturbs the training whether it was given, or where else it is from."""
+    from scaleout.analysis.goodput import RESTART_S
+
+    links = dict.fromkeys(each.link_type for each in job.topology.dimensions if each.link_type and each.size > 1)
+    file = f"file of {job.device if isinstance(job.device, str) else job.device.name}"
+    files = f"{file} and of its links, {', '.join(links)}" if links else file
+    own = disturbance.restart_s == RESTART_S
+    return {
+        "failures_per_s": "given" if asked["failures"] is not None else files,
+        "checkpoint_s": "given",
+        "restart_s": "default: Jiang et al., MegaScale, NSDI 2024" if own else "given",
+        "interval_s": "given" if disturbance.interval_s is not None else "default: the best for these",
+        "jitter": "given" if asked["jitter"] is not None else file if disturbance.jitter else "default",
+    }
+
+
 def _print(
     title: str,
     words: dict[str, str],
@@ -262,14 +280,22 @@ def _print(
     slowest += [f"{format_share(disturbance.stragglers)} stragglers"] if disturbance.stragglers else []
     rows = [
         ["step, 95th percentile", format_seconds(found.step_p95_s)],
-        ["failures a day", format_rate(disturbance.failures_per_s * 86400)],
-        ["training between checkpoints", "no checkpoints" if isinf(interval_s) else format_seconds(interval_s)],
         ["time of steps as simulated", format_share(found.speed)],
         [f"time waiting for the slowest rank: {', '.join(slowest) or 'none'}", format_share(found.waiting_share)],
         ["time of checkpoints", format_share(found.checkpoint_share)],
         ["time lost to failures: computed again, restarts", format_share(found.failure_share)],
     ]
     print_table("where the time goes", ("", ""), rows)
+    interval = "no checkpoints" if isinf(interval_s) else format_seconds(interval_s)
+    values = {
+        "failures_per_s": ("failures a day", format_rate(disturbance.failures_per_s * 86400)),
+        "checkpoint_s": ("a checkpoint", format_seconds(disturbance.checkpoint_s)),
+        "restart_s": ("a restart", format_seconds(disturbance.restart_s)),
+        "interval_s": ("training between checkpoints", interval),
+        "jitter": ("jitter of a rank's compute", format_share(disturbance.jitter)),
+    }
+    cells = [[values[key][0], source, values[key][1]] for key, source in summary["assumed_from"].items()]
+    print_table("what was assumed", ("", "from", "value"), cells, left=2)
     for note in summary["model"]["notes"]:
         console().print(f"note: {note}")
 

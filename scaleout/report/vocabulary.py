@@ -163,7 +163,7 @@ DOCUMENTS: Mapping[str, Contents] = {
     "goodput": Contents(
         f"{_JOB} schedule model tokens num_steps training_s training_joules training_dollars makespan_s "
         "step_mean_s step_median_s step_p95_s between_failures_s checkpoint_interval_s goodput checkpoint_share "
-        "failure_share speed memory disturbance",
+        "failure_share speed memory disturbance assumed_from",
         "unchanged",
     ),
     "collective": Contents(

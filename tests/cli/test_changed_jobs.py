@@ -329,3 +329,17 @@ def test_a_comparison_of_algorithms_says_what_auto_takes_and_which_model_answers
     _, out, _ = scaleout(*asked, "--compare")
     assert "model: alpha-beta network, protocols of NCCL" in out
     assert re.search(r"hierarchical_tree +ring +32 +256 MiB", out)
+
+
+def test_training_says_what_it_assumed_and_where_that_is_from(scaleout):
+    asked = ("goodput", "llama-3-8b", "--set", "layers=1", "--tokens", "1B", "--checkpoint", "20s")
+    given = ("--restart", "5min", "--failures", "0.2/year", "--interval", "1h", "--jitter", "0.01")
+    own, stated = (json.loads(scaleout(*asked, *more, "--json")[1]) for more in ((), given))
+    assert own["assumed_from"]["failures_per_s"] == "file of h200 and of its links, nvlink4"
+    assert own["assumed_from"]["jitter"] == "file of h200"
+    assert own["disturbance"]["restart_s"] == 600
+    assert set(stated["assumed_from"].values()) == {"given"}
+    table = scaleout(*asked)[1].split("what was assumed")[1]
+    assert re.search(r"a restart +default: Jiang et al., MegaScale, NSDI 2024 +600 s", table)
+    assert re.search(r"training between checkpoints +default: the best for these +[\d.]+ h", table)
+    assert re.search(r"a checkpoint +given +20 s", table)

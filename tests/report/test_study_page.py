@@ -123,6 +123,24 @@ def test_a_pareto_front_holds_what_no_other_case_beats():
     assert front == {(100.0, 6.0), (200.0, 3.0)}
 
 
+def test_of_equal_cases_of_a_front_both_are_seen():
+    """The second lies on the first, whose mark is larger; both are on the front."""
+    frame = cases_of()
+    twin = frame.query("topology == 'switch-128' and makespan_s == 3e-3").assign(case=99, schedule="baseline")
+    both = pd.concat([frame, twin], ignore_index=True)
+    chart = chart_of(Cases(both, STUDY), View(kind="pareto", x="network_dollars", y="makespan_s"))
+    (rows,) = chart.to_dict()["datasets"].values()
+    alike = [row for row in rows if (row["network_dollars"], row["makespan_s"]) == (200.0, 3.0)]
+    assert [(row["front"], row["over"]) for row in alike] == [(True, 1), (True, 0)]
+
+
+def test_marks_and_zero_say_what_they_mean():
+    pareto = chart_of(Cases(cases_of(), STUDY), View(kind="pareto", x="network_dollars", y="makespan_s")).to_dict()
+    assert any("black edge" in line and "pale" in line for line in pareto["title"]["subtitle"])
+    tornado = chart_of(Cases(cases_of(), STUDY), View(kind="tornado", y="makespan_s")).to_dict()
+    assert tornado["layer"][0]["encoding"]["x"]["axis"]["title"] == "change of makespan from the best case"
+
+
 def test_a_front_of_what_should_be_high():
     rows = data_of(View(kind="pareto", x="speedup", y="makespan_s"))
     assert {(row["speedup"], row["makespan_s"]) for row in rows if row["front"]} == {(4 / 3, 3.0)}

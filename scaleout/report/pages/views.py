@@ -242,6 +242,7 @@ _ESTIMATED = {
     "pareto": "open marks",
     "tornado": "open marks",
 }
+_FRONT = "black edge and line: no other case beats these; pale: one does"
 _LONGEST_LABEL = 400  # pixels
 _LETTER = 6.5  # pixels
 _BAR = 36  # pixels from an input of a tornado to the next
@@ -286,6 +287,7 @@ def _panels(cases: Cases, view: View, layers: Sequence[alt.Chart], rows: pd.Data
              for one in (view.x, view.y, view.colour, view.facet) if (others := cases.alike(one))]  # fmt: skip
     if unfit := cases.unfit(view.model_copy(update={"where": ""})):
         told.append(unfit)
+    told += [_FRONT] if view.kind == "pareto" else []
     told += _estimates(view, rows)
     title = alt.TitleParams(view.title, subtitle=told, anchor="start")
     columns = _columns(cases, view)
@@ -384,11 +386,14 @@ def _heat_map(cases: Cases, view: View) -> Any:
 
 
 def _pareto(cases: Cases, view: View) -> Any:
-    """Draw two results of all cases that fit, and join those that no other beats in both."""
+    """Draw two results of cases that fit, and join those that no other beats; of equal ones the first is larger."""
     found = cases.frame.dropna(subset=[view.x, view.y])
     groups = [found] if not view.facet else [group for _, group in found.groupby(view.facet, sort=False)]
     found = pd.concat([group.assign(front=_front(group, view.x, view.y)) for group in groups])
     found = found.sort_values("front", kind="stable")  # which is drawn over the others
+    place = [name for name in (view.facet, view.x, view.y) if name]
+    found = found.assign(over=found.groupby(place, dropna=False).cumcount(ascending=False).clip(upper=_LARGEST))
+    sizes = [cases.panels.mark * (1 + _LARGER * over) ** 2 for over in range(_LARGEST + 1)]
     zero = {name: bool(found[name].min() < _FROM_ZERO * found[name].max()) for name in (view.x, view.y)}
     scales = {name: alt.Scale(zero=zero[name], nice=True, padding=0 if zero[name] else _PADDING) for name in zero}
     x = alt.X(f"{field_of(view.x)}:Q", axis=_axis(cases, view.x, tickCount=6), scale=scales[view.x])
@@ -398,6 +403,7 @@ def _pareto(cases: Cases, view: View) -> Any:
     points = chart.encode(
         x=x, y=y, **looks, tooltip=cases.tooltip(view.x, view.y),
         opacity=alt.condition("datum.front", alt.value(1.0), alt.value(PALE)),
+        size=alt.Size("over:O", scale=alt.Scale(domain=[*range(_LARGEST + 1)], range=sizes), legend=None),
     )  # fmt: skip
     line = alt.Chart().mark_line(color=PUBLISHED, strokeWidth=1).encode(x=x, y=y)
     line.mark.interpolate = "step-after" if column_of(view.x).better != "high" else "step-before"
@@ -405,12 +411,13 @@ def _pareto(cases: Cases, view: View) -> Any:
 
 
 def _front(cases: pd.DataFrame, x: str, y: str) -> pd.Series:
-    """Return which cases no other beats in both results; of equal ones the first."""
+    """Return which cases no other beats in both results; equal ones alike."""
     falls = {name: column_of(name).better != "high" for name in (x, y)}
     ordered = cases.sort_values([x, y], ascending=[falls[x], falls[y]], kind="stable")
     values = ordered[y] if falls[y] else -ordered[y]
     before = values.cummin().shift(fill_value=float("inf"))
-    return (values < before).reindex(cases.index)
+    first = values < before
+    return first.groupby([ordered[x], ordered[y]]).transform("any").reindex(cases.index)
 
 
 def _tornado(cases: Cases, view: View) -> Any:
@@ -426,7 +433,7 @@ def _tornado(cases: Cases, view: View) -> Any:
         return None
     order = found.groupby("axis")["change"].agg(lambda each: each.max() - each.min()).sort_values(ascending=False)
     written = "datum.value ? format(datum.value, '+.3~%') : '0%'"
-    title = alt.Axis(title=f"change of {column_of(view.y).label}", labelExpr=written, tickCount=5)
+    title = alt.Axis(title=f"change of {column_of(view.y).label} from the best case", labelExpr=written, tickCount=5)
     x = alt.X("change:Q", axis=title)
     y = alt.Y("axis:N", sort=list(order.index), axis=alt.Axis(title=None, labelLimit=_LONGEST_LABEL))
     change = alt.Tooltip("change:Q", format="+.1%")
