@@ -344,3 +344,15 @@ def test_advice_pairs_two_simple_changes():
     *singles, together = advise(load_workload("qwen-3-32b", plain), 80e9)
     assert not any(each.fits and each.ranks == 16 for each in singles)
     assert (dict(together.changes), together.fits) == ({"zero": 3, "recompute": "full"}, True)
+
+
+def test_advice_has_zero_with_a_smaller_micro_batch_where_it_is_not_enough_alone():
+    """Of micro-batches that fit beside zero 3 the largest: smaller ones take longer."""
+    keys = {"tensor_parallel": 1, "data_parallel": 8, "zero": 1, "recompute": "none", "batch_per_replica": 4}
+    held = {size: peak(load_workload("llama-3-8b", {**keys, "zero": 3, "microbatch": size})) for size in (4, 2, 1)}
+    job = load_workload("llama-3-8b", {**keys, "microbatch": 4})
+    for size in (4, 2, 1):
+        advice = advise(job, held[size].total_bytes)
+        (found,) = [each for each in advice if "zero" in each.changes and "data_parallel" not in each.changes]
+        changes = {"zero": 3} if size == 4 else {"zero": 3, "microbatch": size}
+        assert (dict(found.changes), found.fits) == (changes, True)

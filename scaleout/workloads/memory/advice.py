@@ -56,9 +56,9 @@ def advise(workload: LayeredModel, capacity_bytes: float) -> list[Advice]:
     """Say what would make a job fit into the memory of its devices; nothing if it fits.
 
     Single changes that help, those that fit on fewest ranks first; of each kind the smallest of those that fit on
-    fewest ranks, or else the one that helps most. If none fits on as many ranks as the job has, several that do so
-    together come last, if any do: two of these, or else those that help most; if none fits at all, several on more
-    ranks.
+    fewest ranks, or else the one that helps most; ZeRO, where not enough alone, with a smaller micro-batch. If none
+    fits on as many ranks as the job has, several that do so together come last, if any do: two of these, or else those
+    that help most; if none fits at all, several on more ranks.
     """
     now = peak(workload).total_bytes
     if now <= capacity_bytes:
@@ -71,6 +71,8 @@ def advise(workload: LayeredModel, capacity_bytes: float) -> list[Advice]:
         known = best.get(kind)
         if known is None or _better(found, known):
             best[kind] = found
+    if "zero" in best and not best["zero"].fits:
+        best["zero"] = _with_smaller_microbatches(workload, best["zero"], capacity_bytes)
     singles = sorted(best.values(), key=lambda advice: (not advice.fits, advice.ranks))
     if singles and singles[0].fits and singles[0].ranks == workload.num_ranks:
         return singles
@@ -85,6 +87,17 @@ def _better(found: Advice, known: Advice) -> bool:
     if known.fits:
         return found.fits and found.ranks < known.ranks
     return found.peak.total_bytes < known.peak.total_bytes
+
+
+def _with_smaller_microbatches(workload: LayeredModel, found: Advice, capacity_bytes: float) -> Advice:
+    """Return shards of states with the largest smaller micro-batch that fits beside them; as they are if none does."""
+    for factor in _FACTORS:
+        if workload.microbatch_size % factor == 0:
+            smaller = {**found.changes, "microbatch": workload.microbatch_size // factor}
+            tried = _try(workload, smaller, capacity_bytes)
+            if tried is not None and tried.fits:
+                return tried
+    return found
 
 
 def _pair(workload: LayeredModel, singles: Sequence[Advice], capacity_bytes: float) -> Advice | None:
