@@ -54,7 +54,7 @@ def flattened(row: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
                 yield (f"{name}.{inner}" if known is not None and known.type.startswith("map of ") else inner), each
         elif not isinstance(value, list | tuple):
             yield name, value
-        elif all(isinstance(each, str) for each in value):
+        elif value and all(isinstance(each, str) for each in value):
             yield name, "; ".join(value)
 
 
@@ -70,9 +70,9 @@ _ACCURACY = "num_rows predicted mean_absolute_error median_absolute_error p90_ab
 OBJECTS: Mapping[str, Contents] = {
     "model": Contents("version network library contention host clocks inputs notes"),
     "run row": Contents(
-        f"schedule {_TIMES} bound_by busy idle_by_cause_s waits",
+        f"schedule {_TIMES} bound_by busy idle_by_cause_s waits decisions",
         f"{_BARS} recorded_share scaled_share modelled_share samples_per_s tokens_per_s tokens_per_s_per_rank mfu hfu "
-        "bubble exposed_by_axis_s critical_path bounds energy decisions runs_as memory rank_ends busiest_links traffic "
+        "bubble exposed_by_axis_s critical_path bounds energy runs_as memory rank_ends busiest_links traffic "
         "strategy peak_memory_bytes fits step_dollars dollars_per_million_tokens",
     ),
     "energy": Contents("device_joules node_joules network_joules joules"),

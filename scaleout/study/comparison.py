@@ -98,7 +98,7 @@ class Comparison:
                     **({} if (rent := self.rent(outcome)) is None else asdict(rent)),
                     **({} if outcome.efficiency is None else asdict(outcome.efficiency)),
                     **({} if outcome.energy is None else {"energy": outcome.energy.summary()}),
-                    **({"decisions": [each.summary() for each in outcome.decisions]} if outcome.decisions else {}),
+                    "decisions": [each.summary() for each in outcome.decisions],
                     **({"runs_as": outcome.runs_as} if outcome.runs_as else {}),
                     **({} if outcome.fit in (None, self.fit) else {"memory": outcome.fit.summary()}),
                     **({"ranks": list(map(asdict, ends_of_ranks(outcome.result)))} if outcome.result.has_puts else {}),

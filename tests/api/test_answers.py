@@ -299,3 +299,13 @@ def test_a_collective_says_how_long_it_takes_in_a_line():
 def test_a_schedule_that_was_not_run_is_a_key_error(key):
     with pytest.raises(KeyError, match="was not run; there are baseline"):
         scaleout.run("alexnet", schedules=["baseline"])[key]
+
+
+def test_lists_of_objects_that_are_empty_are_in_documents_and_in_no_table(answers):
+    """`decisions` lacked where nothing was decided, and an empty list of waits was an empty text in the table."""
+    document = answers["run"].to_dict()
+    assert [row["decisions"] for row in document["results"]] == [[], []]
+    lists = {name for row in document["results"] for name, each in row.items() if isinstance(each, list)}
+    assert "waits" in lists
+    assert not lists & set(answers["run"].to_frame().columns)
+    assert not any("" in set(column) for _, column in answers["run"].to_frame().items() if column.dtype == object)
