@@ -30,6 +30,7 @@ from scaleout.cluster.topology.peers import peer_of
 from scaleout.cluster.topology.placement import place, place_isolated
 from scaleout.cluster.topology.topology import Topology
 from scaleout.cluster.topology.what_if import names_of
+from scaleout.config.units import ranks_in_words
 from scaleout.network.alpha_beta.cost import CollectiveCost, collective_cost
 from scaleout.program.calls import columns_of
 from scaleout.program.graph import COLLECTIVES, NONE, ExecutionGraph, Floats, Ints, NodeKind, found_once
@@ -148,6 +149,16 @@ class Bound:
     waits_s: float = 0.0  # of the exposed time, what ranks wait for a last member that still has kernels
     waits_for: tuple[int, ...] = ()  # the ranks that most of this is for
     member_share: float = 1.0  # of all ranks, those in such groups: what others have none of is longer in a member
+
+    @property
+    def mostly_waits(self) -> bool:
+        """Whether most of the exposed time waits for a last member, so that no faster link helps."""
+        return self.waits_s > 0.5 * self.exposed_communication_s
+
+    @property
+    def words(self) -> str:
+        """What bounds it, or for which ranks it waits."""
+        return f"waits for {ranks_in_words(self.waits_for)}" if self.mostly_waits else self.bound_by
 
 
 _Call = tuple[int, ...]

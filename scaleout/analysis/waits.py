@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaleout.analysis.roots import Spans, divide
-from scaleout.config.units import format_ranks, format_seconds, format_share
+from scaleout.config.units import format_seconds, format_share, ranks_in_words
 from scaleout.program.graph import Bools, Floats, Ints
 from scaleout.simulation.result import Result, Timeline
 
@@ -145,6 +145,5 @@ def told_waits(waits: Sequence[Wait], num_ranks: int, makespan_s: float, steps: 
     most, seconds = most_awaited(waits, num_ranks)
     if seconds < _MUCH * makespan_s or len(most) > _FEW * num_ranks:
         return ""
-    who = f"{'ranks' if len(most) > 1 else 'rank'} {format_ranks(most)}"
     share = format_share(seconds / makespan_s)
-    return f"{format_seconds(seconds / steps)} for {who}, {share} of the step, the mean over ranks"
+    return f"{format_seconds(seconds / steps)} for {ranks_in_words(most)}, {share} of the step, the mean over ranks"

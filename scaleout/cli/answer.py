@@ -1,6 +1,6 @@
 """The box of a comparison: what the fastest schedule comes to, on what, and what bounds it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import fsum
 from typing import TYPE_CHECKING, Any
 
@@ -8,23 +8,22 @@ from scaleout.analysis import breakdown as analysis
 from scaleout.analysis.bounds import MEMORY, bound_of_step, of_memory
 from scaleout.analysis.waits import told_waits
 from scaleout.cluster.topology.nodes import of_device
+from scaleout.cluster.topology.what_if import cost_of_changes
 from scaleout.config.units import (
     counted,
     format_bytes,
-    format_difference,
     format_flops_per_s,
-    format_ranks,
     format_rate,
     format_rent,
     format_seconds,
     format_share,
     format_span,
     format_times,
+    ranks_in_words,
 )
 from scaleout.study.provenance import devices_of
 
 if TYPE_CHECKING:
-    from scaleout.analysis.bounds import Bound
     from scaleout.analysis.cost import Rent
     from scaleout.analysis.efficiency import Fit
     from scaleout.cluster.topology.topology import Topology
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
 _MENTIONED = 1e-3
 """Share of a step from which a collective that is exposed is named."""
-_CHANGES = 3
-"""Of the network, that are named one by one."""
 _OF_FRAMEWORKS = ("baseline", "overlap")
 """Schedules that frameworks run as they are, the nearest last."""
 
@@ -53,10 +50,7 @@ def answer_of(comparison: "Comparison", unchanged: "Outcome | None") -> tuple[st
     fits = best.fit is None or best.fit.fits
     facts = {"step": step} if fits else {"memory": room(best.fit, comparison.ranks), "step": f"{step}, if it fitted"}
     facts |= _today(best, comparison)
-    if unchanged is not None:
-        before_s = unchanged.makespan_s
-        before = f"{format_seconds(before_s / steps)} under {_name(unchanged)}"
-        facts["unchanged"] = f"{before}; {_cost_of_changes(best, before_s, steps)}"
+    facts |= _unchanged(best, unchanged, steps)
     if found is not None:
         facts["speed"] = f"{format_rate(found.tokens_per_s_per_rank)} tokens/s/GPU, MFU {format_share(found.mfu)}"
         facts["speed"] += f" of {peak_words(comparison.mfu_peak)}"
@@ -89,18 +83,13 @@ def answer_of(comparison: "Comparison", unchanged: "Outcome | None") -> tuple[st
     return f"{comparison.workload} on {on}, device {comparison.device}", facts
 
 
-def _cost_of_changes(best: "Outcome", before_s: float, steps: int) -> str:
-    """Say what the changes of the network cost or save in all: what each rank loses to them is told elsewhere."""
+def _unchanged(best: "Outcome", unchanged: "Outcome | None", steps: int) -> dict[str, str]:
+    """Say how long a step is without the changes of the machine, and what these cost."""
+    if unchanged is None:
+        return {}
     altered = () if best.topology is None else best.topology.altered
-    words = [each for each in altered if not each.startswith("nodes=")]
-    changes = ", ".join(words) if 0 < len(words) <= _CHANGES else "all changes"
-    longer_s = best.makespan_s - before_s
-    if not longer_s:
-        return f"the same with {changes}"
-    many = changes == "all changes" or len(words) > 1
-    verb = ("cost" if longer_s > 0 else "save") + ("" if many else "s")
-    took = format_seconds(abs(longer_s) / steps)
-    return f"{changes} {verb} {took}, {format_difference(best.makespan_s, before_s)}"
+    cost = cost_of_changes(altered, unchanged.makespan_s, best.makespan_s, steps)
+    return {"unchanged": f"{format_seconds(unchanged.makespan_s / steps)} under {_name(unchanged)}; {cost}"}
 
 
 def _step(best: "Outcome", comparison: "Comparison") -> str:
@@ -188,7 +177,7 @@ def _bound(outcome: "Outcome", steps: int) -> str:
         return words
     over = f" over {most.axis}" if most.axis else ""
     exposed = format_seconds(most.exposed_communication_s / steps / most.member_share)
-    why = f"which {bound_words(most)}" if _mostly_waits(most) else f"bound by {most.bound_by}"
+    why = f"which {most.words}" if most.mostly_waits else f"bound by {most.bound_by}"
     return f"{words}; exposed longest ({exposed}): {most.operation}{over}, {why}"
 
 
@@ -199,20 +188,7 @@ def _waited(outcome: "Outcome", steps: int) -> str:
         return ""
     waits_s = min(waits_s, outcome.breakdown.exposed_communication_s)
     most = max(outcome.bounds, key=lambda row: row.waits_s)
-    return f"; {format_seconds(waits_s / steps)} of it waits for {_of_ranks(most.waits_for)}"
-
-
-def _of_ranks(ranks: "Sequence[int]") -> str:
-    return f"{'ranks' if len(ranks) > 1 else 'rank'} {format_ranks(ranks)}"
-
-
-def _mostly_waits(row: "Bound") -> bool:
-    return row.waits_s > 0.5 * row.exposed_communication_s
-
-
-def bound_words(row: "Bound") -> str:
-    """Say what bounds a collective, or for which ranks most of its exposed time waits: no faster link helps."""
-    return f"waits for {_of_ranks(row.waits_for)}" if _mostly_waits(row) else row.bound_by
+    return f"; {format_seconds(waits_s / steps)} of it waits for {ranks_in_words(most.waits_for)}"
 
 
 def room(found: "Fit | None", ranks: int) -> str:

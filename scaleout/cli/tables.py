@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from scaleout.analysis import breakdown as analysis
 from scaleout.analysis.waits import Wait, most_awaited
-from scaleout.cli.answer import answer_of, bound_words
+from scaleout.cli.answer import answer_of
 from scaleout.cli.console import console, print_answer, print_links, print_table
 from scaleout.config.units import (
     counted,
@@ -95,7 +95,7 @@ def _print_bounds(outcome: "Outcome", steps: int, *, contends: bool) -> None:
     """Print what bounds the collectives and messages of a schedule that are exposed longest."""
     alike = merged(
         outcome.bounds,
-        lambda row: (row.operation, row.algorithm, row.axis, bound_words(row), format_bytes(row.bytes), row.group_size),
+        lambda row: (row.operation, row.algorithm, row.axis, row.words, format_bytes(row.bytes), row.group_size),
         *("count", "busy_s", "exposed_communication_s", "waits_s"),
     )
     once_s = outcome.breakdown.communication_s
@@ -103,7 +103,7 @@ def _print_bounds(outcome: "Outcome", steps: int, *, contends: bool) -> None:
         [
             f"{row.operation} {row.algorithm}".strip(),
             row.axis,
-            bound_words(row),
+            row.words,
             format_bytes(row.bytes),
             str(row.group_size),
             format_count(row.count / steps / row.member_share),

@@ -12,7 +12,7 @@ all else but zero does.
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -223,6 +223,15 @@ def format_ranks(ranks: Iterable[int], most: int = 8) -> str:
     words = ", ".join("-".join(map(str, each)) for each in found[:most])
     more = sum(each[-1] - each[0] + 1 for each in found[most:])
     return f"{words} and {more:,} more" if more else words
+
+
+def ranks_in_words(ranks: Collection[int]) -> str:
+    """Name ranks.
+
+    >>> ranks_in_words([5]), ranks_in_words([0, 1, 2, 7])
+    ('rank 5', 'ranks 0-2, 7')
+    """
+    return f"{'ranks' if len(ranks) > 1 else 'rank'} {format_ranks(ranks)}"
 
 
 def format_bytes(size_bytes: float) -> str:

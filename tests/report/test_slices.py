@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import scaleout
+from scaleout.cli.answer import answer_of
 from scaleout.errors import ConfigError
 from scaleout.report.pages import view
 from scaleout.report.pages.document import facts_of, tables_of
@@ -113,6 +115,28 @@ def test_plans_have_their_number_and_words_for_what_is_within_them():
 def test_what_was_changed_of_the_machine_is_told(changes, told):
     document = {"model": {"inputs": {"changes": changes}}, "results": []}
     assert [fact for fact in facts_of(document) if fact[0] == "changed"] == told
+
+
+def test_a_straggler_is_told_in_the_words_of_the_terminal():
+    """Its page had a schedule and a makespan that were those of the unchanged step, and blamed a link."""
+    settings = {"data_parallel": 8, "zero": 3, "tensor_parallel": 1, "layers": 8, "batch_per_replica": 1}
+    answer = scaleout.run(
+        "llama-3-8b",
+        changes=settings,
+        topology="dgx-h200-1",
+        network_changes={"slow": {5: 1.5}},
+        schedules=["overlap"],
+    )
+    document = answer.to_dict()
+    box = answer_of(answer.comparison, answer.unchanged)[1]
+    facts = facts_of(document)
+    assert "slow 5=1.5 costs" in box["unchanged"]
+    assert [words for name, words in facts if name == "unchanged"] == [box["unchanged"]]
+    assert not [words for name, words in facts if name in ("schedule", "makespan")]
+    (table,) = (each for each in tables_of(document) if each.title == "what bounds each collective")
+    told = [row[table.columns.index("bound by")].text for row in table.rows]
+    assert told == [row.words for row in answer.outcomes[0].bounds]
+    assert "waits for rank 5" in told
 
 
 def test_labels_of_time_keep_their_places_and_a_distance():

@@ -24,7 +24,7 @@ from scaleout.cluster.topology.nodes import part_of_node, several_nodes, without
 from scaleout.cluster.topology.topology import Topology, break_links, degrade_links, slow_down
 from scaleout.config.documents import NUMBER, number, whole
 from scaleout.config.reading import nearest
-from scaleout.config.units import BYTES_PER_S, SECONDS, Quantity, counted, parse
+from scaleout.config.units import BYTES_PER_S, SECONDS, Quantity, counted, format_difference, format_seconds, parse
 from scaleout.errors import ConfigError, shown
 
 Pairs = tuple[tuple[str, str], ...]
@@ -33,6 +33,8 @@ Pairs = tuple[tuple[str, str], ...]
 _FACTOR = re.compile(rf"({NUMBER.pattern})\s*x", re.ASCII)
 _LEAST, _MOST = 1e-6, 1e6
 """Of factors."""
+_NAMED = 3
+"""Changes that are named one by one where it is said what they cost."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,23 @@ _READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "nic_down": _several(_count),
     "broken": _several(_text),
 }
+
+
+def cost_of_changes(changes: Sequence[str], before_s: float, after_s: float, steps: int = 1) -> str:
+    """Say what changes cost or save in a step, in all: what each rank loses to them is told elsewhere.
+
+    Times are those of `steps` steps.
+
+    >>> cost_of_changes(["slow 5=1.2"], 1.0, 1.25)
+    'slow 5=1.2 costs 250 ms, 25.0% longer'
+    """
+    words = [each for each in changes if not each.startswith("nodes=")]
+    is_named = 0 < len(words) <= _NAMED
+    named = ", ".join(words) if is_named else "all changes"
+    if after_s == before_s:
+        return f"the same with {named}"
+    verb = ("cost" if after_s > before_s else "save") + ("s" if is_named and len(words) == 1 else "")
+    return f"{named} {verb} {format_seconds(abs(after_s - before_s) / steps)}, {format_difference(after_s, before_s)}"
 
 
 def change_network(topology: Topology, changes: NetworkChanges) -> Topology:

@@ -6,11 +6,13 @@ beginning with what names the row that it is from.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
+from scaleout.analysis.bounds import Bound
 from scaleout.analysis.cost import Rent
 from scaleout.analysis.waits import Wait, told_waits
+from scaleout.cluster.topology.what_if import cost_of_changes
 from scaleout.config import units
 from scaleout.report.vocabulary import flattened
 
@@ -106,7 +108,7 @@ def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     kept = {
         name: value
         for name, value in document.items()
-        if name not in (*_HEAD, "memory", "mfu_peak") and not _is_list(value) and not _is_row(value)
+        if name not in (*_HEAD, "memory", "mfu_peak", "unchanged") and not _is_list(value) and not _is_row(value)
     }
     facts = [(_words(name), text_of(name, value)) for name, value in flattened(kept) if "." not in name]
     facts = [(name, text) for name, text in facts if text]
@@ -115,6 +117,9 @@ def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
         best = min(rows, key=lambda row: float(row["makespan_s"]))
         answer = _answer_of(best, rows[0].get("schedule", "the first"))
         facts = [*answer, *_waits(document, best), *_rent(document, best), *_peak(document), *_room(document), *facts]
+        facts[1:1] = _unchanged(document, best["makespan_s"])
+    else:
+        facts[1:1] = _unchanged(document)
     compared = [(name.upper(), str(document[name])) for name in ("a", "b") if name in document]
     facts = [*compared, *_differences(document), *(fact for fact in facts if fact[0] not in ("A", "B"))]
     return [*facts, *_changed(document), *(("model", str(each)) for each in document.get("models", ()))]
@@ -122,11 +127,31 @@ def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _changed(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what was changed of the machine, such as a rank that is slow."""
+    if changes := _changes(document):
+        yield "changed", text_of("changes", changes)
+
+
+def _changes(document: Mapping[str, Any]) -> list[Any]:
     model = document.get("model")
     inputs = model.get("inputs") if isinstance(model, Mapping) else None
     changes = inputs.get("changes") if isinstance(inputs, Mapping) else None
-    if isinstance(changes, list) and changes:
-        yield "changed", text_of("changes", changes)
+    return changes if isinstance(changes, list) else []
+
+
+def _unchanged(document: Mapping[str, Any], makespan_s: float | None = None) -> Iterator[tuple[str, str]]:
+    """Yield how long it takes without the changes, and what these cost in a step, as the terminal says it."""
+    before = document.get("unchanged")
+    times = [name for name in ("makespan_s", "step_s", "time_s") if isinstance(before, Mapping) and name in before]
+    if not (isinstance(before, Mapping) and times and _is_number(before[times[0]])):
+        return
+    before_s, steps = before[times[0]], document.get("num_steps")
+    how = f" under {before['schedule']}" if "schedule" in before else ""
+    if makespan_s is None:
+        yield "unchanged", f"{units.format_seconds(before_s)}{how}"
+        return
+    each = steps if isinstance(steps, int) and steps else 1
+    cost = cost_of_changes([str(change) for change in _changes(document)], before_s, makespan_s, each)
+    yield "unchanged", f"{units.format_seconds(before_s / each)}{how}; {cost}"
 
 
 def _differences(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -178,7 +203,7 @@ def _waits(document: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tupl
         return
     try:
         waits = [Wait(tuple(each["members"]), tuple(each["waits_for"]), each["until"], each["idle_s"]) for each in rows]
-        words = told_waits(waits, ranks, row["makespan_s"], document.get("steps") or 1)
+        words = told_waits(waits, ranks, row["makespan_s"], document.get("num_steps") or 1)
     except (KeyError, TypeError, ValueError):  # a document that something else wrote
         return
     if words:
@@ -274,6 +299,8 @@ def _tables(value: Mapping[str, Any], within: tuple[str, ...]) -> Iterator[Table
         if name in _HEAD or not _is_list(given):
             continue
         rows = [{key: row[key] for key in row if key not in _LEFT_OUT} for row in given if isinstance(row, Mapping)]
+        if name == "bounds":
+            rows = [_waited(row) for row in rows]
         if any(isinstance(row.get("plan"), Mapping) for row in rows):
             rows = [{"number": number, **row} for number, row in enumerate(rows, start=1)]
         apart = _apart(rows)
@@ -290,6 +317,14 @@ def _tables(value: Mapping[str, Any], within: tuple[str, ...]) -> Iterator[Table
                         {**own, **(_weighed(one) if isinstance(one, Mapping) else {key: one})} for one in listed
                     )
         yield from _tables(nested, (_words(name),))
+
+
+def _waited(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of what bounds a collective in the words of the terminal: a link, or the ranks that it waits for."""
+    try:
+        return {**row, "bound_by": Bound(**{each.name: row[each.name] for each in fields(Bound)}).words}
+    except (KeyError, TypeError, ValueError):  # a document that something else wrote
+        return row
 
 
 def _weighed(row: Mapping[str, Any]) -> Mapping[str, Any]:
