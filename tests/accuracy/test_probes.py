@@ -40,7 +40,7 @@ def test_probes_are_no_rows_of_the_table():
     assert len(inside) < 3  # a thousand pixels, say
 
 
-@pytest.mark.parametrize(("held", "mean", "median"), [(False, 0.19, 0.105), (True, 0.24, 0.115)])
+@pytest.mark.parametrize(("held", "mean", "median"), [(False, 0.17, 0.1), (True, 0.215, 0.105)])
 def test_sizes_that_nobody_chose(held, mean, median):
     """Before rows were added for what the first half showed: 24.5 and 30.7% in the mean, median 13.9 and 12.7."""
     errors, before = (np.abs(each[held == HELD]) for each in (ERRORS, BEFORE))
@@ -57,3 +57,10 @@ def test_unaligned_products_of_the_half_that_was_held():
     assert sum(unaligned) > 20
     assert np.abs(ERRORS[unaligned]).mean() < 0.2
     assert np.abs(BEFORE[unaligned]).mean() > 0.5
+
+
+@pytest.mark.parametrize(("op", "mean"), [("attention_decode", 0.1), ("attention_fa2", 0.12)])
+def test_attention_of_the_half_that_was_held(op, mean):
+    """7.3 and 8.0%, from 20 and 43: waves of blocks of decode, FlashAttention 2 measured on H200."""
+    chosen = [row["held"] and row["op"].startswith(op) for row in ROWS]
+    assert np.abs(ERRORS[chosen]).mean() < mean < 0.6 * np.abs(BEFORE[chosen]).mean()

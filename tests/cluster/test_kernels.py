@@ -73,6 +73,11 @@ def test_interpolation_passes_near_every_measurement():
         ("layer_norm_fwd", {"tokens": 3, "hidden": 1600}, 0),
         ("layer_norm_fwd", {"tokens": 8, "hidden": 1601}, 1),
         ("cross_entropy_bwd", {"tokens": 8, "vocab": 50257}, 1),
+        ("softmax_fwd", {"tokens": 16, "keys": 2048}, 2),
+        ("softmax_fwd", {"tokens": 16, "keys": 2056}, 0),
+        ("softmax_bwd", {"tokens": 16, "keys": 2048}, 0),
+        ("softmax_bwd", {"tokens": 16, "keys": 2049}, 1),
+        ("cross_entropy_bwd", {"tokens": 8, "vocab": 1001}, 2),
         ("embedding_fwd", {"tokens": 16, "hidden": 4096}, 2),
         ("embedding_fwd", {"tokens": 17, "hidden": 4096}, 0),
     ],
@@ -91,6 +96,38 @@ def test_what_jumps_from_class_to_class():
     assert 1.4 < odd / even < 3.5
     assert 2 < even / whole < 4.5
     assert seconds("embedding_fwd", tokens=15, hidden=4096) > 2 * seconds("embedding_fwd", tokens=20, hidden=4096)
+
+
+def test_softmax_of_short_rows_waits_for_one_warp():
+    """At sizes that were not measured: 2,048 elements take longer than 2,176, of which a block takes care."""
+    short, long = (
+        kernel_time(H200, kernel("softmax_fwd", dtype="bf16", tokens=40, keys=keys)).seconds for keys in (2040, 2176)
+    )
+    assert short > 1.7 * long
+
+
+def test_attention_to_a_cache_comes_in_waves_of_blocks():
+    """A third wave of few blocks takes as long as one block; wide heads leave room for one on an SM, and spill."""
+
+    def seconds(batch, head_dim):
+        call = kernel(
+            "attention_decode", dtype="bf16", batch=batch, heads=4, kv_heads=4, kv_seq=30000, head_dim=head_dim
+        )
+        return kernel_time(H200, call).seconds
+
+    assert seconds(70, 80) / seconds(64, 80) > 1.25  # 280 and 256 blocks, 264 at once
+    assert seconds(38, 256) / seconds(32, 256) > 1.4  # 152 and 128 blocks, 132 at once
+    assert seconds(2, 128) < 0.1 * seconds(66, 128)  # eight blocks are split over all SMs
+
+
+@pytest.mark.parametrize("op", ["attention_fa2_fwd", "attention_fa2_bwd"])
+def test_flash_attention_2_of_hopper_is_measured(op):
+    """Llama's heads: H200 took H100's rows for nothing, and came out as fast as cuDNN."""
+    sizes = {"batch": 3, "heads": 32, "kv_heads": 8, "seq": 4096, "head_dim": 128, "causal": 1}
+    found = kernel_time(H200, kernel(op, dtype="bf16", **sizes))
+    usual = kernel_time(H200, kernel(op.replace("fa2", "gqa"), dtype="bf16", **sizes))
+    assert found.source == "interpolated"
+    assert 1.5 < found.seconds / usual.seconds < 2.6
 
 
 def test_half_precision_is_near_where_either_type_was_measured():

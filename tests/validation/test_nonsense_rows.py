@@ -81,6 +81,12 @@ def test_nonsense_in_a_measured_row_is_refused(compared, row, key, value, told):
         compared({**row, key: value})
 
 
+def test_a_causal_mask_is_a_truth_value_or_a_number(compared):
+    shape = {"batch": 1, "heads": 32, "seq": 2048, "head_dim": 128}
+    row = {"op": "attention_fwd", "dtype": "bf16", "us": 84.5, **shape}
+    assert compared({**row, "causal": True}).rows == compared({**row, "causal": 1}).rows
+
+
 @pytest.mark.parametrize(("key", "value", "told"), [
     ("compute", "gemm_" + "9" * 5000 + "_1_1", "is not known"),
     ("compute", "gemm_\u0663_1_1", "is not known"),

@@ -200,27 +200,93 @@ def padded_head(head_dim: Array) -> Array:
     return np.asarray(np.ceil(head_dim / _HEAD_STEP) * _HEAD_STEP)
 
 
-def _attention(calls: Calls, device: Device) -> Array:
-    """Estimate an even share of the blocks for each SM, the tail of the longest block, and the backward's conversions.
+def _blocks_s(calls: Calls, device: Device, flops: Array, share: float) -> Array:
+    """Return the time of an even share of the blocks for each SM, and the tail of the longest block.
 
     To start, to mask and to write takes a block as long as one more block of keys.
     """
     s = calls.sizes
-    sm_flops_per_s = _ATTENTION_SHARE * device.peak(calls.dtype) / device.num_sms
+    sm_flops_per_s = share * device.peak(calls.dtype) / device.num_sms
     blocks = s["batch"] * s["heads"] * np.ceil(s["seq"] / _BLOCK)
-    flops = calls.flops * padded_head(s["head_dim"]) / s["head_dim"]
     block_s = flops / blocks * (1 + _BLOCK * (1 + s["causal"]) / s["seq"]) / sm_flops_per_s
     longest_s = block_s * (1 + s["causal"])
     even_s = block_s * blocks / device.num_sms
-    tail_s = np.maximum(0.5 * longest_s, longest_s - even_s)
+    return np.asarray(even_s + np.maximum(0.5 * longest_s, longest_s - even_s))
+
+
+def _attention(calls: Calls, device: Device) -> Array:
+    """Estimate the blocks, and the backward's conversions."""
+    flops = calls.flops * padded_head(calls.sizes["head_dim"]) / calls.sizes["head_dim"]
     prepare_s = _move_s(calls, device) if calls.op.endswith("bwd") else 0.0
-    return np.asarray(_LAUNCH_S * (1 + calls.launches) + even_s + tail_s + prepare_s)
+    return np.asarray(_LAUNCH_S * (1 + calls.launches) + _blocks_s(calls, device, flops, _ATTENTION_SHARE) + prepare_s)
+
+
+_FLASH2_SHARE = 0.35
+"""Share of an SM's peak that FlashAttention 2 sustains, with instructions of Ampere."""
+_FLASH2_STEP = 32
+"""Its heads are padded to a multiple of this, its queries and keys to whole blocks."""
+_FLASH2_LAUNCHES = 7
+"""Device kernels of its backward; six more repeat keys and values of grouped heads and add up their gradients."""
+_FLASH2_BYTES = 12, 16
+"""Bytes for each element of the queries: their gradient in fp32, cleared, added up, cast; keys and values repeated."""
+
+
+def _flash2(calls: Calls, device: Device) -> Array:
+    """Estimate the blocks of FlashAttention 2 as PyTorch carries it, and what its backward moves beside them."""
+    s = calls.sizes
+    head_dim = np.ceil(s["head_dim"] / _FLASH2_STEP) * _FLASH2_STEP
+    seq = np.ceil(s["seq"] / _BLOCK) * _BLOCK
+    flops = calls.flops * head_dim / s["head_dim"] * (seq / s["seq"]) ** 2
+    launches, prepare_s = np.full(len(flops), 1 + calls.launches), np.zeros(len(flops))
+    if calls.op.endswith("bwd"):
+        grouped = s["heads"] > s["kv_heads"]
+        launches += _FLASH2_LAUNCHES - 1 + 6 * grouped
+        moved = (_FLASH2_BYTES[0] + _FLASH2_BYTES[1] * grouped) * s["batch"] * s["heads"] * s["seq"] * s["head_dim"]
+        prepare_s = _move_s(calls, device) + moved / (STREAM_SHARE * device.memory_bytes_per_s)
+    return np.asarray(_LAUNCH_S * launches + _blocks_s(calls, device, flops, _FLASH2_SHARE) + prepare_s)
+
+
+_KEYS = 128
+"""Keys of a step of attention to a cache."""
+_KEYS_S = 1.0e-6, 4.5e-6
+"""Time of such a step of a thread block, for heads of up to `_WIDE_HEAD` and for wider ones, which spill."""
+_START_S = 3.0e-6
+"""Time in which such a block gets its query and writes its result."""
+_WIDE_HEAD = 128
+_SPLIT_KEYS = 512
+"""Keys from which on they are split among blocks where SMs idle: by the greatest power of two that has room."""
+
+
+def decode_head(head_dim: Array) -> Array:
+    """Return the width to which attention to a cache pads a head: 64, 128 or 256."""
+    return np.asarray(_HEAD_STEP * 2.0 ** np.ceil(np.log2(np.maximum(1.0, head_dim / _HEAD_STEP))))
+
+
+def _decode(calls: Calls, device: Device) -> Array:
+    """Estimate waves of blocks, one for each sample and head of keys: memory limits full ones, steps also the last.
+
+    Heads are padded to 64, 128 or 256; an SM has room for two blocks of 128.
+    """
+    s = calls.sizes
+    blocks, steps = s["batch"] * s["kv_heads"], s["kv_seq"] / _KEYS
+    room = np.minimum(device.num_sms / blocks, steps)
+    splits = np.where(s["kv_seq"] >= _SPLIT_KEYS, 2.0 ** np.floor(np.log2(np.maximum(1.0, room))), 1.0)
+    width = decode_head(s["head_dim"])
+    at_once = device.num_sms * np.maximum(1.0, 2 * _WIDE_HEAD / width)
+    last = blocks * splits % at_once
+    block_s = steps / splits * np.where(width > _WIDE_HEAD, *_KEYS_S[::-1])
+    moved_s = calls.bytes / (blocks * splits) / (STREAM_SHARE * device.memory_bytes_per_s)
+    full_s = (blocks * splits - last) / at_once * (_START_S + np.maximum(block_s, at_once * moved_s))
+    last_s = np.where(last > 0, _START_S + np.maximum(block_s, last * moved_s), 0.0)
+    return np.asarray(_LAUNCH_S * (calls.launches + 2 * (splits > 1)) + full_s + last_s)
 
 
 _ESTIMATES: Mapping[str, Callable[[Calls, Device], Array]] = {
     **dict.fromkeys(("gemm", "gemm_fp8", "gemm_fp8_rowwise"), _gemm),
     **dict.fromkeys(("conv2d_fwd", "conv2d_bwd_data", "conv2d_bwd_weight"), _convolution),
     **dict.fromkeys(("attention_fwd", "attention_bwd", "attention_gqa_fwd", "attention_gqa_bwd"), _attention),
+    **dict.fromkeys(("attention_fa2_fwd", "attention_fa2_bwd"), _flash2),
+    "attention_decode": _decode,
     **dict.fromkeys(("interaction_gather_bwd", "embedding_bag_bwd_sparse"), _scatter),
     "adamw_fused": _optimiser,
 }
@@ -229,7 +295,7 @@ _ESTIMATES: Mapping[str, Callable[[Calls, Device], Array]] = {
 
 def is_in_blocks(op: str) -> bool:
     """Whether an operation is estimated as thread blocks over the SMs."""
-    return _ESTIMATES.get(op) in (_gemm, _convolution, _attention)
+    return _ESTIMATES.get(op) in (_gemm, _convolution, _attention, _flash2)
 
 
 def is_tiled_gemm(op: str) -> bool:
@@ -263,10 +329,12 @@ def aligned(calls: Calls) -> Calls:
     return calls._replace(sizes={**calls.sizes, **wide})
 
 
+_ROW_OF_A_WARP = {"softmax_fwd": 2048, "softmax_bwd": 1024, "cross_entropy_fwd": 2048, "cross_entropy_bwd": 1024}
+"""Elements of a row that PyTorch gives to one warp at most: 16 rows of 2,048 take 8 us, of 2,158 or 8,192 3 to 4."""
 NUM_CLASSES = 4
 UNALIGNED = 1
 """The class of calls whose rows are no multiple of the width of a load."""
-_ROWS = ("hidden", "vocab")
+_ROWS = ("hidden", "vocab", "keys")
 """Names of the length of a row, in operations that work row by row."""
 _FEW_ROWS = 16
 """Rows of a table that PyTorch looks up at most by a kernel of its own: 16 take 5 us, 17 take 1.5."""
@@ -282,7 +350,7 @@ def kernel_classes(calls: Calls) -> npt.NDArray[np.int64]:
     aligned = 16 // item_bytes
     other = odd = np.zeros(len(calls.bytes), dtype=bool)
     if "c_in" in sizes:
-        unaligned = sizes["c_in"] % aligned != 0
+        unaligned = (sizes["c_in"] % aligned != 0) & (calls.dtype not in ("fp32", "fp64"))
     elif "pooling" in sizes:
         unaligned = sizes["dim"] * item_bytes % 128 != 0
     elif "head_dim" in sizes:
@@ -297,4 +365,6 @@ def kernel_classes(calls: Calls) -> npt.NDArray[np.int64]:
         row = next((name for name in _ROWS if name in sizes and not calls.op.startswith("embedding")), None)
         unaligned = other if row is None else sizes[row] % aligned != 0
         other = other | ((calls.op == "embedding_fwd") & (sizes.get("tokens", np.inf) <= _FEW_ROWS))
+        if row is not None:
+            other = other | (sizes[row] <= _ROW_OF_A_WARP.get(calls.op, 0))
     return np.where(other, 2, np.where(odd, 3, unaligned.astype(np.int64)))

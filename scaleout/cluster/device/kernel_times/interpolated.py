@@ -11,7 +11,7 @@ after Vecchia, J. R. Statist. Soc. B 50(2), 1988.
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from scaleout.cluster.device.kernel_times.analytical import shortest_s
 from scaleout.cluster.device.kernel_times.estimate import (
     NUM_CLASSES,
+    decode_head,
     estimate,
     is_tiled_gemm,
     kernel_classes,
@@ -226,7 +227,7 @@ _SMOOTHNESS = {
     Family.GEMM: Smoothness(amplitude=0.5, length=6.0, trend=0.2, noise=0.03),
     Family.CONVOLUTION: Smoothness(amplitude=0.3, length=4.0, trend=0.1, noise=0.03, correlation=0.8, offset=0.5),
     Family.ATTENTION: Smoothness(amplitude=0.4, length=6.0, trend=0.05, noise=0.015, correlation=0.5),
-    Family.DECODE: Smoothness(amplitude=0.4, length=6.0, trend=0.05, noise=0.015, correlation=0.5),
+    Family.DECODE: Smoothness(amplitude=0.4, length=6.0, trend=0.05, noise=0.05, correlation=0.5),
     Family.ROWS: Smoothness(amplitude=0.2, length=4.0, trend=0.05, noise=0.02, correlation=0.3),
     Family.ELEMENTWISE: Smoothness(amplitude=0.2, length=4.0, noise=0.02, correlation=0.6, offset=0.6),
     Family.GATHER: Smoothness(amplitude=0.2, length=3.0, trend=0.05, noise=0.02, correlation=0.5),
@@ -235,9 +236,12 @@ _SMOOTHNESS = {
 _TILED = Smoothness(amplitude=0.6, length=4.0, trend=0.1, noise=0.07, correlation=0.9, offset=1.0)
 """Of GEMMs in tiles: the kernel that the library picks changes from shape to shape, and so does the power state."""
 
+_FLASH2 = replace(_SMOOTHNESS[Family.ATTENTION], noise=0.05)
+"""Of FlashAttention 2, which picks among blocks and splits of keys."""
+
 
 def _smoothness_of(op: str) -> Smoothness:
-    return _TILED if is_tiled_gemm(op) else _SMOOTHNESS[OPERATIONS[op].family]
+    return _TILED if is_tiled_gemm(op) else _FLASH2 if "_fa2_" in op else _SMOOTHNESS[OPERATIONS[op].family]
 
 
 _WEIGHTS = {"M": 0.6, "vocab": 3.0, "topk": 2.0, "features": 2.0}
@@ -249,7 +253,11 @@ def _coordinates(calls: Calls) -> Array:
     if _elementwise(calls.op):
         return np.log2(calls.bytes)[:, None]
     sizes = dict(calls.sizes)
-    if calls.op.startswith("attention"):
+    if calls.op == "attention_decode":
+        sizes["heads"] = sizes["heads"] / sizes["kv_heads"]
+        sizes["kv_heads"] = sizes["kv_heads"] * sizes.pop("batch")
+        sizes["head_dim"] = decode_head(sizes["head_dim"])
+    elif calls.op.startswith("attention"):
         sizes["heads"] = sizes["heads"] * sizes.pop("batch")
         sizes["head_dim"] = padded_head(sizes["head_dim"])
     return np.column_stack(
