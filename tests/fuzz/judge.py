@@ -87,6 +87,10 @@ def _peak_bytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+_SIMULATED = ("measured rows",)
+"""Kinds of which each input is also simulated when it is read: a table of 1,000 rows takes 8 s, and is no nonsense."""
+
+
 def _answer_of(case, read):
     def cut(*_):
         raise _Cut
@@ -103,7 +107,8 @@ def _answer_of(case, read):
             warnings.simplefilter("ignore")
             return _of_reader(case, read)
     except _Cut:
-        return Verdict("cut") if case.arguments else Verdict("failed", f"takes more than {2 * REFUSAL_S} s")
+        works = case.arguments or case.kind in _SIMULATED
+        return Verdict("cut") if works else Verdict("failed", f"takes more than {2 * REFUSAL_S} s")
     except BaseException:  # whatever it is, it is no message
         return Verdict("failed", traceback.format_exc())
     finally:

@@ -80,3 +80,11 @@ def test_what_does_not_go_together_is_said_with_what_does(keys, words, tmp_path)
 def test_heads_of_a_width_of_their_own(tmp_path):
     job = written(tmp_path, {**ENCODER, "heads": 7, "kv_heads": 1, "head_size": 64})
     assert job.score_dim == 64
+
+
+@pytest.mark.parametrize("key", ["1", "true", "null", "1.5"])
+def test_a_key_that_is_no_text_is_refused_above_another_workload_too(tmp_path, key):
+    """The fuzzer found that the words of what it changes were joined before its keys were looked at."""
+    (tmp_path / "mine.yaml").write_text(f"like: llama-3-8b\nlayers: 4\n{key}: 2\n")
+    with pytest.raises(ConfigError, match="key"):
+        load_workload(str(tmp_path / "mine.yaml"))

@@ -119,7 +119,9 @@ def _read(path: Path, *, seen: tuple[Path, ...] = ()) -> _Read:
     if not isinstance(like, str):
         raise ConfigError(f"{path}: like is {like!r}; give the name or file of a workload")
     below = _read(find("workload", like, named_by=f"{path}: like"), seen=chain)
-    return _over(below, {"description": f"{like} with other values: {', '.join(values)}", "source": ""} | values)
+    return _over(
+        below, {"description": f"{like} with other values: {', '.join(map(str, values))}", "source": ""} | values
+    )
 
 
 def _over(read: _Read, above: Mapping[str, Any]) -> _Read:
