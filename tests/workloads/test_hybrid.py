@@ -158,13 +158,13 @@ def even(**keys):
 @pytest.mark.parametrize("p", [2, 4, 8])
 @pytest.mark.parametrize(("name", "v"), [("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2)])
 def test_bubbles_of_alike_stages(p, name, v):
-    """``(p - 1) / (v m + p - 1)`` of the time is bubble; of the model only the clone and the last norm are uneven."""
+    """``(p - 1) / (v m + p - 1)`` of the time is bubble, for the rank that has most to do: the last norm is one more."""
     layers = 16
     chunks = {"virtual_stages": v} if v > 1 else {}
     job = even(layers=layers, pipeline_parallel=p, pipeline_schedule=name, sequence=1024, **chunks)
-    found = breakdown(run(job, topology=network(p, bytes_per_s=1e18, latency_s=0.0)))
-    m = job.num_microbatches
-    assert found.idle_s / found.makespan_s == pytest.approx((p - 1) / (v * m + p - 1), rel=0.1)
+    result = run(job, topology=network(p, bytes_per_s=1e18, latency_s=0.0))
+    m, busy_s = job.num_microbatches, max(line.duration_s[line.is_kernel].sum() for line in result.timelines)
+    assert 1 - busy_s / result.makespan_s == pytest.approx((p - 1) / (v * m + p - 1), rel=0.05)
 
 
 def test_a_pipeline_by_hand():

@@ -96,7 +96,7 @@ def test_cutting_a_model_conserves_flops(name):
         ("mamba-2-hybrid-8b", {"state_groups": 3}, "choose state_head_size and state_groups that divide"),
         ("mamba-2-hybrid-8b", {"sequence": 4000}, "does not divide into chunks"),
         ("dit-xl-2", {"sequence": 255}, "gives 256 tokens"),
-        ("dit-xl-2", {"mode": "decode"}, "a denoising step is mode prefill"),
+        ("dit-xl-2", {"mode": "decode"}, "with causal false, choose prefill"),
         ("dit-xl-2", {"sequence_parallel": True, "tensor_parallel": 2}, "would cut the tokens that one condition"),
     ],
 )
