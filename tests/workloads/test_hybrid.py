@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import dimension_of, kinds_of
 
-from scaleout.analysis.breakdown import breakdown
 from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import Dimension, Topology
@@ -158,7 +157,7 @@ def even(**keys):
 @pytest.mark.parametrize("p", [2, 4, 8])
 @pytest.mark.parametrize(("name", "v"), [("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2)])
 def test_bubbles_of_alike_stages(p, name, v):
-    """``(p - 1) / (v m + p - 1)`` of the time is bubble, for the rank that has most to do: the last norm is one more."""
+    """``(p - 1) / (v m + p - 1)`` of the time is bubble, for the rank with most to do: the last norm is one more."""
     layers = 16
     chunks = {"virtual_stages": v} if v > 1 else {}
     job = even(layers=layers, pipeline_parallel=p, pipeline_schedule=name, sequence=1024, **chunks)
