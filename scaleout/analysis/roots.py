@@ -257,7 +257,7 @@ class _Paths:
             terms = (
                 (self._sum(int(last)), sign),
                 (self._sum(int(over)), -sign),
-                (self._own[int(during)], -sign * share),
+                (self._own.get(int(during), {}), -sign * share),
             )
             for known, factor in terms:
                 for root, each in known.items():
@@ -276,13 +276,13 @@ class _Paths:
             self._own[number] = {root: seconds} if is_other else {}
 
     def _sum(self, number: int) -> Seconds:
-        """Add up the roots of a wait and of all before it on its path."""
+        """Add up the roots of a wait and of all before it on its path; one that is not told yet has none."""
         missing = []
         while number not in self._sums:
             missing.append(number)
             number = self._above[number]
         for each in reversed(missing):
             before = self._sums[number]
-            more = {root: before.get(root, 0.0) + seconds for root, seconds in self._own[each].items()}
+            more = {root: before.get(root, 0.0) + seconds for root, seconds in self._own.get(each, {}).items()}
             number, self._sums[each] = each, {**before, **more}
         return self._sums[number]

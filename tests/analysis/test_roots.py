@@ -1,6 +1,7 @@
 """Who is the root of a wait: the rank that made the last one late, through any chain, and all idle time is divided."""
 
 from collections import Counter
+from math import fsum
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import jobs, pipelines
 
+import scaleout
+from scaleout import SimulationOptions
 from scaleout.analysis.breakdown import covered
 from scaleout.analysis.waits import blamed
 from scaleout.cluster.topology.topology import load_topology
@@ -121,3 +124,24 @@ def test_of_two_that_come_at_the_same_time_the_one_that_did_not_wait_is_the_root
         result = simulate(program, load_topology("switch(4,nvlink4)"))
         found = {(number, root) for (number, root, _), seconds in blamed(result).items() if seconds > 0.001}
         assert found == {(0, worked), (waited, 3)}
+
+
+def test_a_wait_that_is_not_told_yet_has_no_roots():
+    """A random job: a wait came before one on its own path, as both ended at once, and waits could not be told."""
+    keys = {
+        "tensor_parallel": 1, "pipeline_parallel": 2, "data_parallel": 4, "expert_parallel": 1, "sequence": 1024,
+        "microbatch": 1, "batch_per_replica": 5, "layers": 2, "zero": 2, "sequence_parallel": False,
+        "capacity_factor": 0.5,
+    }  # fmt: skip
+    options = SimulationOptions(host="eager", network="link", clocks="unthrottled", contention=True)
+    answer = scaleout.run(
+        "mixtral-8x7b",
+        changes=keys,
+        topology="dgx-b200-1",
+        device="b200",
+        network_changes={"slow": {6: 2.0}},
+        options=options,
+        schedules=["fused-oblivious"],
+    )
+    (outcome,) = answer.outcomes
+    assert fsum(outcome.waits.by_cause_s.values()) == pytest.approx(outcome.breakdown.idle_s, rel=1e-6)
