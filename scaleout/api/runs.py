@@ -6,8 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scaleout.api.advised import advised
 from scaleout.api.answer import Answer
-from scaleout.api.inputs import inputs_of
+from scaleout.api.inputs import inputs_of, stated_as_inputs
 from scaleout.api.networks import Network, changes_of, load_topology, name_of
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.what_if import NetworkChanges
@@ -189,6 +190,10 @@ def run(
     unchanged = None
     if given != given.size_alone:
         unchanged = simulate(topology=load_topology(named_topology, given.size_alone), schedules=[fastest(found)])
+    if all(each is None or isinstance(each, str) for each in (workload, topology, device)):
+        names = {"workload": workload, "topology": topology, "device": device}
+        said = inputs_of(names, settings=changes, changes=given, options=options)
+        found = advised(found, {**said, **stated_as_inputs(attributes)}, tell)
     asked = inputs_of(
         {"workload": workload, "topology": name_of(named_topology, network), "device": named_device},
         settings=changes, changes=given, options=how, schedules=ran(found),

@@ -204,4 +204,5 @@ def room(found: "Fit | None", ranks: int) -> str:
     if advice is None:
         return words
     where = "" if advice.ranks == ranks else f" on {counted(advice.ranks, 'rank')}"
-    return f"{words}; with {advice.settings}{where} it does"
+    step = "" if advice.step_s is None else f", step {format_seconds(advice.step_s)}"
+    return f"{words}; with {advice.settings}{where} it does{step}"

@@ -86,7 +86,7 @@ OBJECTS: Mapping[str, Contents] = {
         "peak_memory_bytes memory_capacity_bytes memory_reserved_bytes fits pipeline_rank moment "
         "memory_by_kind_bytes advice"
     ),
-    "advice": Contents("set ranks peak_memory_bytes fits"),
+    "advice": Contents("set ranks peak_memory_bytes fits", "makespan_s tokens_per_s_per_rank run"),
     "decisive": Contents("phase operation count critical_s share rank rank_share"),
     "bound": Contents(
         "operation axis bytes group_size count busy_s exposed_communication_s algorithm bound_by busy_shares "
