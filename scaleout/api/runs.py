@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from scaleout.report.plots.schedules import Axes
 
 
+_ALWAYS = ("schedule", "about", "choice", "time_s", "chosen")
+"""Columns of decisions, which there are even where none has such a thing."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class RunAnswer(Answer):
     """A job under several schedules; a row of its table is a schedule.
@@ -88,8 +92,8 @@ class RunAnswer(Answer):
     def decisions(self) -> "pd.DataFrame":
         """Return a row for each choice that a schedule weighed, those of a decision below each other.
 
-        Columns are those of `decisions` in the document; `choice` and `time_s` are of the row, and `chosen` says
-        whether it was taken.
+        Columns are those of `decisions` in the document, as far as any row has one; `choice` and `time_s` are of the
+        row, and `chosen` says whether it was taken.
 
         >>> import scaleout
         >>> answer = scaleout.run("dlrm-128", schedules=["fused"], changes={"global_batch": 4096})
@@ -108,7 +112,9 @@ class RunAnswer(Answer):
                 others = [{"choice": name, "time_s": other_s} for name, other_s in others_s.items()]
                 rows += [{**found, **other, "chosen": False} for other in others]
         columns = ("schedule", "about", "count", "choice", "time_s", "chosen", "time_of", "saved_s", "reason", "called")
-        return pd.DataFrame(rows, columns=columns).astype({"count": "Int64"})
+        known = [name for name in columns if name in _ALWAYS or any(name in row for row in rows)]
+        frame = pd.DataFrame(rows, columns=known).fillna(dict.fromkeys(("time_of", "reason", "called"), ""))
+        return frame.astype({"count": "Int64"}) if "count" in known else frame
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw a bar for each schedule: compute, exposed communication and idle time."""
