@@ -380,7 +380,7 @@ def _print_advice(advice: "Advice") -> None:
         made += f", {format_rate(advice.tokens_per_s_per_rank)} tokens/s/GPU"
     console().print(f"  {advice.settings}: {made}")
     if advice.run:
-        say(f"    {advice.run}")
+        say(advice.run)
 
 
 def _print_cost(comparison: "Comparison") -> None:

@@ -52,7 +52,7 @@ def test_the_terminal_has_the_lines_whole_and_the_step_in_the_box():
     words = shlex.split(JOBS["a key given already, and more nodes"])
     out = printed("run", *words)
     first = json.loads(printed("run", *words, "--json"))["memory"]["advice"][0]
-    assert f"    {first['run']}\n" in out
+    assert f"\n{first['run']}\n" in out
     assert " it does, step " in " ".join(out.replace("│", " ").split())
 
 
