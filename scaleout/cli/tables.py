@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from math import fsum
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -57,7 +58,8 @@ def print_comparison(comparison: "Comparison", *, verbose: bool = False, unchang
     _print_fallbacks(comparison.outcomes)
     _print_efficiency(comparison)
     _print_rows("busy time by phase", comparison, analysis.by_phase, limit=None)
-    _print_rows("busy time by operation", comparison, analysis.by_operation, limit=_OPERATION_ROWS)
+    by_operation = partial(analysis.by_operation, named=comparison.fit is None)  # of a trace, which has no memory
+    _print_rows("busy time by operation", comparison, by_operation, limit=_OPERATION_ROWS)
     contends = comparison.provenance is not None and comparison.provenance.contention is not None
     _print_what_busy_has(comparison, contends=contends)
     _print_bounds(min(comparison.outcomes, key=lambda outcome: outcome.makespan_s), steps, contends=contends)
