@@ -112,7 +112,7 @@ OBJECTS: Mapping[str, Contents] = {
         "protocol auto bound_by busy_shares busiest_links traffic ranks backend time_by_backend_s auto_takes auto_s",
     ),
     "bucket": Contents("algorithm bucket_bytes makespan_s compute_s communication_s exposed_communication_s idle_s"),
-    "unchanged": Contents("", "schedule makespan_s training_s bytes algorithm time_s"),
+    "unchanged": Contents("", "schedule makespan_s idle_s idle_by_cause_s training_s bytes algorithm time_s"),
     "choice": Contents("bytes algorithm time_s runner_up ratio changed"),
     "busy_time": Contents("phase operation kind bytes group_size count busy_s"),
     "strategies row": Contents(

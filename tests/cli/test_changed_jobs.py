@@ -8,7 +8,7 @@ import pytest
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.nodes import part_of_node
 from scaleout.cluster.topology.topology import load_topology
-from scaleout.config.units import SECONDS, parse
+from scaleout.config.units import SECONDS, format_seconds, parse
 from scaleout.report.pages.document import facts_of
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.provenance import provenance
@@ -289,11 +289,15 @@ def test_the_box_and_the_page_name_the_few_for_whom_ranks_wait_in_the_same_words
            "--topology", "dgx-h200-1", "--schedule", "baseline")  # fmt: skip
     assert "│ waits" not in scaleout(*job)[1]
     _, out, _ = scaleout(*job, "--slow", "5=1.2", "-v")
-    ((words, mean),) = re.findall(
-        r"│ waits +(([\d.]+ ms) for rank 5, [\d.]+% of the step, the mean over ranks) +│", out
-    )
-    assert f"\nmost of all for rank 5: {mean} of " in out
     document = json.loads(scaleout(*job, "--slow", "5=1.2", "--json")[1])
+    now, before = (format_seconds(each["idle_s"]) for each in (document["results"][0], document["unchanged"]))
+    beside = rf"; of {now} idle, {before} are there without the changes"
+    out_in_a_line = re.sub(r"\s*│\n│\s{5,}", " ", out)
+    ((words, mean),) = re.findall(
+        rf"│ waits +(([\d.]+ ms) for rank 5, [\d.]+% of the step, the mean over ranks{beside}) +│", out_in_a_line
+    )
+    assert f"\nmost of all for rank 5: {mean} of {now} idle, the mean over ranks; {before} are idle without the" in out
+    assert re.search(r"idle until +mean over ranks +of the step +without the changes\n", out)
     assert ("waits", words) in facts_of(document)
     assert "waits" not in dict(facts_of({**document, "ranks": 3}))  # a rank of three is no exception
     for nonsense in ("few", [{"members": 1}], [{"members": [0], "waits_for": [1], "until": "", "idle_s": None}]):

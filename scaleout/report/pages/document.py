@@ -203,7 +203,9 @@ def _waits(document: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tupl
         return
     try:
         waits = [Wait(tuple(each["members"]), tuple(each["waits_for"]), each["until"], each["idle_s"]) for each in rows]
-        words = told_waits(waits, ranks, row["makespan_s"], document.get("num_steps") or 1)
+        before = document.get("unchanged")
+        idle_s = (row["idle_s"], before["idle_s"]) if isinstance(before, Mapping) and "idle_s" in before else None
+        words = told_waits(waits, ranks, row["makespan_s"], document.get("num_steps") or 1, idle_s)
     except (KeyError, TypeError, ValueError):  # a document that something else wrote
         return
     if words:
