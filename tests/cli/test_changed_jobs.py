@@ -51,7 +51,7 @@ def test_gpus_are_replicas_and_nodes(scaleout, gpus, same):
         ),
         (("llama-3-8b", "--gpus", "12", "--topology", "dgx-h200-2"), "a node of topology 'dgx-h200-2' has 8"),
         (("dlrm-128", "--set", "global_batch=1920", "--gpus", "60"), "a node of topology 'torus-8x16' has 8"),
-        (("--trace", "x", "--gpus", "64"), "--gpus 64 is for workloads, which have replicas"),
+        (("--trace", "x", "--gpus", "64"), "--gpus 64 is for a workload, which has replicas; a trace or a plan has"),
         (("llama-3-8b", "--gpus", "64", "--nodes", "8"), "--gpus 64 and --nodes both say how many ranks there are"),
         (("llama-3-8b", "--gpus", "64", "--set", "data_parallel=8"), "--set data_parallel both say how many ranks"),
     ],
@@ -267,7 +267,8 @@ def test_documents_hold_the_unchanged_step_that_the_box_prints(scaleout, tmp_pat
     job = (*JOB, "--nodes", "1")
     plain, slow = (json.loads(scaleout(*job, *more, "--json")[1]) for more in ((), ("--slow", "5=1.2")))
     assert "unchanged" not in plain
-    before = {key: plain["results"][0][key] for key in ("schedule", "makespan_s")}
+    names = ("schedule", "makespan_s", "idle_s", "idle_by_cause_s")
+    before = {key: plain["results"][0][key] for key in names}
     assert slow["unchanged"] == before
     scaleout(*job, "--slow", "5=1.2", "--output", tmp_path / "slow")
     assert json.loads((tmp_path / "slow" / "summary.json").read_text())["unchanged"] == before
