@@ -78,7 +78,7 @@ def answer_of(comparison: "Comparison", unchanged: "Outcome | None") -> tuple[st
         facts["model"] = comparison.provenance.title
     altered = () if best.topology is None else best.topology.altered
     nodes = "".join(f" ({words})" for words in altered if words.startswith("nodes="))
-    on = f"{comparison.topology}{nodes}, ranks {comparison.ranks}"
+    on = f"{comparison.topology}{nodes}, ranks {comparison.ranks:,}"
     return f"{comparison.workload} on {on}, device {comparison.device}", facts
 
 

@@ -22,6 +22,7 @@ from scaleout.config.units import (
     format_rate,
     format_seconds,
     format_share,
+    format_sizes,
     format_times,
     format_watts,
 )
@@ -104,12 +105,13 @@ def _print_bounds(outcome: "Outcome", steps: int, *, contends: bool) -> None:
         *("count", "busy_s", "exposed_communication_s", "waits_s"),
     )
     once_s = outcome.breakdown.communication_s
+    shown = sorted(alike, key=lambda row: (-row.exposed_communication_s, -row.busy_s))[:_BOUND_ROWS]
     rows = [
         [
             f"{row.operation} {row.algorithm}".strip(),
             row.axis,
             row.words,
-            format_bytes(row.bytes),
+            size,
             str(row.group_size),
             format_count(row.count / steps / row.member_share),
             *(
@@ -118,7 +120,7 @@ def _print_bounds(outcome: "Outcome", steps: int, *, contends: bool) -> None:
             ),
             ", ".join(f"{name} {format_share(share)}" for name, share in row.busy_shares.items()),
         ]
-        for row in sorted(alike, key=lambda row: (-row.exposed_communication_s, -row.busy_s))[:_BOUND_ROWS]
+        for row, size in zip(shown, format_sizes(row.bytes for row in shown), strict=True)
     ]
     if rows:
         columns = (
@@ -360,7 +362,8 @@ def _print_fit(found: "Fit", under: str) -> None:
     """Print the memory of the worst rank by kind, and if it does not fit, what would help."""
     total, capacity = found.peak.total_bytes, found.capacity_bytes
     held = {kind.replace("_", " "): size for kind, size in found.peak.bytes_of.items() if size} | {"total": total}
-    row = [*map(format_bytes, held.values()), f"{format_bytes(capacity)} ({format_share(total / capacity)})"]
+    *sizes, device = format_sizes([*held.values(), capacity])
+    row = [*sizes, f"{device} ({format_share(total / capacity)})"]
     title = f"memory of the worst rank{under}, at {found.peak.place}"
     print_table(title, (*held, "device memory"), [row], left=0)
     reserved = ""
