@@ -86,7 +86,7 @@ def _values(values: Mapping[str, Any], section: str) -> Iterator[tuple[str, str,
     for key, value in values.items():
         name = f"{section}{key}"
         if isinstance(value, Mapping) and "value" in value:
-            yield name, _short(value["value"]), str(value.get("source", ""))
+            yield name, f"{{value: {_short(value['value'])}, source: ...}}", str(value.get("source", ""))
             continue
         yield name, _short(value), ""
         if isinstance(value, Mapping):

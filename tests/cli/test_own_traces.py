@@ -6,6 +6,7 @@ import re
 import chakra_messages as chakra
 import pytest
 
+import scaleout as api
 from scaleout.config.units import format_seconds
 
 
@@ -69,5 +70,9 @@ def test_tables_of_own_traces_are_of_the_members_of_a_group_and_of_what_a_trace_
     assert re.search(rf"all_reduce ring +left .* 2 +1 +{busy} +{busy} ", out)
     assert f"exposed longest ({busy}): all_reduce over" in out
     assert "not known: a trace does not say what its ranks keep" in out
-    assert "busy time by operation" in out
+    assert re.search(rf"all_reduce call\.\* +communication +{format_seconds(rows['left']['busy_s'])}\n", out)
+    assert "all_gather call.* " in out.split("busy time by operation")[1].split("what bounds")[0]
     assert "busy time by phase" not in out
+    axes = api.read_trace(tmp_path).plot()  # where a call of 0 s stood beside kernels
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["fwd"]
+    assert axes.get_xlabel().endswith("not drawn, as only a simulation times them: all_gather, all_reduce")
