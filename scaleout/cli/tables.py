@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from math import fsum
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,6 +11,7 @@ from scaleout.analysis import breakdown as analysis
 from scaleout.analysis.waits import Wait, most_awaited
 from scaleout.cli.answer import answer_of
 from scaleout.cli.console import console, print_answer, print_links, print_table
+from scaleout.cli.printing import say
 from scaleout.config.units import (
     counted,
     format_bytes,
@@ -20,6 +22,7 @@ from scaleout.config.units import (
     format_rate,
     format_seconds,
     format_share,
+    format_sizes,
     format_times,
     format_watts,
 )
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from scaleout.simulation.result import Result
     from scaleout.study.comparison import Comparison
     from scaleout.study.job import Outcome
+    from scaleout.workloads.memory.advice import Advice
 
 _PATH_ROWS = 8
 _OPERATION_ROWS = 12
@@ -55,7 +59,8 @@ def print_comparison(comparison: "Comparison", *, verbose: bool = False, unchang
     _print_fallbacks(comparison.outcomes)
     _print_efficiency(comparison)
     _print_rows("busy time by phase", comparison, analysis.by_phase, limit=None)
-    _print_rows("busy time by operation", comparison, analysis.by_operation, limit=_OPERATION_ROWS)
+    by_operation = partial(analysis.by_operation, named=comparison.fit is None)  # of a trace, which has no memory
+    _print_rows("busy time by operation", comparison, by_operation, limit=_OPERATION_ROWS)
     contends = comparison.provenance is not None and comparison.provenance.contention is not None
     _print_what_busy_has(comparison, contends=contends)
     _print_bounds(min(comparison.outcomes, key=lambda outcome: outcome.makespan_s), steps, contends=contends)
@@ -64,7 +69,8 @@ def print_comparison(comparison: "Comparison", *, verbose: bool = False, unchang
             links = [{**asdict(use), "size_bytes": use.size_bytes / steps} for use in outcome.result.busiest_links]
             print_links(f"busiest links of {outcome.schedule}", links)
         if verbose:
-            _print_details(outcome, steps)
+            before = unchanged if unchanged is not None and unchanged.schedule == outcome.schedule else None
+            _print_details(outcome, steps, before)
     fits = {id(outcome.fit): outcome.fit for outcome in comparison.outcomes if outcome.fit is not None}
     for key, found in fits.items():
         under = [outcome.schedule for outcome in comparison.outcomes if id(outcome.fit) == key]
@@ -99,12 +105,13 @@ def _print_bounds(outcome: "Outcome", steps: int, *, contends: bool) -> None:
         *("count", "busy_s", "exposed_communication_s", "waits_s"),
     )
     once_s = outcome.breakdown.communication_s
+    shown = sorted(alike, key=lambda row: (-row.exposed_communication_s, -row.busy_s))[:_BOUND_ROWS]
     rows = [
         [
             f"{row.operation} {row.algorithm}".strip(),
             row.axis,
             row.words,
-            format_bytes(row.bytes),
+            size,
             str(row.group_size),
             format_count(row.count / steps / row.member_share),
             *(
@@ -113,7 +120,7 @@ def _print_bounds(outcome: "Outcome", steps: int, *, contends: bool) -> None:
             ),
             ", ".join(f"{name} {format_share(share)}" for name, share in row.busy_shares.items()),
         ]
-        for row in sorted(alike, key=lambda row: (-row.exposed_communication_s, -row.busy_s))[:_BOUND_ROWS]
+        for row, size in zip(shown, format_sizes(row.bytes for row in shown), strict=True)
     ]
     if rows:
         columns = (
@@ -158,11 +165,11 @@ def phase_name(phase: str) -> str:
     return phase or "no phase"
 
 
-def _print_details(outcome: "Outcome", steps: int) -> None:
+def _print_details(outcome: "Outcome", steps: int, unchanged: "Outcome | None") -> None:
     """Print what few ask for: the critical path, when ranks are done, and what a schedule decided."""
     _print_critical_path(outcome, steps)
     _print_causes(outcome)
-    _print_waits(outcome, steps)
+    _print_waits(outcome, steps, unchanged)
     if outcome.result.has_puts or len(outcome.result.timelines) > 1:
         _print_ranks(outcome)
     if outcome.decisions:
@@ -278,16 +285,19 @@ def _print_causes(outcome: "Outcome") -> None:
         console().print(f"next measurement: {bars.measurement.cause} (--measure-next FILE lists what to measure)\n")
 
 
-def _print_waits(outcome: "Outcome", steps: int) -> None:
-    """Print what idle ranks wait for, and which ranks wait for which."""
+def _print_waits(outcome: "Outcome", steps: int, unchanged: "Outcome | None") -> None:
+    """Print what idle ranks wait for, beside what they do without changes of the machine, and which wait for which."""
     found, step_s = outcome.waits, outcome.makespan_s / steps
+    before_s = {} if unchanged is None else unchanged.waits.by_cause_s
     rows = [
         [name, format_seconds(seconds / steps), format_share(seconds / steps / step_s)]
+        + ([] if unchanged is None else [format_seconds(before_s.get(name, 0.0) / steps)])
         for name, seconds in found.by_cause_s.items()
     ]
     if rows:
         title = f"what ranks of {outcome.schedule} wait for"
-        print_table(title, ("idle until", "mean over ranks", "of the step"), rows)
+        columns = ("idle until", "mean over ranks", "of the step", *(["without the changes"] * (unchanged is not None)))
+        print_table(title, columns, rows)
     waits: dict[tuple[tuple[int, ...], str], list[Wait]] = {}
     for each in found.by_rank:
         waits.setdefault((each.waits_for, each.until), []).append(each)
@@ -308,7 +318,10 @@ def _print_waits(outcome: "Outcome", steps: int) -> None:
     most, seconds = most_awaited(found.by_rank, outcome.result.program.num_ranks)
     idle = format_seconds(outcome.breakdown.idle_s / steps)
     who = f"{'ranks' if len(most) > 1 else 'rank'} {format_ranks(most)}"
-    console().print(f"most of all for {who}: {format_seconds(seconds / steps)} of {idle} idle, the mean over ranks\n")
+    words = f"most of all for {who}: {format_seconds(seconds / steps)} of {idle} idle, the mean over ranks"
+    if unchanged is not None:
+        words += f"; {format_seconds(unchanged.breakdown.idle_s / steps)} are idle without the changes"
+    console().print(f"{words}\n")
 
 
 def _each(waits: "Sequence[Wait]", steps: int) -> str:
@@ -349,7 +362,8 @@ def _print_fit(found: "Fit", under: str) -> None:
     """Print the memory of the worst rank by kind, and if it does not fit, what would help."""
     total, capacity = found.peak.total_bytes, found.capacity_bytes
     held = {kind.replace("_", " "): size for kind, size in found.peak.bytes_of.items() if size} | {"total": total}
-    row = [*map(format_bytes, held.values()), f"{format_bytes(capacity)} ({format_share(total / capacity)})"]
+    *sizes, device = format_sizes([*held.values(), capacity])
+    row = [*sizes, f"{device} ({format_share(total / capacity)})"]
     title = f"memory of the worst rank{under}, at {found.peak.place}"
     print_table(title, (*held, "device memory"), [row], left=0)
     reserved = ""
@@ -361,13 +375,24 @@ def _print_fit(found: "Fit", under: str) -> None:
         return
     console().print(f"does not fit: {format_bytes(total - capacity)} too much; what would help:")
     for advice in found.advice:
-        explanation = "fits" if advice.fits else "not enough"
-        size = format_bytes(advice.peak.total_bytes)
-        console().print(f"  {advice.settings}: {size} on {counted(advice.ranks, 'rank')}, {explanation}")
+        _print_advice(advice)
     if not found.advice:
         tried = "no change that was tried; " if not found.peak.named else "more ranks, a smaller batch or model; "
         console().print(f"  {tried}take devices with more memory")
     console().print()
+
+
+def _print_advice(advice: "Advice") -> None:
+    """Print what a change makes of the memory and of the step, and the whole command that simulates it."""
+    made = f"{format_bytes(advice.peak.total_bytes)} on {counted(advice.ranks, 'rank')}"
+    made += ", fits" if advice.fits else ", not enough"
+    if advice.step_s is not None:
+        made += f", step {format_seconds(advice.step_s)}"
+    if advice.tokens_per_s_per_rank is not None:
+        made += f", {format_rate(advice.tokens_per_s_per_rank)} tokens/s/GPU"
+    console().print(f"  {advice.settings}: {made}")
+    if advice.run:
+        say(advice.run)
 
 
 def _print_cost(comparison: "Comparison") -> None:

@@ -86,13 +86,14 @@ OBJECTS: Mapping[str, Contents] = {
         "peak_memory_bytes memory_capacity_bytes memory_reserved_bytes fits pipeline_rank moment "
         "memory_by_kind_bytes advice"
     ),
-    "advice": Contents("set ranks peak_memory_bytes fits"),
+    "advice": Contents("set ranks peak_memory_bytes fits", "makespan_s tokens_per_s_per_rank run"),
     "decisive": Contents("phase operation count critical_s share rank rank_share"),
     "bound": Contents(
         "operation axis bytes group_size count busy_s exposed_communication_s algorithm bound_by busy_shares "
         "waits_s waits_for member_share"
     ),
     "wait": Contents("members waits_for until idle_s"),
+    "awaited": Contents("waits_for a_s b_s difference_s"),
     "ends": Contents("members phase_end_s"),
     "link_use": Contents("link alike size_bytes utilisation"),
     "port_traffic": Contents("dimension kind role links total_bytes mean_utilisation most_utilisation"),
@@ -112,10 +113,13 @@ OBJECTS: Mapping[str, Contents] = {
         "protocol auto bound_by busy_shares busiest_links traffic ranks backend time_by_backend_s auto_takes auto_s",
     ),
     "bucket": Contents("algorithm bucket_bytes makespan_s compute_s communication_s exposed_communication_s idle_s"),
-    "unchanged": Contents("", "schedule makespan_s training_s bytes algorithm time_s"),
+    "unchanged": Contents("", "schedule makespan_s idle_s idle_by_cause_s training_s bytes algorithm time_s"),
     "choice": Contents("bytes algorithm time_s runner_up ratio changed"),
     "busy_time": Contents("phase operation kind bytes group_size count busy_s"),
-    "strategies row": Contents("strategy", f"schedule {_TIMES} peak_memory_bytes fits decisions runs_as reason busy"),
+    "strategies row": Contents(
+        "strategy",
+        f"schedule {_TIMES} tokens_per_s_per_rank mfu peak_memory_bytes fits decisions runs_as same_as reason run busy",
+    ),
     "decision": Contents("about choice", "time_s time_of alternatives_s reason count saved_s called"),
     "operator_rank": Contents("order rank shards done_s last_sent_s sampled_slices"),
     "slice": Contents("slice shard work_group issued_s arrival_s"),
@@ -177,7 +181,7 @@ DOCUMENTS: Mapping[str, Contents] = {
     "track": Contents("device topology ranks settings configurations", "model"),
     "reproduce": Contents("rows", "model"),
     "validate": Contents(f"rows {_ACCURACY} families", "intervals arena model"),
-    "diff": Contents("a b makespan makespan_parts by_kind by_phase by_operation by_collective", "model"),
+    "diff": Contents("a b makespan makespan_parts by_kind by_phase by_operation by_collective", "model awaited"),
     "study": Contents(
         "study output",
         "title build cases ok failed left_out unfit axes fastest_by fastest_cases within_share cheapest_cases "
