@@ -262,10 +262,9 @@ OPERATIONS: Mapping[str, Operation] = {
     "gemm_fp8": _gemm(result_bytes=2),
     # Other kernels: with a scale for each row of either operand, or for 128 of its elements (DeepGEMM's).
     **dict.fromkeys(("gemm_fp8_rowwise", "gemm_fp8_blockwise"), _gemm(result_bytes=2, like="gemm_fp8")),
-    # GEMMs of groups with matrices of their own, in one call: cuBLAS's of groups of as many rows each (torch.bmm), and
-    # CUTLASS's of any rows (torch._grouped_mm); _accumulate adds them to fp32 results that are there.
-    "batched_gemm": _gemm(grouped=True, like="gemm"),
-    "grouped_gemm": _gemm(grouped=True, like="gemm"),
+    # GEMMs of groups in one call, cuBLAS's of as many rows each (torch.bmm), and CUTLASS's (torch._grouped_mm) of any;
+    # _accumulate adds them to fp32 results that are there.
+    **dict.fromkeys(("batched_gemm", "grouped_gemm"), _gemm(grouped=True, like="gemm")),
     "grouped_gemm_accumulate": _gemm(result_bytes=8, grouped=True, like="gemm"),
     "grouped_gemm_fp8": _gemm(result_bytes=2, grouped=True, like="gemm_fp8"),
     "grouped_gemm_fp8_accumulate": _gemm(result_bytes=8, grouped=True, like="grouped_gemm_fp8"),
