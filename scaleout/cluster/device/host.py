@@ -36,6 +36,9 @@ _LIKE = dict.fromkeys(
 ) | {
     "gemm_fp8": "gemm",
     "gemv": "gemm",
+    "conv2d_bwd_data": "conv2d",
+    "conv2d_bwd_weight": "conv2d",
+    "embedding_bag_bwd_dense": "embedding_bag",
 }
 """Operations whose calls cost as much as those of another one."""
 

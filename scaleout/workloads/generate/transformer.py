@@ -293,6 +293,8 @@ def _to_vocabulary(tape: AutogradTape, x: int, rank: "Rank[Transformer]", *, sha
 def _loss(tape: AutogradTape, x: int, rank: "Rank[Transformer]", *, tokens: int, vocabulary: int) -> int:
     """Cross entropy over a cut vocabulary: ranks exchange maximum, sum and the target's logit of each token."""
     degree, logits, elements, loss = rank.workload.tensor_parallel, x, tokens * vocabulary, rank.workload.loss
+    if rank.workload.compiled and loss in ("unfused", "fp32"):
+        loss = "fused"  # the compiler puts casts and reductions into one kernel that reads the logits, each way
     if loss == "in_place":  # the logits are their gradient until the GEMM before has used it
         tape.save_for_backward(elements)
     makes = 0 if loss == "in_place" else elements
