@@ -118,6 +118,8 @@ _PYTORCH = (
 )
 
 _PLAIN_PYTORCH = (
+    Setting("dropped_gradients", True, "torch.optim.Optimizer.zero_grad, documentation: set_to_none by default"),
+    Setting("transient_memory", True, "autograd frees a tensor with the last call that reads it"),
     Setting("separate_projections", True, "torch.nn.Linear: a GEMM a module; llama/model.py: wq, wk, wv, w1, w3"),
     Setting("rotary_fp32", True, "github.com/meta-llama/llama, llama/model.py, apply_rotary_emb; torchtitan likewise"),
     Setting(
