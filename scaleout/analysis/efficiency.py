@@ -65,7 +65,14 @@ class Fit:
             "moment": self.peak.moment,
             "bytes_of": dict(self.peak.bytes_of),
             "advice": [
-                {"set": dict(a.changes), "ranks": a.ranks, "peak_bytes": a.peak.total_bytes, "fits": a.fits}
+                {
+                    "set": dict(a.changes),
+                    "ranks": a.ranks,
+                    "peak_bytes": a.peak.total_bytes,
+                    "fits": a.fits,
+                    **({} if a.step_s is None else {"makespan_s": a.step_s, "run": a.run}),
+                    **({} if a.tokens_per_s_per_rank is None else {"tokens_per_s_per_rank": a.tokens_per_s_per_rank}),
+                }
                 for a in self.advice
             ],
         }

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from scaleout.api.advised import advised
 from scaleout.api.collectives import CollectiveAnswer, collective
-from scaleout.api.inputs import inputs_of
+from scaleout.api.inputs import given_of, inputs_of
 from scaleout.api.runs import RunAnswer, fastest, ran
 from scaleout.api.traces import read_trace
 from scaleout.cluster.topology.topology import load_topology
@@ -16,7 +17,6 @@ from scaleout.errors import ConfigError, shown
 from scaleout.study.comparison import compare
 from scaleout.study.job import Tell
 from scaleout.study.sweep.cases import Resolver, changes_of, stated_of
-from scaleout.study.sweep.grid import Value, value_of
 
 _QUANTITIES = {"bandwidth": (BYTES_PER_S, "B/s"), "latency": (SECONDS, "s")}
 
@@ -31,7 +31,8 @@ def run_inputs(inputs: Mapping[str, Any], tell: Tell | None = None, *, unchanged
     tell : callable, optional
         Called before each schedule with how many are done, of how many, and its name.
     unchanged : bool
-        Whether a workload's answer also has the step without the changes of the network, as that of `scaleout.run`.
+        Whether a workload's answer also has the step without the changes of the network, and the steps of advice on
+        memory, as that of `scaleout.run`.
 
     Raises
     ------
@@ -66,6 +67,8 @@ def run_inputs(inputs: Mapping[str, Any], tell: Tell | None = None, *, unchanged
     if unchanged and changes != changes.size_alone:
         network = change_network(load_topology(str(case.inputs["topology"])), changes.size_alone)
         before = simulate(topology=network, schedules=[fastest(found)]).outcomes[0]
+    if unchanged:
+        found = advised(found, given, tell)
     return RunAnswer(found, {**inputs_of({}, options=case.options), **case.inputs, "schedule": ran(found)}, before)
 
 
@@ -81,17 +84,6 @@ def collective_inputs(inputs: Mapping[str, Any]) -> CollectiveAnswer:
         str(given["collective"]), given["bytes"], topology=given["topology"], network_changes=changes_of(given),
         **{name: given[key] for key, name in known.items() if given.get(key) is not None},
     )  # fmt: skip
-
-
-def given_of(inputs: Mapping[str, Any]) -> dict[str, Value]:
-    """Return the inputs of a document as those of a case; `ConfigError` if one is a mapping, or no value at all."""
-    found: dict[str, Value] = {}
-    for key, each in inputs.items():
-        try:
-            found[key] = value_of(each)
-        except ValueError as error:
-            raise ConfigError(f"inputs say {shown(key)}: {error}") from None
-    return found
 
 
 def names_in(value: Any) -> tuple[str, ...]:

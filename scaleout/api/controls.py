@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaleout.api.again import given_of, names_in, scaled
+from scaleout.api.again import names_in, scaled
+from scaleout.api.inputs import given_of
 from scaleout.api.networks import load_topology
 from scaleout.api.traces import read_trace
 from scaleout.cluster.topology.topology import Topology

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scaleout.cluster.topology.what_if import NetworkChanges
+from scaleout.errors import ConfigError, shown
 from scaleout.simulation.options import SimulationOptions
+from scaleout.study.sweep.grid import Value, value_of
 
 _KEYS = {"injection_bytes_per_s": "injection", "broken": "break"}
 """Attribute to the key of a study's file, where that is called otherwise."""
@@ -53,4 +55,28 @@ def changes_as_inputs(changes: NetworkChanges) -> dict[str, Any]:
             found |= {f"{name}.{what}": to for what, to in value}
         else:
             found[_KEYS.get(name, name)] = value
+    return found
+
+
+def stated_as_inputs(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a simulation that are given, as keywords of `options_for`, as inputs."""
+    found: dict[str, Any] = {}
+    for name, value in options.items():
+        if name == "algorithms":
+            found |= {f"algorithm.{kind}": each for kind, each in (value or {}).items()}
+        elif name == "injection_bytes_per_s" and value is not None:
+            found["injection"] = f"{value!r} B/s"
+        elif value is not None:
+            found[name] = value
+    return found
+
+
+def given_of(inputs: Mapping[str, Any]) -> dict[str, Value]:
+    """Return the inputs of a document as those of a case; `ConfigError` if one is a mapping, or no value at all."""
+    found: dict[str, Value] = {}
+    for key, each in inputs.items():
+        try:
+            found[key] = value_of(each)
+        except ValueError as error:
+            raise ConfigError(f"inputs say {shown(key)}: {error}") from None
     return found

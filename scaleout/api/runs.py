@@ -6,8 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scaleout.api.advised import advised
 from scaleout.api.answer import Answer
-from scaleout.api.inputs import inputs_of
+from scaleout.api.inputs import inputs_of, stated_as_inputs
 from scaleout.api.networks import Network, changes_of, load_topology, name_of
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.what_if import NetworkChanges
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from scaleout.report.plots.schedules import Axes
+
+
+_ALWAYS = ("schedule", "about", "choice", "time_s", "chosen")
+"""Columns of decisions, which there are even where none has such a thing."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,8 +92,8 @@ class RunAnswer(Answer):
     def decisions(self) -> "pd.DataFrame":
         """Return a row for each choice that a schedule weighed, those of a decision below each other.
 
-        Columns are those of `decisions` in the document; `choice` and `time_s` are of the row, and `chosen` says
-        whether it was taken.
+        Columns are those of `decisions` in the document, as far as any row has one; `choice` and `time_s` are of the
+        row, and `chosen` says whether it was taken.
 
         >>> import scaleout
         >>> answer = scaleout.run("dlrm-128", schedules=["fused"], changes={"global_batch": 4096})
@@ -107,7 +112,9 @@ class RunAnswer(Answer):
                 others = [{"choice": name, "time_s": other_s} for name, other_s in others_s.items()]
                 rows += [{**found, **other, "chosen": False} for other in others]
         columns = ("schedule", "about", "count", "choice", "time_s", "chosen", "time_of", "saved_s", "reason", "called")
-        return pd.DataFrame(rows, columns=columns).astype({"count": "Int64"})
+        known = [name for name in columns if name in _ALWAYS or any(name in row for row in rows)]
+        frame = pd.DataFrame(rows, columns=known).fillna(dict.fromkeys(("time_of", "reason", "called"), ""))
+        return frame.astype({"count": "Int64"}) if "count" in known else frame
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw a bar for each schedule: compute, exposed communication and idle time."""
@@ -189,6 +196,10 @@ def run(
     unchanged = None
     if given != given.size_alone:
         unchanged = simulate(topology=load_topology(named_topology, given.size_alone), schedules=[fastest(found)])
+    if all(each is None or isinstance(each, str) for each in (workload, topology, device)):
+        names = {"workload": workload, "topology": topology, "device": device}
+        said = inputs_of(names, settings=changes, changes=given, options=options)
+        found = advised(found, {**said, **stated_as_inputs(attributes)}, tell)
     asked = inputs_of(
         {"workload": workload, "topology": name_of(named_topology, network), "device": named_device},
         settings=changes, changes=given, options=how, schedules=ran(found),

@@ -25,7 +25,7 @@ from scaleout.study.provenance import devices_of
 
 if TYPE_CHECKING:
     from scaleout.analysis.cost import Rent
-    from scaleout.analysis.efficiency import Fit
+    from scaleout.analysis.efficiency import Efficiency, Fit
     from scaleout.cluster.topology.topology import Topology
     from scaleout.study.comparison import Comparison
     from scaleout.study.job import Outcome
@@ -52,9 +52,7 @@ def answer_of(comparison: "Comparison", unchanged: "Outcome | None") -> tuple[st
     facts |= _today(best, comparison)
     facts |= _unchanged(best, unchanged, steps)
     if found is not None:
-        facts["speed"] = f"{format_rate(found.tokens_per_s_per_rank)} tokens/s/GPU, MFU {format_share(found.mfu)}"
-        facts["speed"] += f" of {peak_words(comparison.mfu_peak)}"
-        facts["speed"] += "" if fits else ", if it fitted"
+        facts["speed"] = speed_words(found, comparison) + ("" if fits else ", if it fitted")
         if best.workload is not None and best.workload.mode == "decode":
             facts["speed"] += f", a token of each sequence behind {best.workload.sequence:,} in the cache"
     elif comparison.samples and best.makespan_s:
@@ -74,7 +72,7 @@ def answer_of(comparison: "Comparison", unchanged: "Outcome | None") -> tuple[st
     facts.setdefault("memory", room(best.fit, comparison.ranks))
     if best.workload is not None and best.workload.left_out:
         facts["memory"] += f"; {best.workload.left_out} not counted"
-    facts |= _rent(comparison, best)
+    facts |= rent_of_step(comparison, best)
     if comparison.provenance:
         facts["model"] = comparison.provenance.title
     altered = () if best.topology is None else best.topology.altered
@@ -139,7 +137,13 @@ def _kernels(outcome: "Outcome", device: str) -> dict[str, str]:
     return {"kernels": words} if words else {}
 
 
-def _rent(comparison: "Comparison", best: "Outcome") -> dict[str, str]:
+def speed_words(found: "Efficiency", comparison: "Comparison") -> str:
+    """Say how fast a step is, and how much of the device's peak that is."""
+    words = f"{format_rate(found.tokens_per_s_per_rank)} tokens/s/GPU, MFU {format_share(found.mfu)}"
+    return f"{words} of {peak_words(comparison.mfu_peak)}"
+
+
+def rent_of_step(comparison: "Comparison", best: "Outcome") -> dict[str, str]:
     """Say what the step costs where the machine is rented; nothing of a device of which a trace has the name alone."""
     rent, machine = comparison.rent(best), comparison.bill
     if machine is None:
@@ -204,4 +208,5 @@ def room(found: "Fit | None", ranks: int) -> str:
     if advice is None:
         return words
     where = "" if advice.ranks == ranks else f" on {counted(advice.ranks, 'rank')}"
-    return f"{words}; with {advice.settings}{where} it does"
+    step = "" if advice.step_s is None else f", step {format_seconds(advice.step_s)}"
+    return f"{words}; with {advice.settings}{where} it does{step}"

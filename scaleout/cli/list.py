@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scaleout.cli import completion
 from scaleout.cli.options import json_option
 from scaleout.cli.printing import say_json
 from scaleout.errors import ConfigError
@@ -24,9 +25,16 @@ _ALSO = {
 """Other words for kinds."""
 
 
+@completion.one_of
+def _names(ctx: click.Context, _: str) -> Iterable[str]:
+    """Complete the names of a kind."""
+    kind = _ALSO.get(ctx.params["kind"], ctx.params["kind"])
+    return (entry["name"] for entry in KINDS[kind]()) if kind in KINDS else ()
+
+
 @click.command(name="list")
-@click.argument("kind", required=False, metavar="[KIND]", shell_complete=lambda *_: list(KINDS))
-@click.argument("word", required=False)
+@click.argument("kind", required=False, metavar="[KIND]", shell_complete=completion.one_of(lambda *_: KINDS))
+@click.argument("word", required=False, shell_complete=_names)
 @json_option
 def list_names(kind: str | None, word: str | None, as_json: bool) -> None:
     """List the names that other verbs take, with what each is; by default of all kinds.
@@ -46,7 +54,8 @@ def list_names(kind: str | None, word: str | None, as_json: bool) -> None:
         kind, word = None, kind
     found = {each: _having(word, KINDS[each]()) for each in (KINDS if kind is None else (kind,))}
     if word is not None and not any(found.values()):
-        hint = f"{nearest(word, KINDS)}" if kind is None else "give another word, or none for all"
+        names = [entry["name"] for each in ((kind,) if kind else KINDS) for entry in KINDS[each]()]
+        hint = nearest(word, [*names, *(() if kind else KINDS)])
         raise ConfigError(f"no {kind or 'kind and no name'} has {word!r}; {hint}")
     if as_json:
         say_json(found if kind is None else found[kind])

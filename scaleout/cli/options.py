@@ -403,7 +403,10 @@ def network_options(*, ranks: bool = True) -> Callable[[Command], Command]:
         for each in reversed(offered):
             several = each.field != "nodes"
             words = f"{each.meaning}{'; repeatable' * several}."
-            command = click.option(each.option, each.field, multiple=several, metavar=each.form, help=words)(command)
+            known = completion.dimensions if each.form.startswith("DIM=") else None
+            command = click.option(
+                each.option, each.field, multiple=several, metavar=each.form, shell_complete=known, help=words
+            )(command)
         return command
 
     return _handing(

@@ -54,18 +54,10 @@ def read_plan(text: str, job: NamedJob, options: Stated) -> "Mapping[str, Any]":
 
 def _given(job: NamedJob, options: Stated) -> dict[str, Any]:
     """Return what a line gives, by the keys of a study's file."""
-    from scaleout.api.inputs import inputs_of
+    from scaleout.api.inputs import inputs_of, stated_as_inputs
 
     names = {"workload": job.workload, "topology": job.topology, "device": job.device}
-    found = inputs_of(names, settings=job.settings, changes=job.changes)
-    for name, value in options.items():
-        if name == "algorithms":
-            found |= {f"algorithm.{kind}": each for kind, each in value.items()}
-        elif name == "injection_bytes_per_s":
-            found["injection"] = f"{value!r} B/s"
-        else:
-            found[name] = value
-    return found
+    return {**inputs_of(names, settings=job.settings, changes=job.changes), **stated_as_inputs(options)}
 
 
 def plan_inputs(text: str) -> "Mapping[str, Any]":

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from scaleout.cli import completion
 from scaleout.cli.options import json_option, network_options, parse_settings, set_option
 from scaleout.cli.printing import say_json
+from scaleout.config import library
 from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,11 +18,19 @@ if TYPE_CHECKING:
     from scaleout.workloads.config.family import ModelFamily
 
 
-_KNOWN = completion.names_of("workload", "topology", "link type", "device", "study")
+def _known(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete keys beside --keys, else what can be shown."""
+    if not ctx.params.get("kind"):
+        return completion.names_of(*library.FOLDERS)(ctx, parameter, incomplete)
+    from scaleout.config.keys import keys_of
+    from scaleout.report.keys import MODELS
+
+    known = dict.fromkeys(key.name for model in MODELS[ctx.params["kind"]] for key in keys_of(model))
+    return completion.one_of(lambda *_: known)(ctx, parameter, incomplete)
 
 
 @click.command()
-@click.argument("name_or_file", metavar="[NAME|FILE]", required=False, shell_complete=_KNOWN)
+@click.argument("name_or_file", metavar="[NAME|FILE]", required=False, shell_complete=_known)
 @click.option(
     "--keys",
     "kind",
@@ -192,7 +202,6 @@ def _kind(name_or_file: str) -> str:
     """Tell workloads, topologies, devices, studies and traces apart: by their names, or by what a file holds."""
     from scaleout.cluster.topology.expression import is_expression
     from scaleout.cluster.topology.fabric import SUFFIXES
-    from scaleout.config import library
     from scaleout.config.reading import nearest
 
     if name_or_file.endswith(SUFFIXES) or is_expression(name_or_file):
@@ -224,7 +233,6 @@ _KEYS = (
 
 def _kind_of_file(path: Path) -> str:
     """Tell what a file holds by its keys, or by those of the file that it is `like`, one from another."""
-    from scaleout.config import library
     from scaleout.config.yaml_files import read_yaml
 
     chain: tuple[Path, ...] = ()

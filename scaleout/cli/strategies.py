@@ -1,6 +1,6 @@
 """`scaleout strategies`: a training job as DDP, ZeRO, Megatron-LM, breadth-first pipelines, Centauri would run it."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ _SECONDS = ("compute_s", "communication_s", "exposed_communication_s", "idle_s")
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from scaleout.study.comparison import Comparison
     from scaleout.study.strategies import Followed
 
 
@@ -49,6 +50,7 @@ def strategies(job: NamedJob, names: tuple[str, ...], options: Stated, verbose: 
     Example: scaleout strategies llama-big --topology a100-cluster-a-6 --set layers=30 --set tensor_parallel=4
     --set pipeline_parallel=3 --set data_parallel=4 --set batch_per_replica=6 --set microbatch=1.
     """
+    from scaleout.analysis.cost import bill
     from scaleout.cli.answer import network_of
     from scaleout.cli.progress import progress
     from scaleout.cluster.topology.topology import check_ranks
@@ -57,7 +59,7 @@ def strategies(job: NamedJob, names: tuple[str, ...], options: Stated, verbose: 
     from scaleout.study.job import Job
     from scaleout.study.provenance import provenance_of
     from scaleout.study.realism import options_for
-    from scaleout.study.strategies import STRATEGIES, follow, side_by_side
+    from scaleout.study.strategies import STRATEGIES, follow, same_as, side_by_side
     from scaleout.workloads.config.layered import layered
 
     loaded, topology, device = job.load()
@@ -70,8 +72,9 @@ def strategies(job: NamedJob, names: tuple[str, ...], options: Stated, verbose: 
         for number, name in enumerate(wanted):
             show(number, len(wanted), name)
             found.append(follow(name, workload, topology=topology, device=device, options=how))
-    comparison = side_by_side(found, device=device)
-    rows = [_row(each, comparison.outcomes[0].makespan_s) for each in found]
+    comparison = replace(side_by_side(found, device=device), bill=bill(topology, device))
+    given, same = _given(job, options), same_as(found)
+    rows = [_row(each, comparison.outcomes[0].makespan_s, same, given) for each in found]
     model = provenance_of(Job(workload, device, topology, options=how))
     about = {"workload": workload.name, "topology": topology.name, "device": device.name, "ranks": workload.num_ranks}
     inputs = {**job.inputs(workload, how), "strategy": [each.name for each in found]}
@@ -79,59 +82,107 @@ def strategies(job: NamedJob, names: tuple[str, ...], options: Stated, verbose: 
     summary = document("strategies", answer, inputs=inputs, models=[model.models])
     title = f"{workload.name} on {topology.name}, ranks {workload.num_ranks}, device {device.name}"
     facts = {**network_of(topology, device.name, workload.num_ranks), "model": model.title}
-    printed = partial(_print, title, facts, rows, verbose=verbose)
+    printed = partial(_print, title, facts, rows, _facts_of(comparison, rows), verbose=verbose)
     output.give(summary, printed, partial(write, comparison, summary=summary))
 
 
-def _row(each: "Followed", first_s: float) -> dict[str, Any]:
-    from scaleout.analysis.breakdown import busy_times
+def _given(job: NamedJob, options: Stated) -> "dict[str, Any]":
+    """Return what the line gives, by the keys of a study's file."""
+    from scaleout.api.inputs import inputs_of, stated_as_inputs
 
-    if each.outcome is None or each.outcome.fit is None:
+    names = {"workload": job.workload, "topology": job.topology, "device": job.device}
+    return {**inputs_of(names, settings=job.settings, changes=job.changes), **stated_as_inputs(options)}
+
+
+def _row(each: "Followed", first_s: float, same: "Mapping[str, str]", given: "Mapping[str, Any]") -> dict[str, Any]:
+    from scaleout.analysis.breakdown import busy_times
+    from scaleout.api.inputs import given_of
+    from scaleout.study.strategies import STRATEGIES
+    from scaleout.study.sweep.cases import run_line
+
+    found = each.outcome
+    if found is None or found.fit is None or found.efficiency is None:
         return {"strategy": each.name, "reason": each.reason}
+    schedule = STRATEGIES[each.name].schedule
+    keys = {f"set.{key}": value for key, value in each.keys.items()}
     return {
         "strategy": each.name,
-        "schedule": each.outcome.schedule,
-        "speedup": first_s / each.outcome.makespan_s,
-        **asdict(each.outcome.breakdown),
-        "memory_bytes": each.outcome.fit.peak.total_bytes,
+        "schedule": found.schedule,
+        "speedup": first_s / found.makespan_s,
+        **asdict(found.breakdown),
+        "tokens_per_s_per_rank": found.efficiency.tokens_per_s_per_rank,
+        "mfu": found.efficiency.mfu,
+        "memory_bytes": found.fit.peak.total_bytes,
         "fits": each.fits,
-        "decisions": [decision.summary() for decision in each.outcome.decisions],
-        **({"runs_as": each.outcome.runs_as} if each.outcome.runs_as else {}),
-        "busy": list(map(asdict, busy_times(each.outcome.result))),
+        "decisions": [decision.summary() for decision in found.decisions],
+        **({"runs_as": found.runs_as} if found.runs_as else {}),
+        **({"same_as": same[each.name]} if each.name in same else {}),
+        "run": run_line(given_of({**given, **keys, "schedule": schedule})),
+        "busy": list(map(asdict, busy_times(found.result))),
     }
 
 
-def _print(title: str, facts: "Mapping[str, str]", rows: "Sequence[dict[str, Any]]", *, verbose: bool) -> None:
+def _best(rows: "Sequence[dict[str, Any]]") -> "dict[str, Any] | None":
+    """Return the fastest strategy that fits, or the fastest where none does."""
+    ran = [row for row in rows if "makespan_s" in row]
+    return min(ran, key=lambda row: (not row["fits"], row["makespan_s"]), default=None)
+
+
+def _facts_of(comparison: "Comparison", rows: "Sequence[dict[str, Any]]") -> dict[str, str]:
+    """Say what memory, speed and rent of the best are."""
+    from scaleout.cli.answer import rent_of_step, room, speed_words
+
+    best = _best(rows)
+    if best is None:
+        return {}
+    outcome = next(each for each in comparison.outcomes if each.schedule == best["strategy"])
+    speed = {} if outcome.efficiency is None else {"speed": speed_words(outcome.efficiency, comparison)}
+    return {**speed, "memory": room(outcome.fit, comparison.ranks), **rent_of_step(comparison, outcome)}
+
+
+def _print(
+    title: str,
+    facts: "Mapping[str, str]",
+    rows: "Sequence[dict[str, Any]]",
+    of_best: "Mapping[str, str]",
+    *,
+    verbose: bool,
+) -> None:
     from scaleout.cli.console import console, print_answer, print_table
-    from scaleout.config.units import format_bytes, format_seconds, format_times
+    from scaleout.cli.printing import say
+    from scaleout.config.units import format_bytes, format_seconds, format_share, format_times
     from scaleout.schedule.decision import Decision
 
-    ran = [row for row in rows if "makespan_s" in row]
-    if ran:
-        best = min(ran, key=lambda row: (not row["fits"], row["makespan_s"]))
+    ran, best = [row for row in rows if "makespan_s" in row], _best(rows)
+    if best is not None:
         faster = f"{format_times(best['speedup'])} as fast as {ran[0]['strategy']}"
         fits = "the fastest that fits" if best["fits"] else "the fastest; none fits"
+        same = [row["strategy"] for row in ran if row.get("same_as") == best["strategy"]]
         answer = {
-            "strategy": f"{best['strategy']}, {fits}",
+            "strategy": f"{best['strategy']}, {fits}" + (f"; here {', '.join(same)} are the same step" if same else ""),
             "step": f"{format_seconds(best['makespan_s'])}, {faster}",
+            **of_best,
             "exposed": format_seconds(best["exposed_communication_s"]),
-            "memory": format_bytes(best["memory_bytes"]),
             **facts,
         }
         print_answer(title, answer)
+        say(f"{best['run']}\n")
     cells = [
         [
             row["strategy"],
             format_seconds(row["makespan_s"]),
             format_times(row["speedup"]),
+            format_share(row["mfu"]),
             *(format_seconds(row[key]) for key in _SECONDS),
             format_bytes(row["memory_bytes"]),
-            "" if row["fits"] else "does not fit",
+            ", ".join(([f"as {row['same_as']}"] if "same_as" in row else []) + ["does not fit"] * (not row["fits"])),
         ]
         for row in ran
     ]
-    columns = ("strategy", "step", "speed-up", "compute", "communication", "exposed", "idle", "memory", "")
+    columns = ("strategy", "step", "speed-up", "MFU", "compute", "communication", "exposed", "idle", "memory", "")
     print_table("strategies", columns, cells)
+    if any("same_as" in row for row in ran):
+        console().print("as another: the same step, of the same operations at the same times, on this job\n")
     for row in rows:
         if "reason" in row:
             console().print(f"{row['strategy']}: {row['reason']}")

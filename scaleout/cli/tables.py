@@ -10,6 +10,7 @@ from scaleout.analysis import breakdown as analysis
 from scaleout.analysis.waits import Wait, most_awaited
 from scaleout.cli.answer import answer_of
 from scaleout.cli.console import console, print_answer, print_links, print_table
+from scaleout.cli.printing import say
 from scaleout.config.units import (
     counted,
     format_bytes,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from scaleout.simulation.result import Result
     from scaleout.study.comparison import Comparison
     from scaleout.study.job import Outcome
+    from scaleout.workloads.memory.advice import Advice
 
 _PATH_ROWS = 8
 _OPERATION_ROWS = 12
@@ -361,13 +363,24 @@ def _print_fit(found: "Fit", under: str) -> None:
         return
     console().print(f"does not fit: {format_bytes(total - capacity)} too much; what would help:")
     for advice in found.advice:
-        explanation = "fits" if advice.fits else "not enough"
-        size = format_bytes(advice.peak.total_bytes)
-        console().print(f"  {advice.settings}: {size} on {counted(advice.ranks, 'rank')}, {explanation}")
+        _print_advice(advice)
     if not found.advice:
         tried = "no change that was tried; " if not found.peak.named else "more ranks, a smaller batch or model; "
         console().print(f"  {tried}take devices with more memory")
     console().print()
+
+
+def _print_advice(advice: "Advice") -> None:
+    """Print what a change makes of the memory and of the step, and the whole command that simulates it."""
+    made = f"{format_bytes(advice.peak.total_bytes)} on {counted(advice.ranks, 'rank')}"
+    made += ", fits" if advice.fits else ", not enough"
+    if advice.step_s is not None:
+        made += f", step {format_seconds(advice.step_s)}"
+    if advice.tokens_per_s_per_rank is not None:
+        made += f", {format_rate(advice.tokens_per_s_per_rank)} tokens/s/GPU"
+    console().print(f"  {advice.settings}: {made}")
+    if advice.run:
+        say(advice.run)
 
 
 def _print_cost(comparison: "Comparison") -> None:

@@ -19,6 +19,9 @@ import click  # noqa: E402
 
 from scaleout.cli.lazy import LazyGroup  # noqa: E402
 
+if "_SCALEOUT_COMPLETE" in os.environ:
+    from scaleout.cli import completion  # noqa: F401 - how bash completes
+
 VERBS = {
     "run": ("run:run", "Simulate a step of WORKLOAD, and print where the time goes."),
     "study": ("study:study", "Run jobs that differ in a few keys, as a file says, to one table and report."),

@@ -63,12 +63,26 @@ def default_of(info: FieldInfo) -> str:
     return "required" if value is PydanticUndefined else value_of(value, quantity_of(info))
 
 
+def choices_of(info: FieldInfo) -> list[str]:
+    """Return what a key may be, or an entry of it, where that is one of a few words or a truth value."""
+    return [value_of(each) for each in _choices(info.annotation)]
+
+
+def _choices(annotation: Any) -> Iterator[Any]:
+    if annotation is bool:
+        yield from (True, False)
+    elif get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    else:
+        for each in get_args(annotation):
+            yield from _choices(each)
+
+
 def _made_up(info: FieldInfo) -> str:
-    """Return a value that is not the default, where a key takes one of a few."""
-    choices = (True, False) if info.annotation is bool else get_args(info.annotation)
-    if info.annotation is not bool and get_origin(info.annotation) is not Literal:
-        return ""
-    return value_of(next((each for each in choices if each != info.default), choices[0]))
+    """Return a value that is not the default: the one that the key's model has, or of a few the first."""
+    return next(
+        (each for each in (*map(value_of, info.examples or ()), *choices_of(info)) if each != default_of(info)), ""
+    )
 
 
 def value_of(value: Any, quantity: Quantity | None = None) -> str:

@@ -86,7 +86,7 @@ OBJECTS: Mapping[str, Contents] = {
         "peak_memory_bytes memory_capacity_bytes memory_reserved_bytes fits pipeline_rank moment "
         "memory_by_kind_bytes advice"
     ),
-    "advice": Contents("set ranks peak_memory_bytes fits"),
+    "advice": Contents("set ranks peak_memory_bytes fits", "makespan_s tokens_per_s_per_rank run"),
     "decisive": Contents("phase operation count critical_s share rank rank_share"),
     "bound": Contents(
         "operation axis bytes group_size count busy_s exposed_communication_s algorithm bound_by busy_shares "
@@ -115,7 +115,10 @@ OBJECTS: Mapping[str, Contents] = {
     "unchanged": Contents("", "schedule makespan_s training_s bytes algorithm time_s"),
     "choice": Contents("bytes algorithm time_s runner_up ratio changed"),
     "busy_time": Contents("phase operation kind bytes group_size count busy_s"),
-    "strategies row": Contents("strategy", f"schedule {_TIMES} peak_memory_bytes fits decisions runs_as reason busy"),
+    "strategies row": Contents(
+        "strategy",
+        f"schedule {_TIMES} tokens_per_s_per_rank mfu peak_memory_bytes fits decisions runs_as same_as reason run busy",
+    ),
     "decision": Contents("about choice", "time_s time_of alternatives_s reason count saved_s called"),
     "operator_rank": Contents("order rank shards done_s last_sent_s sampled_slices"),
     "slice": Contents("slice shard work_group issued_s arrival_s"),

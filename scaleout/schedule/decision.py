@@ -1,8 +1,9 @@
 """What a schedule that weighs costs decided, and its words for it."""
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,11 @@ class Decision:
         alone are equal.
 
     >>> print(Decision("chunks", "halves too", 1.2e-3, {"as they were": 2e-3}))
-    chunks: halves too, 1.2 ms instead of 2 ms as they were (a step)
+    chunks: halves too, 1.2 ms, rather than as they were, 2 ms (a step)
     >>> print(Decision("layers", "forward first", 1.0, {"backward first": 1.001}, time_of="each", count=2))
-    2 x layers: forward first, 1 s instead of 1 ms more backward first (each)
+    2 x layers: forward first, 1 s, rather than backward first, 1 ms more (each)
+    >>> print(Decision("layers", "forward first", 5e-3, {"backward first": 4e-3}, reason="a step would be no shorter"))
+    layers: forward first, 5 ms, though backward first takes 4 ms (a step; a step would be no shorter)
     """
 
     about: str
@@ -64,8 +67,11 @@ class Decision:
         words = words if self.count is None else f"{self.count:,} x {words}"
         why = [self.reason] if self.reason else []
         if self.time_s is not None:
-            others = " or ".join(f"{self.against(other_s)} {name}" for name, other_s in self.alternatives_s.items())
-            words += f", {format_seconds(self.time_s)}" + (f" instead of {others}" if others else "")
+            words += f", {format_seconds(self.time_s)}"
+            for name, other_s in self.alternatives_s.items():
+                faster = is_faster(other_s, self.time_s)
+                words += f", though {name} takes " if faster else f", rather than {name}, "
+                words += self.against(other_s)
             saved = [] if self.saved_s is None else [f"all save {format_seconds(self.saved_s)}"]
             why = [self.time_of, *saved, *why]
         return f"{words} ({'; '.join(why)})" if why else words
@@ -79,6 +85,30 @@ class Decision:
         if not (is_faster(self.time_s, other_s) or is_faster(other_s, self.time_s)):
             return "the same"
         return f"{format_seconds(abs(more_s))} {'more' if more_s > 0 else 'less'}"
+
+
+def told_once(decisions: Iterable[Decision]) -> tuple[Decision, ...]:
+    """Return decisions, those that have the same words as one about all of them: of sizes that are written alike.
+
+    >>> alike = [Decision("all_gather of 625 MiB", "whole", each, count=1) for each in (1.8501e-3, 1.8502e-3)]
+    >>> [str(each) for each in told_once(alike)]
+    ['2 x all_gather of 625 MiB: whole, 1.85 ms (a step)']
+    """
+    found: dict[str, Decision] = {}
+    for each in decisions:
+        if each.count is None:
+            found[str(len(found))] = each
+            continue
+        words = str(replace(each, count=None, saved_s=None))
+        before = found.get(words)
+        found[words] = each if before is None else _added(before, each)
+    return tuple(found.values())
+
+
+def _added(one: Decision, other: Decision) -> Decision:
+    saved = [each.saved_s for each in (one, other) if each.saved_s is not None]
+    counts = [each.count or 0 for each in (one, other)]
+    return replace(one, count=sum(counts), saved_s=fsum(saved) if saved else None)
 
 
 def collectives(kind: str, size_bytes: int, family: str) -> str:

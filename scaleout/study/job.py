@@ -29,7 +29,7 @@ from scaleout.errors import ConfigError, ScaleoutError
 from scaleout.program.fastest import fastest
 from scaleout.program.program import Program
 from scaleout.schedule import steps
-from scaleout.schedule.decision import Decision, Planned
+from scaleout.schedule.decision import Decision, Planned, told_once
 from scaleout.simulation.clocks import settled
 from scaleout.simulation.contention import Contention, contention_of, undisturbed
 from scaleout.simulation.options import SimulationOptions
@@ -271,7 +271,7 @@ def simulated(prepared: Prepared, program: Program) -> Outcome:
     device = None if isinstance(job.device, str) else job.device
     result = step(program) if device is None else settled(program, device, step, clocks=options.clocks)
     workload = prepared.work if isinstance(prepared.work, LayeredModel) else None
-    decisions = (*prepared.decisions, *planned[-1].decisions)
+    decisions = told_once((*prepared.decisions, *planned[-1].decisions))
     runs_as = planned[-1].runs_as if prepared.work is job.work else ""
     return Outcome(
         job.schedule,

@@ -8,8 +8,10 @@ Source: see each; compared as in Chen et al., Centauri, ASPLOS 2024, Sec. 5.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from scaleout.analysis.efficiency import fit
 from scaleout.cluster.device.spec import Device
@@ -17,6 +19,7 @@ from scaleout.cluster.topology.topology import Topology
 from scaleout.config.validated import nearest, validate
 from scaleout.errors import ConfigError
 from scaleout.simulation.options import SimulationOptions
+from scaleout.simulation.result import Timeline
 from scaleout.study.comparison import Comparison, compare_outcomes
 from scaleout.study.job import Job, Outcome, run
 from scaleout.workloads.config.frameworks import FRAMEWORKS
@@ -110,11 +113,15 @@ STRATEGIES: dict[str, Strategy] = {
 
 @dataclass(frozen=True, eq=False)
 class Followed:
-    """A step of a job under a strategy; without an outcome where its keys cannot be, for the `reason`."""
+    """A step of a job under a strategy; without an outcome where its keys cannot be, for the `reason`.
+
+    `keys` are those that it changes of the job's, before its schedule chooses others.
+    """
 
     name: str
     outcome: Outcome | None = None
     reason: str = ""
+    keys: Keys = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
@@ -141,12 +148,41 @@ def follow(
     if workload.mode != "training":
         raise ConfigError(f"strategies are of training, and {workload.name} runs in mode {workload.mode!r}")
     strategy = STRATEGIES[name]
+    keys = {key: value for key, value in strategy.keys(workload).items() if getattr(workload, key) != value}
     try:
         job = validate(type(workload), {**workload.given, **strategy.keys(workload)}, where=f"strategy {name}")
         outcome = run(Job(job, device, topology, schedule or strategy.schedule, options or SimulationOptions()))
     except ConfigError as error:
         return Followed(name, reason=str(error))
-    return Followed(name, replace(outcome, fit=fit(outcome.workload or job, device)))
+    return Followed(name, replace(outcome, fit=fit(outcome.workload or job, device)), keys=keys)
+
+
+def same_as(found: Sequence[Followed]) -> dict[str, str]:
+    """Return strategies that are one before them, in all times of all ranks and in memory, by the name of that."""
+    same: dict[str, str] = {}
+    for number, each in enumerate(found):
+        alike = (other.name for other in found[:number] if other.name not in same and _same(each, other))
+        if (first := next(alike, None)) is not None:
+            same[each.name] = first
+    return same
+
+
+def _same(one: Followed, other: Followed) -> bool:
+    """Whether two strategies make the same step: nodes of the same operations at the same times on every rank."""
+    if one.outcome is None or other.outcome is None or one.outcome.makespan_s != other.outcome.makespan_s:
+        return False
+    if one.outcome.fit is None or other.outcome.fit is None or one.outcome.fit.peak != other.outcome.fit.peak:
+        return False
+    lines = one.outcome.result.timelines, other.outcome.result.timelines
+    return len(lines[0]) == len(lines[1]) and all(map(_same_times, *lines))
+
+
+def _same_times(one: Timeline, other: Timeline) -> bool:
+    if one.ranks != other.ranks or len(one.graph) != len(other.graph):
+        return False
+    columns = [(one.start_s, other.start_s), (one.end_s, other.end_s), (one.graph.bytes, other.graph.bytes)]
+    columns.append((one.graph.kind, other.graph.kind))
+    return all(np.array_equal(mine, its) for mine, its in columns)
 
 
 def side_by_side(found: Sequence[Followed], *, device: Device) -> Comparison:

@@ -301,6 +301,19 @@ def test_a_schedule_that_was_not_run_is_a_key_error(key):
         scaleout.run("alexnet", schedules=["baseline"])[key]
 
 
+def test_rows_of_decisions_differ_and_have_no_empty_columns():
+    """Two of 625 MiB were told apart by bytes that nobody saw, and two columns were NaN throughout."""
+    keys = {"layers": 4, "data_parallel": 16, "zero": 3}
+    found = scaleout.run("llama-3-8b", topology="dgx-h200-2", schedules=["centauri"], changes=keys).decisions()
+    chosen = found[found.chosen]
+    assert not chosen[chosen.about.str.contains(" over ")].duplicated(["about", "choice"]).any()
+    assert not found.isna().all().any()
+    assert {"schedule", "about", "choice", "time_s", "chosen"} <= {*found.columns}
+    assert not found[["time_of", "reason"]].isna().any().any()
+    none = scaleout.run("llama-3-8b", topology="dgx-h200-2", schedules=["overlap"], changes=keys).decisions()
+    assert [*none.columns] == ["schedule", "about", "choice", "time_s", "chosen"]
+
+
 def test_lists_of_objects_that_are_empty_are_in_documents_and_in_no_table(answers):
     """`decisions` lacked where nothing was decided, and an empty list of waits was an empty text in the table."""
     document = answers["run"].to_dict()

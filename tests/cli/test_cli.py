@@ -237,6 +237,7 @@ def test_list_takes_a_word(scaleout):
     for arguments, words in (
         (["list", "workloadz", "moe"], "no such kind; did you mean 'workloads'?"),
         (["list", "devices", "xyz"], "no devices has 'xyz'"),
+        (["list", "mixtrl"], "no kind and no name has 'mixtrl'; did you mean 'mixtral-8x7b'?"),
         (["list", "wrokloads"], "no kind and no name has 'wrokloads'; did you mean 'workloads'?"),
     ):
         code, out, err = scaleout(*arguments)
@@ -256,6 +257,14 @@ def test_list_takes_a_word(scaleout):
         ("scaleout strategies llama-3-8b --strategy zero-", "zero-1"),
         ("scaleout show ndr", "ndr"),
         ("scaleout list work", "workloads"),
+        ("scaleout list models mixtral", "mixtral-8x7b"),
+        ("scaleout show --keys workload recompute_l", "recompute_layers"),
+        ("scaleout run llama-3-8b --set recompute=fu", "recompute=full"),
+        ("scaleout run llama-3-8b --set recompute =", "full"),  # as bash cuts it
+        ("scaleout run llama-3-8b --set framework = meg", "megatron"),
+        ("scaleout run llama-3-8b --bandwidth nv", "nvlink4="),
+        ("scaleout run llama-3-8b --topology dgx-h200-2 --latency nvl", "nvlink="),
+        ("scaleout run dlrm-128 --set sharding=row", "sharding=row_wise"),
         ("scaleout sear", "search"),
     ],
 )
@@ -265,6 +274,15 @@ def test_a_shell_completes_names_and_keys(words, expected):
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **asked})
     assert (done.returncode, done.stderr) == (0, "")
     assert f"plain,{expected}" in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("words", ["scaleout run dlrm-128 --set hidd", "scaleout run dlrm-12 --set hidd"])
+def test_what_the_workload_has_not_is_not_completed(words):
+    """Hidden sizes are of transformers; of a workload that there is not, nothing is known, and nothing is printed."""
+    asked = {"_SCALEOUT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "4"}
+    command = [sys.executable, "-c", "from scaleout.cli import main; main()"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **asked})
+    assert (done.returncode, done.stderr, done.stdout.strip()) == (0, "", "")
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -109,7 +109,7 @@ def test_fsdp_on_two_nodes_gains_in_all_three_dimensions():
     assert 1.15 < found.speedup < 15 / 16 / 25 * 32 * 1.2
     program = time_kernels(generate(workload), DEVICE)
     words = "\n".join(map(str, plan(program, MACHINE).decisions))
-    assert "6 x all_gather of 1020 MiB over data: by levels 2 x 8, 36.6 ms instead of" in words
+    assert "6 x all_gather of 1020 MiB over data: by levels 2 x 8, 36.6 ms, rather than" in words
     assert "cut into 8 chunks with the GEMMs next to it" in words
 
 

@@ -163,9 +163,11 @@ def test_a_collective_that_is_overlapped_already_is_left_alone():
     assert len(overlapped.program.graphs[0]) == 3
     whole, words = map(str, overlapped.decisions)
     assert whole.startswith("0 of 1 kind of pairs: not fused, ")
-    assert whole.endswith(" fused (a step)")
+    assert ", rather than fused, " in whole
+    assert whole.endswith(" (a step)")
     assert "all_reduce of 19.1 MiB over world, after gemm: not fused, " in words
-    assert words.endswith(" fused (each, isolated; a step would be longer)")
+    assert ", though fused takes " in words
+    assert words.endswith(" (each, isolated; a step would be longer)")
     assert (serial.runs_as, overlapped.runs_as) == ("", "overlap")
 
 

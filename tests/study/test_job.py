@@ -149,7 +149,9 @@ def test_buckets_say_what_does_not_fit_and_what_is_gained_over_the_default(scale
     found = json.loads(scaleout(*swept, "--json")[1])
     ran = json.loads(scaleout("run", *job, "--schedule", "overlap:always", "--json")[1])
     assert not found["memory"]["fits"]
+    advice, with_steps = found["memory"].pop("advice"), ran["memory"].pop("advice")
     assert found["memory"] == ran["memory"]
+    assert sorted(map(repr, advice)) == sorted(repr({key: each[key] for key in advice[0]}) for each in with_steps)
     assert found["default"]["bucket_bytes"] == 25 * 2**20
     for name in ("makespan_s", "compute_s", "communication_s", "exposed_communication_s", "idle_s"):
         assert found["default"][name] == ran["results"][0][name]

@@ -1,10 +1,13 @@
 """Strategies: the same job as frameworks run it, what each sets, and what cannot be."""
 
 import json
+import shlex
 
 import pytest
+from click.testing import CliRunner
 
 from scaleout.cli import main
+from scaleout.cli.verbs import scaleout as command_line
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
@@ -84,6 +87,33 @@ def test_the_command_prints_and_writes(capsys, monkeypatch, tmp_path):
     assert rows[1]["decisions"]
     assert all(row["fits"] for row in rows)
     assert (tmp_path / "out" / "breakdown.png").exists()
+
+
+@pytest.mark.parametrize(
+    "degrees", ["--set data_parallel=16", "--set data_parallel=4 --set pipeline_parallel=4 --set batch_per_replica=8"]
+)
+def test_each_line_gives_the_step_and_the_same_strategies_are_named(degrees):
+    """Five of ten took 936 ms, and nothing said that they were one program; none said how to run it."""
+    words = ["llama-3-8b", *degrees.split(), "--set", "layers=8", "--set", "zero=1", "--topology", "dgx-h200-2"]
+    found = CliRunner().invoke(command_line, ["strategies", *words, "--json"], catch_exceptions=False)
+    rows = json.loads(found.stdout)["results"]
+    same = {row["strategy"]: row["same_as"] for row in rows if "same_as" in row}
+    assert same["breadth-first"] == "ddp"
+    assert ("megatron" in same) == ("pipeline" not in degrees)
+    assert "zero-3" not in same
+    times_s = {row["strategy"]: row["makespan_s"] for row in rows if "run" in row}
+    assert len(times_s) > 7
+    assert all(times_s[name] == times_s[first] for name, first in same.items())
+    for row in rows:
+        if "run" in row:
+            again = CliRunner().invoke(command_line, [*shlex.split(row["run"])[1:], "--json"], catch_exceptions=False)
+            (result,) = json.loads(again.stdout)["results"]
+            assert result["makespan_s"] == row["makespan_s"], row["run"]
+            assert result["mfu"] == row["mfu"]
+    printed = CliRunner().invoke(command_line, ["strategies", *words], catch_exceptions=False).stdout
+    best = min(rows, key=lambda row: row.get("makespan_s", 1e9))
+    assert f"\n{best['run']}\n" in printed
+    assert "memory    fits: " in printed
 
 
 def test_the_command_refuses_what_does_not_train(capsys, monkeypatch):

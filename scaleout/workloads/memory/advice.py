@@ -31,12 +31,18 @@ _ROUNDS = 6
 
 @dataclass(frozen=True)
 class Advice:
-    """A change that helps: keys of the workload with the values to set, and what that makes of it."""
+    """A change that helps: keys of the workload with the values to set, and what that makes of it.
+
+    Where it was simulated, `step_s` is its step, and `run` the command that gives it.
+    """
 
     changes: Mapping[str, Any]
     workload: LayeredModel
     peak: Peak
     fits: bool
+    run: str = ""
+    step_s: float | None = None
+    tokens_per_s_per_rank: float | None = None
 
     @property
     def ranks(self) -> int:
