@@ -38,7 +38,6 @@ _LIKE = dict.fromkeys(
     "gemv": "gemm",
     "conv2d_bwd_data": "conv2d",
     "conv2d_bwd_weight": "conv2d",
-    "embedding_bag_bwd_dense": "embedding_bag",
 }
 """Operations whose calls cost as much as those of another one."""
 
