@@ -15,8 +15,8 @@ import numpy as np
 from scaleout.cluster.device.kernel_times import source_names
 from scaleout.config.units import format_share
 from scaleout.network.flow.max_min import SAME
-from scaleout.program.graph import NONE, Bools, ExecutionGraph, Floats, Ints, NodeRole
-from scaleout.program.labels import label, label_numbers
+from scaleout.program.graph import NONE, Bools, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
+from scaleout.program.labels import label, label_numbers, own_name, own_name_numbers
 from scaleout.program.operations import TimeSource
 from scaleout.program.program import GroupFamily
 from scaleout.simulation.columns import distinct
@@ -192,10 +192,20 @@ def by_phase(result: Result) -> list[Row]:
     return _rows(result, lambda line: line.graph.phase, lambda graph, node: graph.phases[graph.phase[node]])
 
 
-def by_operation(result: Result) -> list[Row]:
-    """Busy time of each kind of kernel and of collective, the largest first."""
-    rows = _rows(result, lambda line: label_numbers(line.graph), label)
-    return sorted(rows, key=lambda row: -row.busy_s)
+def by_operation(result: Result, *, named: bool = False) -> list[Row]:
+    """Busy time of each kind of kernel and of collective, the largest first; of collectives by their names as well."""
+
+    def numbers(line: Timeline) -> Ints:
+        if not named:
+            return label_numbers(line.graph)
+        own = np.where(line.is_communication, own_name_numbers(line.graph), 0)
+        return distinct(label_numbers(line.graph), own)[1]
+
+    def name(graph: ExecutionGraph, node: int) -> str:
+        own = own_name(graph, node) if named and graph.kind[node] != NodeKind.COMPUTE else ""
+        return f"{label(graph, node)} {own}".rstrip()
+
+    return sorted(_rows(result, numbers, name), key=lambda row: -row.busy_s)
 
 
 MUCH = 0.1

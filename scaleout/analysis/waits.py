@@ -138,12 +138,32 @@ def most_awaited(waits: Sequence[Wait], num_ranks: int) -> tuple[tuple[int, ...]
     return ranks, sums[ranks] / num_ranks
 
 
-def told_waits(waits: Sequence[Wait], num_ranks: int, makespan_s: float, steps: int = 1) -> str:
-    """Say for which few ranks others wait for much of a step; nothing if they do not."""
+def told_waits(
+    waits: Sequence[Wait],
+    num_ranks: int,
+    makespan_s: float,
+    steps: int = 1,
+    idle_s: tuple[float, float] | None = None,
+) -> str:
+    """Say for which few ranks others wait for much of a step; nothing if they do not.
+
+    `idle_s` is all idle time, and that without the changes of the machine, where there are any: a pipeline's bubble is
+    there without a slow rank as well.
+    """
     if not waits:
         return ""
     most, seconds = most_awaited(waits, num_ranks)
     if seconds < _MUCH * makespan_s or len(most) > _FEW * num_ranks:
         return ""
     share = format_share(seconds / makespan_s)
-    return f"{format_seconds(seconds / steps)} for {ranks_in_words(most)}, {share} of the step, the mean over ranks"
+    words = f"{format_seconds(seconds / steps)} for {ranks_in_words(most)}, {share} of the step, the mean over ranks"
+    return words if idle_s is None else f"{words}; {beside_before(*(each / steps for each in idle_s))}"
+
+
+def beside_before(idle_s: float, before_s: float) -> str:
+    """Say how much idle time there is, and how much was there without the changes of the machine.
+
+    >>> beside_before(0.1164, 0.107)
+    'of 116 ms idle, 107 ms are there without the changes'
+    """
+    return f"of {format_seconds(idle_s)} idle, {format_seconds(before_s)} are there without the changes"

@@ -79,8 +79,11 @@ class RunAnswer(Answer):
     def found(self) -> Mapping[str, Any]:
         """Return the results as plain values."""
         before = self.unchanged
-        known = {} if before is None else {"schedule": before.schedule, "makespan_s": before.makespan_s}
-        return {**self.comparison.summary(), **({"unchanged": known} if known else {})}
+        if before is None:
+            return self.comparison.summary()
+        idle = {"idle_s": before.breakdown.idle_s, "idle_by_cause_s": dict(before.waits.by_cause_s)}
+        known = {"schedule": before.schedule, "makespan_s": before.makespan_s, **idle}
+        return {**self.comparison.summary(), "unchanged": known}
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a row for each schedule, see `Answer.to_frame`; what one decided stands in a cell, in words."""

@@ -67,7 +67,8 @@ def answer_of(comparison: "Comparison", unchanged: "Outcome | None") -> tuple[st
     facts["exposed"] += _waited(best, steps)
     facts["exposed"] += "" if comparison.bucketed else "; gradients lie in no buckets (--set gradient_bucket=25MiB)"
     facts["bound by"] = _bound(best, steps)
-    if words := told_waits(best.waits.by_rank, best.result.program.num_ranks, best.makespan_s, steps):
+    idle_s = None if unchanged is None else (best.breakdown.idle_s, unchanged.breakdown.idle_s)
+    if words := told_waits(best.waits.by_rank, best.result.program.num_ranks, best.makespan_s, steps, idle_s):
         facts["waits"] = words
     facts.setdefault("memory", room(best.fit, comparison.ranks))
     if best.workload is not None and best.workload.left_out:
@@ -77,7 +78,7 @@ def answer_of(comparison: "Comparison", unchanged: "Outcome | None") -> tuple[st
         facts["model"] = comparison.provenance.title
     altered = () if best.topology is None else best.topology.altered
     nodes = "".join(f" ({words})" for words in altered if words.startswith("nodes="))
-    on = f"{comparison.topology}{nodes}, ranks {comparison.ranks}"
+    on = f"{comparison.topology}{nodes}, ranks {comparison.ranks:,}"
     return f"{comparison.workload} on {on}, device {comparison.device}", facts
 
 

@@ -27,6 +27,7 @@ from scaleout.config.units import (
     format_hertz,
     format_seconds,
     format_share,
+    format_sizes,
     format_watts,
 )
 from scaleout.errors import one_line, printable
@@ -219,8 +220,8 @@ def print_links(title: str, links: Sequence[dict[str, Any]]) -> None:
         title,
         ("link", "symmetric links", "bytes", "utilisation"),
         [
-            [use["link"], str(use["alike"]), format_bytes(use["size_bytes"]), format_share(use["utilisation"])]
-            for use in links
+            [use["link"], str(use["alike"]), size, format_share(use["utilisation"])]
+            for use, size in zip(links, format_sizes(use["size_bytes"] for use in links), strict=True)
         ],
     )
 
@@ -231,21 +232,33 @@ def print_facts(facts: Mapping[str, Any]) -> None:
         title = _title(key)
         if isinstance(value, list) and value and isinstance(value[0], dict):
             columns = list(dict.fromkeys(name for row in value for name in row))
-            rows = [[_written(name, row.get(name, "")) for name in columns] for row in value]
+            cells = [_column(name, [row.get(name, "") for row in value]) for name in columns]
+            rows = [list(row) for row in zip(*cells, strict=True)]
             print_table(key.replace("_", " "), list(map(_title, columns)), rows, left=max(2, _leading_text(value)))
         elif isinstance(value, dict):
             if value:
-                print_table(title, ("", ""), [_row(key, name, cell) for name, cell in value.items()], left=2)
+                print_table(title, ("", ""), _rows(key, value), left=2)
         else:
             text = printable(_written(key, value)).replace("\n", "\n  ")  # no line of it is to pass for a fact
             console().print(Text.assemble((one_line(title), "bold"), f": {text}"))
 
 
-def _row(key: str, name: str, value: Any) -> list[str]:
-    """Write an entry of a mapping, whose unit stands at the end of the mapping's name or else of the entry's own."""
-    if key.endswith(tuple(_FORMATS)) or not (_is_number(value) and name.endswith(tuple(_FORMATS))):
-        return [name, _written(key, value)]
-    return [_title(name), _written(name, value)]
+def _rows(key: str, entries: Mapping[str, Any]) -> list[list[str]]:
+    """Write a mapping's entries, whose unit stands at the end of the mapping's name or else of each one's own."""
+    if key.endswith(tuple(_FORMATS)):
+        return [list(row) for row in zip(entries, _column(key, list(entries.values())), strict=True)]
+    own = {name for name, value in entries.items() if _is_number(value) and name.endswith(tuple(_FORMATS))}
+    return [
+        [_title(name) if name in own else name, _written(name if name in own else key, value)]
+        for name, value in entries.items()
+    ]
+
+
+def _column(name: str, values: Sequence[Any]) -> list[str]:
+    """Write the facts of one name, sizes in one unit."""
+    if name.endswith("_bytes") and all(map(_is_number, values)):
+        return format_sizes(values)
+    return [_written(name, value) for value in values]
 
 
 def _leading_text(rows: Sequence[Mapping[str, Any]]) -> int:
@@ -272,5 +285,5 @@ def _written(name: str, value: Any) -> str:
         for end, form in _FORMATS.items():
             if name.endswith(end):
                 return form(value)
-        return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+        return f"{value:,}" if isinstance(value, int) else f"{float(f'{value:.3g}'):g}"
     return str(value)

@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,7 +11,7 @@ from scaleout.cli.printing import say
 from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from scaleout.analysis.difference import Change, Difference
     from scaleout.report.difference import Side
@@ -20,9 +20,6 @@ _ROWS = 12
 
 _NAMED = 3
 """Operations of the box."""
-
-_LEAST = 1e-3
-"""Share of a step from which a change of what others wait for some ranks is told."""
 
 _MANY = 10
 """Times A from which a growth is written as a multiple, not in per cent."""
@@ -66,8 +63,10 @@ def diff(a: str, b: str, schedules: tuple[str, ...], topology: str | None, outpu
     inputs = {"a": a, "b": b, "schedule": [each.schedule for each in sides]}
     inputs |= {"topology": topology} if topology else {}
     models = list(dict.fromkeys(each for side in sides for each in side.models))
-    summary = document("diff", summary_of(found), inputs=inputs, models=models)
-    output.give(summary, partial(_print, found, models, sides), partial(write, found, sides, summary=summary))
+    summary = document("diff", summary_of(found, sides), inputs=inputs, models=models)
+    output.give(
+        summary, partial(_print, found, models, summary.get("awaited")), partial(write, found, sides, summary=summary)
+    )
     without = [path for path, side in zip((a, b), sides, strict=True) if side.events is None]
     if timeline and without and not output.as_json:
         say(f"no timeline.json: {without[0]} is a summary without one; give folders of `scaleout run --output`")
@@ -92,15 +91,17 @@ def _side(path: str, schedule: str | None, topology: str | None, *, timeline: bo
     return side_of(found.to_dict(), None, trace_events(found.comparison) if timeline else None, where=path)
 
 
-def _print(found: "Difference", models: list[str], sides: "Sequence[Side]") -> None:
+def _print(found: "Difference", models: list[str], awaited: "Mapping[str, Any] | None") -> None:
     from scaleout.cli.console import print_answer, print_table
     from scaleout.cli.tables import merged
     from scaleout.config.units import format_bytes
+    from scaleout.report.difference import awaited_words
 
     whole: Sequence[Change] = (*found.step, found.makespan)
     changed = [f"{row.name} {_times(row)[2]}" for row in found.operations[:_NAMED] if row.difference_s]
     facts = {row.name: _words(row) for row in (found.makespan, *found.step)}
-    facts |= _waits(sides)
+    if awaited:
+        facts["waits"] = awaited_words(awaited)
     facts |= {"most": ", ".join(changed) or "-", "A": str(found.a), "B": str(found.b)}
     print_answer("B against A", facts | {"model": "; ".join(models)} if models else facts)
     collectives = merged(
@@ -120,21 +121,6 @@ def _print(found: "Difference", models: list[str], sides: "Sequence[Side]") -> N
             print_table(f"busy time by {what}{left}", columns, cells, left=1 if sized else 2)
     cells = [[row.name, *_times(row)] for row in whole] + [[f"busy: {row.kind}", *_times(row)] for row in found.busy]
     print_table("step", ("", "A", "B", "difference", "of A", ""), cells, left=1)
-
-
-def _waits(sides: "Sequence[Side]") -> dict[str, str]:
-    """Say for which ranks the others wait longer or shorter, where that changes most."""
-    from scaleout.config.units import format_ranks, format_seconds
-
-    a, b = (side.waits_s for side in sides)
-    longer_s = {ranks: b.get(ranks, 0.0) - a.get(ranks, 0.0) for ranks in (*a, *b)}
-    ranks = max(longer_s, key=lambda each: abs(longer_s[each]), default=())
-    if abs(longer_s.get(ranks, 0.0)) < _LEAST * sides[1].profile.makespan_s:
-        return {}
-    who = f"{'ranks' if len(ranks) > 1 else 'rank'} {format_ranks(ranks)}"
-    before, after = (format_seconds(each.get(ranks, 0.0)) for each in (a, b))
-    beside = "idle or in collectives; contention makes kernels beside these longer, too"
-    return {"waits": f"{after} against {before} for {who}, {beside}"}
 
 
 def _words(row: "Change") -> str:

@@ -84,7 +84,10 @@ def on_gpus(job: NamedJob, gpus: int, *, replicas: bool = True) -> NamedJob:
     if job.changes.nodes is not None or (replicas and "data_parallel" in job.settings):
         raise ConfigError(f"--gpus {gpus} and {given} both say how many ranks there are; give one of them")
     if job.workload is None:
-        raise ConfigError(f"--gpus {gpus} is for workloads, which have replicas; a trace has the ranks that it has")
+        raise ConfigError(
+            f"--gpus {gpus} is for a workload, which has replicas; a trace or a plan has the ranks that it has. For a "
+            f"plan on {gpus} give --gpus to `scaleout search`"
+        )
     if not replicas:
         return _on_network(job, load_workload(job.workload), gpus)
     settings = {**job.settings, "data_parallel": _replicas(job.workload, job.settings, gpus)}

@@ -150,7 +150,7 @@ def _print(
 ) -> None:
     from scaleout.cli.console import console, print_answer, print_table
     from scaleout.cli.printing import say
-    from scaleout.config.units import format_bytes, format_seconds, format_share, format_times
+    from scaleout.config.units import format_seconds, format_share, format_sizes, format_times
     from scaleout.schedule.decision import Decision
 
     ran, best = [row for row in rows if "makespan_s" in row], _best(rows)
@@ -174,10 +174,10 @@ def _print(
             format_times(row["speedup"]),
             format_share(row["mfu"]),
             *(format_seconds(row[key]) for key in _SECONDS),
-            format_bytes(row["memory_bytes"]),
+            size,
             ", ".join(([f"as {row['same_as']}"] if "same_as" in row else []) + ["does not fit"] * (not row["fits"])),
         ]
-        for row in ran
+        for row, size in zip(ran, format_sizes(row["memory_bytes"] for row in ran), strict=True)
     ]
     columns = ("strategy", "step", "speed-up", "MFU", "compute", "communication", "exposed", "idle", "memory", "")
     print_table("strategies", columns, cells)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from math import fsum
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +22,7 @@ from scaleout.config.units import (
     format_rate,
     format_seconds,
     format_share,
+    format_sizes,
     format_times,
     format_watts,
 )
@@ -57,7 +59,8 @@ def print_comparison(comparison: "Comparison", *, verbose: bool = False, unchang
     _print_fallbacks(comparison.outcomes)
     _print_efficiency(comparison)
     _print_rows("busy time by phase", comparison, analysis.by_phase, limit=None)
-    _print_rows("busy time by operation", comparison, analysis.by_operation, limit=_OPERATION_ROWS)
+    by_operation = partial(analysis.by_operation, named=comparison.fit is None)  # of a trace, which has no memory
+    _print_rows("busy time by operation", comparison, by_operation, limit=_OPERATION_ROWS)
     contends = comparison.provenance is not None and comparison.provenance.contention is not None
     _print_what_busy_has(comparison, contends=contends)
     _print_bounds(min(comparison.outcomes, key=lambda outcome: outcome.makespan_s), steps, contends=contends)
@@ -66,7 +69,8 @@ def print_comparison(comparison: "Comparison", *, verbose: bool = False, unchang
             links = [{**asdict(use), "size_bytes": use.size_bytes / steps} for use in outcome.result.busiest_links]
             print_links(f"busiest links of {outcome.schedule}", links)
         if verbose:
-            _print_details(outcome, steps)
+            before = unchanged if unchanged is not None and unchanged.schedule == outcome.schedule else None
+            _print_details(outcome, steps, before)
     fits = {id(outcome.fit): outcome.fit for outcome in comparison.outcomes if outcome.fit is not None}
     for key, found in fits.items():
         under = [outcome.schedule for outcome in comparison.outcomes if id(outcome.fit) == key]
@@ -101,12 +105,13 @@ def _print_bounds(outcome: "Outcome", steps: int, *, contends: bool) -> None:
         *("count", "busy_s", "exposed_communication_s", "waits_s"),
     )
     once_s = outcome.breakdown.communication_s
+    shown = sorted(alike, key=lambda row: (-row.exposed_communication_s, -row.busy_s))[:_BOUND_ROWS]
     rows = [
         [
             f"{row.operation} {row.algorithm}".strip(),
             row.axis,
             row.words,
-            format_bytes(row.bytes),
+            size,
             str(row.group_size),
             format_count(row.count / steps / row.member_share),
             *(
@@ -115,7 +120,7 @@ def _print_bounds(outcome: "Outcome", steps: int, *, contends: bool) -> None:
             ),
             ", ".join(f"{name} {format_share(share)}" for name, share in row.busy_shares.items()),
         ]
-        for row in sorted(alike, key=lambda row: (-row.exposed_communication_s, -row.busy_s))[:_BOUND_ROWS]
+        for row, size in zip(shown, format_sizes(row.bytes for row in shown), strict=True)
     ]
     if rows:
         columns = (
@@ -160,11 +165,11 @@ def phase_name(phase: str) -> str:
     return phase or "no phase"
 
 
-def _print_details(outcome: "Outcome", steps: int) -> None:
+def _print_details(outcome: "Outcome", steps: int, unchanged: "Outcome | None") -> None:
     """Print what few ask for: the critical path, when ranks are done, and what a schedule decided."""
     _print_critical_path(outcome, steps)
     _print_causes(outcome)
-    _print_waits(outcome, steps)
+    _print_waits(outcome, steps, unchanged)
     if outcome.result.has_puts or len(outcome.result.timelines) > 1:
         _print_ranks(outcome)
     if outcome.decisions:
@@ -280,16 +285,19 @@ def _print_causes(outcome: "Outcome") -> None:
         console().print(f"next measurement: {bars.measurement.cause} (--measure-next FILE lists what to measure)\n")
 
 
-def _print_waits(outcome: "Outcome", steps: int) -> None:
-    """Print what idle ranks wait for, and which ranks wait for which."""
+def _print_waits(outcome: "Outcome", steps: int, unchanged: "Outcome | None") -> None:
+    """Print what idle ranks wait for, beside what they do without changes of the machine, and which wait for which."""
     found, step_s = outcome.waits, outcome.makespan_s / steps
+    before_s = {} if unchanged is None else unchanged.waits.by_cause_s
     rows = [
         [name, format_seconds(seconds / steps), format_share(seconds / steps / step_s)]
+        + ([] if unchanged is None else [format_seconds(before_s.get(name, 0.0) / steps)])
         for name, seconds in found.by_cause_s.items()
     ]
     if rows:
         title = f"what ranks of {outcome.schedule} wait for"
-        print_table(title, ("idle until", "mean over ranks", "of the step"), rows)
+        columns = ("idle until", "mean over ranks", "of the step", *(["without the changes"] * (unchanged is not None)))
+        print_table(title, columns, rows)
     waits: dict[tuple[tuple[int, ...], str], list[Wait]] = {}
     for each in found.by_rank:
         waits.setdefault((each.waits_for, each.until), []).append(each)
@@ -310,7 +318,10 @@ def _print_waits(outcome: "Outcome", steps: int) -> None:
     most, seconds = most_awaited(found.by_rank, outcome.result.program.num_ranks)
     idle = format_seconds(outcome.breakdown.idle_s / steps)
     who = f"{'ranks' if len(most) > 1 else 'rank'} {format_ranks(most)}"
-    console().print(f"most of all for {who}: {format_seconds(seconds / steps)} of {idle} idle, the mean over ranks\n")
+    words = f"most of all for {who}: {format_seconds(seconds / steps)} of {idle} idle, the mean over ranks"
+    if unchanged is not None:
+        words += f"; {format_seconds(unchanged.breakdown.idle_s / steps)} are idle without the changes"
+    console().print(f"{words}\n")
 
 
 def _each(waits: "Sequence[Wait]", steps: int) -> str:
@@ -351,7 +362,8 @@ def _print_fit(found: "Fit", under: str) -> None:
     """Print the memory of the worst rank by kind, and if it does not fit, what would help."""
     total, capacity = found.peak.total_bytes, found.capacity_bytes
     held = {kind.replace("_", " "): size for kind, size in found.peak.bytes_of.items() if size} | {"total": total}
-    row = [*map(format_bytes, held.values()), f"{format_bytes(capacity)} ({format_share(total / capacity)})"]
+    *sizes, device = format_sizes([*held.values(), capacity])
+    row = [*sizes, f"{device} ({format_share(total / capacity)})"]
     title = f"memory of the worst rank{under}, at {found.peak.place}"
     print_table(title, (*held, "device memory"), [row], left=0)
     reserved = ""

@@ -239,6 +239,23 @@ def format_bytes(size_bytes: float) -> str:
     return _scaled(size_bytes, "B", _BINARY_UP)
 
 
+def format_sizes(sizes_bytes: Iterable[float]) -> list[str]:
+    """Write the sizes of one table in one unit: that of the least while the largest is below 10,000, or of the largest.
+
+    Where both are too far apart for that, by a factor of a million or so, each has its own.
+
+    >>> format_sizes([48 * 2**20, 2.53 * 2**30]), format_sizes([60 * 2**20, 0, 140 * 2**30]), format_sizes([4, 2**30])
+    (['48 MiB', '2590 MiB'], ['0.0586 GiB', '0 GiB', '140 GiB'], ['4 B', '1 GiB'])
+    """
+    sizes = list(sizes_bytes)
+    told = [size for size in sizes if size] or [0.0]
+    units = [_scaled(end, "B", _BINARY_UP).split()[1] for end in (min(told), max(told))]
+    for unit, factor in ((unit, _BYTE_UNITS[unit]) for unit in units):
+        if max(told) < 10_000 * factor and min(told) >= 0.001 * factor:
+            return [f"{_three_digits(float(f'{size / factor:.3g}'), size / factor)} {unit}" for size in sizes]
+    return list(map(format_bytes, sizes))
+
+
 def format_bytes_per_s(bytes_per_s: float) -> str:
     """Write a bandwidth with a decimal prefix, such as ``'25 GB/s'``."""
     return _scaled(bytes_per_s, "B/s", _DECIMAL_UP)

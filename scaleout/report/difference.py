@@ -13,11 +13,13 @@ from scaleout.analysis.difference import Difference, Profile
 from scaleout.config.documents import LARGEST_INTEGER, is_file, opened, read_json
 from scaleout.config.long_json import read_long_json
 from scaleout.config.reading import nearest
-from scaleout.config.units import SECONDS
+from scaleout.config.units import SECONDS, format_seconds, ranks_in_words
 from scaleout.config.writing import write_csv, write_json
 from scaleout.errors import ConfigError, shown
 
 _MOST_TIMELINE_BYTES = 2**30
+_MUCH = 1e-3
+"""Share of a step from which a change of what others wait for some ranks is told."""
 _TABLES = ("busy", "phases", "operations", "collectives")
 
 
@@ -225,9 +227,31 @@ def side_by_side(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]])
     return {"displayTimeUnit": "ms", "traceEvents": joined}
 
 
-def summary_of(found: Difference) -> dict[str, Any]:
+def summary_of(found: Difference, sides: Sequence[Side]) -> dict[str, Any]:
     """Return a difference as plain values, as `scaleout diff --json` prints them."""
-    return asdict(found)
+    awaited = awaited_in(sides)
+    return {**asdict(found), **({"awaited": awaited} if awaited else {})}
+
+
+def awaited_in(sides: Sequence[Side]) -> dict[str, Any]:
+    """Return the ranks for which others wait longer or shorter in the second of two results, and how long in each.
+
+    Where that changes most; nothing where it is little of a step.
+    """
+    a, b = (side.waits_s for side in sides)
+    longer_s = {ranks: b.get(ranks, 0.0) - a.get(ranks, 0.0) for ranks in (*a, *b)}
+    ranks = max(longer_s, key=lambda each: abs(longer_s[each]), default=())
+    if abs(longer_s.get(ranks, 0.0)) < _MUCH * sides[1].profile.makespan_s:
+        return {}
+    in_each = {"a_s": a.get(ranks, 0.0), "b_s": b.get(ranks, 0.0)}
+    return {"waits_for": list(ranks), **in_each, "difference_s": longer_s[ranks]}
+
+
+def awaited_words(awaited: Mapping[str, Any]) -> str:
+    """Say for which ranks others wait longer or shorter."""
+    before, after = (format_seconds(awaited[name]) for name in ("a_s", "b_s"))
+    beside = "idle or in collectives; contention makes kernels beside these longer, too"
+    return f"{after} against {before} for {ranks_in_words(awaited['waits_for'])}, {beside}"
 
 
 FILES = {

@@ -93,6 +93,7 @@ OBJECTS: Mapping[str, Contents] = {
         "waits_s waits_for member_share"
     ),
     "wait": Contents("members waits_for until idle_s"),
+    "awaited": Contents("waits_for a_s b_s difference_s"),
     "ends": Contents("members phase_end_s"),
     "link_use": Contents("link alike size_bytes utilisation"),
     "port_traffic": Contents("dimension kind role links total_bytes mean_utilisation most_utilisation"),
@@ -112,7 +113,7 @@ OBJECTS: Mapping[str, Contents] = {
         "protocol auto bound_by busy_shares busiest_links traffic ranks backend time_by_backend_s auto_takes auto_s",
     ),
     "bucket": Contents("algorithm bucket_bytes makespan_s compute_s communication_s exposed_communication_s idle_s"),
-    "unchanged": Contents("", "schedule makespan_s training_s bytes algorithm time_s"),
+    "unchanged": Contents("", "schedule makespan_s idle_s idle_by_cause_s training_s bytes algorithm time_s"),
     "choice": Contents("bytes algorithm time_s runner_up ratio changed"),
     "busy_time": Contents("phase operation kind bytes group_size count busy_s"),
     "strategies row": Contents(
@@ -180,7 +181,7 @@ DOCUMENTS: Mapping[str, Contents] = {
     "track": Contents("device topology ranks settings configurations", "model"),
     "reproduce": Contents("rows", "model"),
     "validate": Contents(f"rows {_ACCURACY} families", "intervals arena model"),
-    "diff": Contents("a b makespan makespan_parts by_kind by_phase by_operation by_collective", "model"),
+    "diff": Contents("a b makespan makespan_parts by_kind by_phase by_operation by_collective", "model awaited"),
     "study": Contents(
         "study output",
         "title build cases ok failed left_out unfit axes fastest_by fastest_cases within_share cheapest_cases "

@@ -8,7 +8,7 @@ import pytest
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.nodes import part_of_node
 from scaleout.cluster.topology.topology import load_topology
-from scaleout.config.units import SECONDS, parse
+from scaleout.config.units import SECONDS, format_seconds, parse
 from scaleout.report.pages.document import facts_of
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.provenance import provenance
@@ -51,7 +51,7 @@ def test_gpus_are_replicas_and_nodes(scaleout, gpus, same):
         ),
         (("llama-3-8b", "--gpus", "12", "--topology", "dgx-h200-2"), "a node of topology 'dgx-h200-2' has 8"),
         (("dlrm-128", "--set", "global_batch=1920", "--gpus", "60"), "a node of topology 'torus-8x16' has 8"),
-        (("--trace", "x", "--gpus", "64"), "--gpus 64 is for workloads, which have replicas"),
+        (("--trace", "x", "--gpus", "64"), "--gpus 64 is for a workload, which has replicas; a trace or a plan has"),
         (("llama-3-8b", "--gpus", "64", "--nodes", "8"), "--gpus 64 and --nodes both say how many ranks there are"),
         (("llama-3-8b", "--gpus", "64", "--set", "data_parallel=8"), "--set data_parallel both say how many ranks"),
     ],
@@ -267,7 +267,8 @@ def test_documents_hold_the_unchanged_step_that_the_box_prints(scaleout, tmp_pat
     job = (*JOB, "--nodes", "1")
     plain, slow = (json.loads(scaleout(*job, *more, "--json")[1]) for more in ((), ("--slow", "5=1.2")))
     assert "unchanged" not in plain
-    before = {key: plain["results"][0][key] for key in ("schedule", "makespan_s")}
+    names = ("schedule", "makespan_s", "idle_s", "idle_by_cause_s")
+    before = {key: plain["results"][0][key] for key in names}
     assert slow["unchanged"] == before
     scaleout(*job, "--slow", "5=1.2", "--output", tmp_path / "slow")
     assert json.loads((tmp_path / "slow" / "summary.json").read_text())["unchanged"] == before
@@ -289,11 +290,15 @@ def test_the_box_and_the_page_name_the_few_for_whom_ranks_wait_in_the_same_words
            "--topology", "dgx-h200-1", "--schedule", "baseline")  # fmt: skip
     assert "│ waits" not in scaleout(*job)[1]
     _, out, _ = scaleout(*job, "--slow", "5=1.2", "-v")
-    ((words, mean),) = re.findall(
-        r"│ waits +(([\d.]+ ms) for rank 5, [\d.]+% of the step, the mean over ranks) +│", out
-    )
-    assert f"\nmost of all for rank 5: {mean} of " in out
     document = json.loads(scaleout(*job, "--slow", "5=1.2", "--json")[1])
+    now, before = (format_seconds(each["idle_s"]) for each in (document["results"][0], document["unchanged"]))
+    beside = rf"; of {now} idle, {before} are there without the changes"
+    out_in_a_line = re.sub(r"\s*│\n│\s{5,}", " ", out)
+    ((words, mean),) = re.findall(
+        rf"│ waits +(([\d.]+ ms) for rank 5, [\d.]+% of the step, the mean over ranks{beside}) +│", out_in_a_line
+    )
+    assert f"\nmost of all for rank 5: {mean} of {now} idle, the mean over ranks; {before} are idle without the" in out
+    assert re.search(r"idle until +mean over ranks +of the step +without the changes\n", out)
     assert ("waits", words) in facts_of(document)
     assert "waits" not in dict(facts_of({**document, "ranks": 3}))  # a rank of three is no exception
     for nonsense in ("few", [{"members": 1}], [{"members": [0], "waits_for": [1], "until": "", "idle_s": None}]):

@@ -69,5 +69,6 @@ def test_tables_of_own_traces_are_of_the_members_of_a_group_and_of_what_a_trace_
     assert re.search(rf"all_reduce ring +left .* 2 +1 +{busy} +{busy} ", out)
     assert f"exposed longest ({busy}): all_reduce over" in out
     assert "not known: a trace does not say what its ranks keep" in out
-    assert "busy time by operation" in out
+    assert re.search(rf"all_reduce call\.\* +communication +{format_seconds(rows['left']['busy_s'])}\n", out)
+    assert "all_gather call.* " in out.split("busy time by operation")[1].split("what bounds")[0]
     assert "busy time by phase" not in out

@@ -6,6 +6,7 @@ beginning with what names the row that it is from.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -14,6 +15,7 @@ from scaleout.analysis.cost import Rent
 from scaleout.analysis.waits import Wait, told_waits
 from scaleout.cluster.topology.what_if import cost_of_changes
 from scaleout.config import units
+from scaleout.report.difference import awaited_words
 from scaleout.report.vocabulary import flattened
 
 MOST_ROWS = 500
@@ -43,6 +45,8 @@ _LOGARITHMS = {
 """Names of natural logarithms of ratios, to how they are written: by how much the time changes."""
 _NUMBERS = ("number", "case")
 """Of rows: names of what tells them apart, where there is one; otherwise their first text does."""
+_TOLD_APART = (*_HEAD, "memory", "mfu_peak", "unchanged", "awaited")
+"""Of a document: what the facts say in other words, or not."""
 _OF_RANKS = ("members", "waits_for")
 """Lists of ranks."""
 _LEFT_OUT = ("inputs",)
@@ -108,7 +112,9 @@ def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     kept = {
         name: value
         for name, value in document.items()
-        if name not in (*_HEAD, "memory", "mfu_peak", "unchanged") and not _is_list(value) and not _is_row(value)
+        if name not in (*_HEAD, "memory", "mfu_peak", "unchanged", "awaited")
+        and not _is_list(value)
+        and not _is_row(value)
     }
     facts = [(_words(name), text_of(name, value)) for name, value in flattened(kept) if "." not in name]
     facts = [(name, text) for name, text in facts if text]
@@ -161,6 +167,10 @@ def _differences(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if isinstance(row, Mapping) and {"name", "a_s", "b_s", "difference_s"} <= row.keys():
             b, a = (text_of(name, row[name]) for name in ("b_s", "a_s"))
             yield str(row["name"]), f"{b} in B against {a} in A, {_signed(row['difference_s'])}"
+    awaited = document.get("awaited")
+    if isinstance(awaited, Mapping):
+        with suppress(KeyError, TypeError, ValueError):  # a document that something else wrote
+            yield "waits", awaited_words(awaited)
 
 
 def _signed(seconds: float) -> str:
@@ -203,7 +213,9 @@ def _waits(document: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tupl
         return
     try:
         waits = [Wait(tuple(each["members"]), tuple(each["waits_for"]), each["until"], each["idle_s"]) for each in rows]
-        words = told_waits(waits, ranks, row["makespan_s"], document.get("num_steps") or 1)
+        before = document.get("unchanged")
+        idle_s = (row["idle_s"], before["idle_s"]) if isinstance(before, Mapping) and "idle_s" in before else None
+        words = told_waits(waits, ranks, row["makespan_s"], document.get("num_steps") or 1, idle_s)
     except (KeyError, TypeError, ValueError):  # a document that something else wrote
         return
     if words:
