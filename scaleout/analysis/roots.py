@@ -4,8 +4,14 @@ What the last rank to come waited for before, and this before it, is a chain of 
 is for the last kernel of the rank that waits. From where these chains meet both have had the same time. So a wait is
 what the late rank worked longer since then, and what it waited for longer. The first is its own; the second is that of
 the ranks that it waited for in turn, which were found before. What counts are the waits on the path through a rank's
-own nodes to its last kernel, and from that on: what else waits beside kernels makes nobody late. All times are in
-seconds.
+own nodes to its last kernel, and from that on: what else waits beside kernels makes nobody late. Of the late rank that
+is the last kernel before what is waited for began: while its message is in flight it may wait and work as it likes.
+Kernels that take no time do not count. All times are in seconds.
+
+Waits are told in the order of their ends, so that those which one comes of are known. Those that end at one moment come
+of one another through nodes that take no time, each of at most one: they are told along that chain. It can be a circle
+only where two nodes of no length on one stream began at that moment, but not in the graph's order, which the result
+does not tell: then each wait in the circle, or that leads to it, has no roots for the others that are told before it.
 
 Source: Boehme, Geimer, Wolf and Arnold, Identifying the Root Causes of Wait States in Large-Scale Parallel
 Applications, ICPP 2010, who pass the cost of waits on to delays by what lies between two points of synchronisation.
@@ -42,7 +48,7 @@ def divide(result: Result, spans: Spans) -> Iterator[tuple[int, Seconds]]:
     late = nodes.late(joined.node)
     others = np.where(late == NONE, joined.class_of, nodes.class_of[late])
     kernels = _last_kernels(result, joined.class_of, joined.from_s)
-    of_late = _last_kernels(result, others, nodes.end_s[late])
+    of_late = _last_kernels(result, others, nodes.start_s[late])
     chains = _Chains(nodes)
     met_s = np.minimum(chains.met_s(late, kernels), joined.from_s)
     paths = _Paths(nodes, waits)
@@ -56,7 +62,9 @@ def divide(result: Result, spans: Spans) -> Iterator[tuple[int, Seconds]]:
     alone = worked | (others == joined.class_of)  # then the late one is the only root
     waits_alone = np.flatnonzero(alone[len(spans.node) :])
     paths.add_alone(waits_alone, others[len(spans.node) :][waits_alone])
-    order = np.lexsort((chains.depth[joined.node], joined.until_s))  # one after those that it comes of
+    at_once = paths.at_once(late[len(spans.node) :])
+    depth = np.r_[np.full(len(spans.node), len(waits.node)), at_once]  # spans after all waits of their moment
+    order = np.lexsort((depth, joined.until_s))  # one after those that it comes of
     order = order[(order < len(spans.node)) | ~alone[order]]
     columns = (order, *(each[order] for each in (joined.class_of, others, joined.until_s - joined.from_s, alone)))
     for index, one, other, wait_s, is_alone in zip(*(each.tolist() for each in columns), strict=True):
@@ -151,12 +159,18 @@ class _Nodes(NamedTuple):
 def _before(line: Timeline) -> tuple[Ints, Floats]:
     """Return what of its own class each node waited for last, or `NONE`, and when that had ended; (N,) each.
 
-    That is one that it depends on, or the one before it on its stream. Sends have a stream of their own, receives none.
+    That is one that it depends on, or the one before it on its stream. Sends have a stream of their own, puts one for
+    each receiver, receives none. Nodes of one stream that begin at the same time are in the graph's order, those of no
+    length first.
     """
     graph = line.graph
     users = np.repeat(np.arange(len(graph)), np.diff(graph.dependency_offsets))
-    streams = np.where(graph.kind == NodeKind.SEND, NONE, graph.stream)
-    order = np.lexsort((line.start_s, streams))
+    is_send = graph.kind == NodeKind.SEND
+    streams = np.where(is_send, NONE, graph.stream)
+    puts = np.flatnonzero(is_send & (graph.collective != NONE))
+    receivers = np.unique(np.stack([graph.group[puts], graph.peer[puts]]), axis=1, return_inverse=True)[1].reshape(-1)
+    streams[puts] = -2 - receivers
+    order = np.lexsort((line.occupancy_s, line.start_s, streams))
     order = order[graph.kind[order] != NodeKind.RECV]
     follows = np.flatnonzero(np.diff(streams[order]) == 0)
     users = np.r_[users, order[follows + 1]]
@@ -174,7 +188,7 @@ def _last_kernels(result: Result, classes: Ints, at_s: Floats) -> Ints:
     by_class = np.argsort(classes, kind="stable")
     bounds = np.searchsorted(classes[by_class], np.arange(1, len(result.timelines)))
     for number, (line, of_class) in enumerate(zip(result.timelines, np.split(by_class, bounds), strict=True)):
-        kernels = np.flatnonzero(line.is_kernel)
+        kernels = np.flatnonzero(line.is_kernel & (line.end_s > line.start_s))
         kernels = kernels[np.argsort(line.end_s[kernels], kind="stable")]
         ended = np.searchsorted(line.end_s[kernels], at_s[of_class], side="right")
         found[of_class] = np.r_[NONE, kernels + result.offsets[number]][ended]
@@ -189,6 +203,16 @@ def _lifted(above: Ints) -> list[Ints]:
     return lifted
 
 
+def _depths(lifted: Sequence[Ints]) -> Ints:
+    """Return how far below the root of a tree each of N is."""
+    root = len(lifted[0]) - 1
+    at, depth = np.arange(root + 1), np.zeros(root + 1, np.int64)
+    for power, above in reversed(list(enumerate(lifted))):
+        depth += np.where(above[at] != root, 1 << power, 0)
+        at = np.where(above[at] != root, above[at], at)
+    return np.asarray(depth + (at != root))
+
+
 class _Chains:
     """What each of N nodes waited for last, what that waited for, and so on: a tree, whose root is the start."""
 
@@ -196,17 +220,13 @@ class _Chains:
         start = len(nodes.cause)
         self._lifted = _lifted(np.where(np.r_[nodes.cause, NONE] == NONE, start, np.r_[nodes.cause, NONE]))
         self._ends_s = np.r_[nodes.end_s, 0.0]
-        at, self.depth = np.arange(start + 1), np.zeros(start + 1, np.int64)
-        for power, above in reversed(list(enumerate(self._lifted))):
-            self.depth += np.where(above[at] != start, 1 << power, 0)
-            at = np.where(above[at] != start, above[at], at)
-        self.depth += at != start
+        self._depth = _depths(self._lifted)
 
     def met_s(self, some: Ints, others: Ints) -> Floats:
         """Return when the last node ended that the chains of two nodes share, 0 if there is none."""
-        one, other = (np.where(each == NONE, len(self.depth) - 1, each) for each in (some, others))
+        one, other = (np.where(each == NONE, len(self._depth) - 1, each) for each in (some, others))
         for power, above in reversed(list(enumerate(self._lifted))):
-            deeper = self.depth[one] - self.depth[other]
+            deeper = self._depth[one] - self._depth[other]
             one = np.where(deeper >= 1 << power, above[one], one)
             other = np.where(-deeper >= 1 << power, above[other], other)
         for above in reversed(self._lifted):
@@ -234,6 +254,19 @@ class _Paths:
         self._own: dict[int, Seconds] = {none: {}}
         self._sums: dict[int, Seconds] = {none: {}}  # with all before it on the path
 
+    def at_once(self, late: Ints) -> Ints:
+        """Return of how many waits that end at the same moment each wait comes, by what it waited for.
+
+        Those that come of themselves have no roots until they are told.
+        """
+        none = len(self._class_of)
+        up = np.r_[self._wait_of[late], none]
+        up = at = np.where(self._until_s[up] == self._until_s, up, none)
+        for _ in range(none.bit_length()):
+            at = at[at]
+        self._own |= {number: {} for number in np.flatnonzero(at != none).tolist()}
+        return _depths(_lifted(np.where(at == none, up, none)))[:-1] - 1
+
     def since(self, ends: Ints, from_s: Floats) -> tuple[Ints, Ints, Ints, Floats]:
         """Return which waits on the paths to some nodes are after some times.
 
@@ -257,7 +290,7 @@ class _Paths:
             terms = (
                 (self._sum(int(last)), sign),
                 (self._sum(int(over)), -sign),
-                (self._own.get(int(during), {}), -sign * share),
+                (self._own[int(during)], -sign * share),
             )
             for known, factor in terms:
                 for root, each in known.items():
@@ -276,13 +309,13 @@ class _Paths:
             self._own[number] = {root: seconds} if is_other else {}
 
     def _sum(self, number: int) -> Seconds:
-        """Add up the roots of a wait and of all before it on its path; one that is not told yet has none."""
+        """Add up the roots of a wait and of all before it on its path."""
         missing = []
         while number not in self._sums:
             missing.append(number)
             number = self._above[number]
         for each in reversed(missing):
             before = self._sums[number]
-            more = {root: before.get(root, 0.0) + seconds for root, seconds in self._own.get(each, {}).items()}
+            more = {root: before.get(root, 0.0) + seconds for root, seconds in self._own[each].items()}
             number, self._sums[each] = each, {**before, **more}
         return self._sums[number]

@@ -1,21 +1,23 @@
 """Who is the root of a wait: the rank that made the last one late, through any chain, and all idle time is divided."""
 
 from collections import Counter
+from dataclasses import replace
 from math import fsum
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import jobs, pipelines
+from strategies import contests, exchanges, jobs, pipelines
 
 import scaleout
 from scaleout import SimulationOptions
 from scaleout.analysis.breakdown import covered
+from scaleout.analysis.roots import _before
 from scaleout.analysis.waits import blamed
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import SimulationError
-from scaleout.program.graph import GraphBuilder, TimeSource
+from scaleout.program.graph import NONE, GraphBuilder, NodeKind, TimeSource
 from scaleout.program.program import GroupFamily, Program
 from scaleout.simulation.run import simulate
 
@@ -33,8 +35,23 @@ def by_root(result):
     return sums
 
 
-@given(jobs(max_roles=3, streams=3, priorities=2) | pipelines())
+@st.composite
+def at_once(draw):
+    """Any job, or one whose messages take no time and whose kernels take a multiple of 4 us: much is at once."""
+    program, topology = draw(jobs(max_roles=3, streams=3, priorities=2) | pipelines() | exchanges() | contests())
+    if draw(st.booleans()):
+        return program, topology
+    dimensions = [each if each.fabric else replace(each, latency_s=0.0) for each in topology.dimensions]
+    graphs = [
+        graph.with_columns(duration_s=np.floor(graph.duration_s / 4e-6) * 4e-6, bytes=graph.bytes * 0)
+        for graph in program.graphs
+    ]
+    return replace(program, graphs=tuple(graphs)), replace(topology, dimensions=tuple(dimensions), startup_s=0.0)
+
+
+@given(at_once())
 def test_all_idle_time_is_somebody_s(job):
+    """And each wait is told after those that it comes of: one that is not raises `KeyError`."""
     try:
         result = simulate(*job)
     except SimulationError:
@@ -126,8 +143,8 @@ def test_of_two_that_come_at_the_same_time_the_one_that_did_not_wait_is_the_root
         assert found == {(0, worked), (waited, 3)}
 
 
-def test_a_wait_that_is_not_told_yet_has_no_roots():
-    """A random job: a wait came before one on its own path, as both ended at once, and waits could not be told."""
+def test_puts_to_other_receivers_and_what_happens_while_one_is_in_flight_make_nobody_late():
+    """A random job, whose waits came of later ones: puts lay in one row, and counted until their last byte arrived."""
     keys = {
         "tensor_parallel": 1, "pipeline_parallel": 2, "data_parallel": 4, "expert_parallel": 1, "sequence": 1024,
         "microbatch": 1, "batch_per_replica": 5, "layers": 2, "zero": 2, "sequence_parallel": False,
@@ -144,4 +161,60 @@ def test_a_wait_that_is_not_told_yet_has_no_roots():
         schedules=["fused-oblivious"],
     )
     (outcome,) = answer.outcomes
+    for line in outcome.result.timelines:
+        before, _ = _before(line)
+        at = np.flatnonzero((line.graph.kind == NodeKind.SEND) & (before != NONE))
+        held_s = np.minimum(line.occupancy_s, line.duration_s)[before[at]]
+        assert (line.start_s[before[at]] + held_s <= line.start_s[at] + 1e-12).all()
     assert fsum(outcome.waits.by_cause_s.values()) == pytest.approx(outcome.breakdown.idle_s, rel=1e-6)
+
+
+def test_waits_at_one_moment_that_come_of_one_another_in_a_circle_are_told():
+    """Rank 0's kernels of no length on stream 1 begin at one moment in the other order than the graph's."""
+    families = GroupFamily("apart", ((0, 2), (1, 3))), GroupFamily("pairs", ((0, 1), (2, 3)))
+
+    def kernel(graph, after, seconds, stream=0):
+        return graph.add(after, name="kernel", duration_s=seconds, time_source=TimeSource.GIVEN, stream=stream)
+
+    first = GraphBuilder()
+    worked = kernel(first, (), 1.0)
+    waited = first.collective("all_reduce", 0, group=1, stream=2)
+    last = kernel(first, [waited], 0.0, stream=1)
+    begun = kernel(first, [worked], 0.0, stream=1)
+    kernel(first, [last, first.collective("all_reduce", 0, group=0, after=[begun], stream=3)], 0.5)
+    built = [first.build()]
+    for groups in ((0, 1), (0, 1), (1, 0)):
+        graph = GraphBuilder()
+        one = graph.collective("all_reduce", 0, group=groups[0], stream=3)
+        graph.collective("all_reduce", 0, group=groups[1], after=[kernel(graph, [one], 0.0)], stream=2)
+        built.append(graph.build())
+    topology = load_topology("switch(2,nvlink4) x switch(2,nvlink4)")
+    dimensions = tuple(replace(each, latency_s=0.0) for each in topology.dimensions)
+    result = simulate(Program("circle", tuple(built), np.arange(4), families), replace(topology, dimensions=dimensions))
+    sums = Counter()
+    for (number, _, _), seconds in blamed(result).items():
+        sums[number] += seconds
+    assert [sums[number] for number in range(4)] == pytest.approx([0.0, 1.5, 1.5, 1.5])
+
+
+def test_what_a_sender_does_while_its_message_is_in_flight_makes_nobody_late():
+    """Rank 1 waits for 0, whose message is long: meanwhile 0 waits for 2, and works."""
+    built = []
+    for rank in range(3):
+        graph = GraphBuilder()
+        if rank == 0:
+            worked = graph.add((), name="kernel", duration_s=1.0, time_source=TimeSource.GIVEN)
+            graph.add([worked], name="send", kind=NodeKind.SEND, peer=1, bytes=1 << 36)
+            got = graph.add((), name="receive", kind=NodeKind.RECV, peer=2, bytes=8)
+            graph.add([got, worked], name="kernel", duration_s=0.01, time_source=TimeSource.GIVEN)
+        elif rank == 1:
+            graph.add((), name="receive", kind=NodeKind.RECV, peer=0, bytes=1 << 36)
+        else:
+            late = graph.add((), name="kernel", duration_s=1.05, time_source=TimeSource.GIVEN)
+            graph.add([late], name="send", kind=NodeKind.SEND, peer=0, bytes=8)
+        built.append(graph.build())
+    result = simulate(Program("in flight", tuple(built), np.arange(3), ()), load_topology("switch(3,nvlink4)"))
+    assert blamed(result) == {
+        (1, 0, 1): pytest.approx(result.makespan_s),
+        (2, 0, 2): pytest.approx(result.makespan_s - result.timelines[2].end_s.max()),
+    }

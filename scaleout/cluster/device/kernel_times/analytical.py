@@ -46,7 +46,8 @@ def times(device: Device, calls: Calls) -> Array:
     else:
         classes = np.concatenate([kernel_classes(one.calls) for one in series])
         other = _OTHER_CLASS * (kernel_classes(calls)[:, None] != classes[None, :])
-        nearest = _first_least(_distances(coordinates(calls), points) + other)
+        more = (roofline(calls, reference)[:, None] > _MORE * bound_s[None, :]) & (bound_s < _SMALL_S)
+        nearest = _first_least(_distances(coordinates(calls), points) + other + _NO_EFFICIENCY * more)
     return np.asarray(floor_s + roofline(calls, device) / reached[nearest])
 
 
@@ -101,6 +102,8 @@ def nearest_of(places: Array, points: Array) -> npt.NDArray[np.int64]:
 
 _OTHER_CLASS = 1e6
 """Squared distance to a call that another class of kernel runs: it counts only where none of the own was measured."""
+_NO_EFFICIENCY, _MORE = 2e6, 8.0
+"""That of a call that does so many times more to one that does next to nothing, whose time says no efficiency."""
 
 
 @functools.lru_cache(maxsize=256)
