@@ -52,7 +52,7 @@ class RunAnswer(Answer):
 
         found = self.comparison
         times = ", ".join(f"{each.schedule} {format_seconds(each.makespan_s)}" for each in found.outcomes)
-        return f"{found.workload} on {found.topology}, ranks {found.ranks}, device {found.device}: {times}"
+        return f"{found.workload} on {found.topology}, ranks {found.ranks:,}, device {found.device}: {times}"
 
     @property
     def inputs(self) -> Mapping[str, Any]:
