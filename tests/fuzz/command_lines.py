@@ -290,7 +290,7 @@ def _collective(random):
 
 def _operator(random):
     files, arguments = _machine(random)
-    return files, [random.choice(sorted(OPERATORS)), *arguments]
+    return files, [random.choice((*sorted(OPERATORS), "dlrm-128")), *arguments]
 
 
 def _show(random):

@@ -68,6 +68,8 @@ COMMANDS = {
     ("search", "gpt-3", "--global-batch", "1000000000", "--topology", "dgx-h200-1"): "tokens a step that are searched",
     ("search", "mine.yaml", "--workers", "1000000000"): "1<=x<=256",
     ("measure", "collectives", "--plan", "--output", "out", "--gpus", "1000000000"): "1<=x<=1024",
+    ("operator", "dlrm-128"): "unknown operator 'dlrm-128'",
+    ("operator", "dlrm-128", "--sweep", "pooling=1:4"): "unknown operator 'dlrm-128'",
     ("operator", "embedding_all_to_all", "--set", "work_groups=1"): "at most 131,072 are simulated",
     ("operator", "embedding_all_to_all", "--sweep", "pooling=1:1000000000000000000"): "a range goes from",
     ("track", "--set", "rows=1000000000"): "give at most 262,144",

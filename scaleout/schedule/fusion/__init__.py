@@ -50,21 +50,25 @@ def evaluate_operator(name: str, settings: Mapping[str, Any], machine: FusedMach
 
 def defaults_of(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of an operator that `settings` lack, with what they are by default; none that is unset."""
-    fields = OPERATORS[name].settings.model_fields
+    fields = _operator(name).settings.model_fields
     found = {key: field.default for key, field in fields.items() if key not in settings}
     return {key: value for key, value in found.items() if value is not None}
 
 
 def plan_operator(name: str, settings: Mapping[str, Any], machine: FusedMachine) -> Plan:
     """Lay out an operator on a machine, without simulating it; see `evaluate_operator`."""
-    if name not in OPERATORS:
-        raise ConfigError(f"unknown operator {name!r}; {nearest(name, OPERATORS)}")
-    operator = OPERATORS[name]
+    operator = _operator(name)
     try:
         return operator.plan(validate(operator.settings, settings, where=name), machine)
     except ConfigError as error:
         text = str(error)
         raise ConfigError(text if text.startswith(name) else f"{name}: {text}") from None
+
+
+def _operator(name: str) -> Operator:
+    if name not in OPERATORS:
+        raise ConfigError(f"unknown operator {name!r}; {nearest(name, OPERATORS)}")
+    return OPERATORS[name]
 
 
 __all__ = [
