@@ -50,7 +50,7 @@ WHY = {
     "kernels, gather": "not known",
     "kernels, convolution": "likely another of cuDNN's kernels than its neighbors take",
     "NCCL": "not known",
-    "Megatron-LM": "not known; the largest models are the most too fast",
+    "Megatron-LM": "not known; the largest and the smallest models are too fast",
     "Megatron-LM memory": "rounding of the published figures",
     "vTrain, one node": "measured times do not grow with the work: two sequences take no longer than one",
     "vTrain, many nodes": "measured times do not scale with the work at micro-batches of 2 to 6; no mechanism found",

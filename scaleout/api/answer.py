@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from scaleout.report.plots.schedules import Axes
 
+_OF_ALL_ROWS = ("workload", "topology", "device", "ranks", "mode", "samples", "mfu_peak", "memory", "cost")
+"""What a document says once, and a table in each row."""
 _MOST_ROWS = 40
 """Of a table in a notebook."""
 
@@ -85,9 +87,9 @@ class Answer(Shown):
         from scaleout.report.vocabulary import flattened  # noqa: PLC0415 - only tables need it
 
         plain = document(self.command, self.found(), inputs=self.inputs, models=self.models)
-        about = {name: plain[name] for name in ("workload", "topology", "device", "ranks") if name in plain}
-        shared = dict(flattened({name: plain[name] for name in ("memory", "cost") if name in plain}))
-        return pd.DataFrame([{**about, **shared, **dict(flattened(row))} for row in plain[self.rows]])
+        about = dict(flattened({name: plain[name] for name in _OF_ALL_ROWS if name in plain}))
+        about |= {"model": "; ".join(self.models)} if self.models else {}
+        return pd.DataFrame([{**about, **dict(flattened(row))} for row in plain[self.rows]])
 
     @property
     def notes(self) -> Sequence[str]:

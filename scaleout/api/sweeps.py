@@ -1,31 +1,40 @@
 """Many jobs that differ in a few keys to one table: what `scaleout study` keeps, as an answer."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
-from scaleout.api.answer import Shown
+from scaleout.api.answer import Answer
 from scaleout.config.reading import nearest
 from scaleout.config.units import counted
 from scaleout.errors import ConfigError, shown
+from scaleout.study.sweep.cases import version
 from scaleout.study.sweep.engine import Execution, execute
 from scaleout.study.sweep.study import Study, load_study, study_of
-from scaleout.study.sweep.table import notes_of
+from scaleout.study.sweep.table import best_of, cheapest_of, failures_of, measure_of, notes_of, num_unfit
 
 if TYPE_CHECKING:
     from scaleout.report.plots.schedules import Axes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SweepAnswer(Shown):
-    """The cases of a study: a row of the table is one, with its inputs, results and the command that runs it alone."""
+class SweepAnswer(Answer):
+    """The cases of a study: a row of the table is one, with its inputs, results and the command that runs it alone.
+
+    The document has the `top` fastest; the table has all.
+    """
 
     study: Study
     cases: pd.DataFrame
+    named: str = ""
+    output: str = ""
+    top: int = 5
+    files: Mapping[str, str] = field(default_factory=dict)
+    command: str = "study"
 
     @property
     def title(self) -> str:
@@ -36,7 +45,36 @@ class SweepAnswer(Shown):
     @property
     def models(self) -> tuple[str, ...]:
         """What answered."""
-        return tuple(sorted(set(self.cases["model"][self.cases["status"] == "ok"])))
+        cases = self.cases
+        return tuple(sorted(set(cases["model"][cases["status"] == "ok"]))) if "model" in cases else ()
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """The keys of the study's file."""
+        return {"study": self.named, **self.study.file.model_dump(mode="json", exclude_unset=True)}
+
+    def found(self) -> Mapping[str, Any]:
+        """Return counts, the fastest cases of each workload, and what failed."""
+        counts = self.cases["status"].value_counts()
+        return {
+            "study": self.study.name,
+            "title": self.study.title,
+            "version": version(),
+            "output": self.output,
+            "cases": len(self.cases),
+            "ok": int(counts.get("ok", 0)),
+            "failed": int(counts.get("failed", 0)),
+            "left_out": int(counts.get("left out", 0)),
+            "unfit": num_unfit(self.cases),
+            "axes": {column: list(values) for column, values in self.study.axes.items()},
+            "fastest_by": measure_of(self.cases),
+            "fastest": best_of(self.study, self.cases, self.top),
+            "within_share": self.study.file.within,
+            "cheapest_cases": cheapest_of(self.study, self.cases),
+            "failures": failures_of(self.cases),
+            "files": self.files,
+            "notes": notes_of(self.cases),
+        }
 
     @property
     def notes(self) -> Sequence[str]:
@@ -119,4 +157,5 @@ def sweep(
     how = Execution(workers=workers, cluster=cluster, approved=approved)
     cases = execute(asked, None if directory is None else Path(directory), how)
     assert cases is not None, "it is whole"
-    return SweepAnswer(asked, cases)
+    named = study if isinstance(study, str) else asked.name
+    return SweepAnswer(asked, cases, named, "" if directory is None else str(directory))

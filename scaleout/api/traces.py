@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scaleout.api.answer import Shown
+from scaleout.api.answer import Answer
 from scaleout.api.inputs import inputs_of
 from scaleout.api.networks import Network, changes_of, load_topology, name_of
 from scaleout.api.runs import RunAnswer, fastest, ran
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Trace(Shown):
-    """Traces of a job, one graph a rank or role; a row of the table is a graph node.
+class Trace(Answer):
+    """Traces of a job, one graph a rank or role; a row of the table is a graph node, the document that of `show`.
 
     `edit` returns another one, of a recorded job that was changed, and `run` simulates it.
     """
@@ -46,6 +46,23 @@ class Trace(Shown):
     program: Program
     facts: Mapping[str, str]
     edits: Mapping[str, str] = field(default_factory=dict)
+    command: str = "show"
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """Where it is read from, and what is edited."""
+        return {"name": self.path, **{f"edit.{key}": value for key, value in self.edits.items()}}
+
+    def found(self) -> Mapping[str, Any]:
+        """Return what is in the files, before edits."""
+        from scaleout.report.traces import trace  # noqa: PLC0415 - reads them again
+
+        return trace(self.path)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """None; `run` has some."""
+        return ()
 
     @property
     def is_recording(self) -> bool:

@@ -23,7 +23,7 @@ from scaleout.config.units import format_seconds
 from scaleout.errors import ConfigError, ScaleoutError, one_line
 from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.report.drawing import draw
-from scaleout.report.pages.document import Cell, Table, facts_of, tables_of
+from scaleout.report.pages.document import Cell, Table, facts_of, room_of, tables_of
 from scaleout.report.pages.slices import Slices, slices_of
 from scaleout.report.pages.view import Control, Page
 from scaleout.report.vocabulary import check_types
@@ -309,17 +309,27 @@ def timeline_of_answer(answer: Answer) -> Slices | None:
 
 
 def compared(output: Output, answer: Answer) -> Table:
-    """Return the answer to a what-if beside what the file says: a row a schedule, or an algorithm of a collective."""
-    rows = answer.to_dict()["results"]
+    """Return the answer to a what-if beside what the file says: a row a schedule, or an algorithm of a collective.
+
+    What the file does not have stands beside its fastest; a job says whether it fits.
+    """
+    document, before = answer.to_dict(), output.makespans
+    fastest = min(before, key=lambda name: before[name], default="")
     table = []
-    for row in rows:
-        name, now_s = row.get("schedule") or row.get("algorithm"), row.get("makespan_s", row.get("time_s"))
-        before_s = output.makespans.get(str(name))
-        line = [Cell(str(name), str(name)), Cell(format_seconds(now_s), now_s)]
-        if output.makespans:
-            ratio = f"{now_s / before_s - 1:+.1%}" if before_s else ""
-            line += [Cell(format_seconds(before_s) if before_s else "", before_s or ""), Cell(ratio, ratio)]
-        table.append(line)
+    for row in document["results"]:
+        name, now_s = str(row.get("schedule") or row.get("algorithm")), row.get("makespan_s", row.get("time_s"))
+        line = [Cell(name, name), Cell(format_seconds(now_s), now_s)]
+        if before:
+            of = name if name in before else fastest
+            words = format_seconds(before[of]) + ("" if of == name else f" under {of}")
+            ratio = f"{now_s / before[of] - 1:+.1%}" if before[of] else ""
+            ratio = "none" if ratio in ("+0.0%", "-0.0%") else ratio
+            line += [Cell(words, before[of]), Cell(ratio, ratio)]
+        room = room_of(row.get("memory", document.get("memory")))
+        table.append([*line, Cell(room, room)])
     what = "algorithm" if "collective" in answer.inputs else "schedule"
-    columns = [what, "now", "in the file", "change"][: 4 if output.makespans else 2]
-    return Table("answer", columns, table, len(table), frozenset(range(1, len(columns))))
+    columns = [what, "now", *(["in the file", "change"] if before else [])]
+    numbers = frozenset(range(1, len(columns)))
+    if any(line[-1].text for line in table):
+        columns.append("memory")
+    return Table("answer", columns, [line[: len(columns)] for line in table], len(table), numbers)

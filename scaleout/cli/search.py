@@ -180,7 +180,7 @@ def _memory(text: str) -> float:
 def _kept(output: Output) -> str:
     if output.folder is None:
         return "nothing is kept; with --output plans are, and the same command goes on"
-    return f"evaluated plans are kept in {output.folder}; the same command goes on"
+    return f"what is done is kept in {output.folder}; the same command goes on where it was"
 
 
 def _give_so_far(answer: "SearchAnswer", output: Output) -> None:
@@ -192,6 +192,17 @@ def _give_so_far(answer: "SearchAnswer", output: Output) -> None:
         return
     _print_answer(answer, None, ())
     _print_best(answer)
+
+
+_PARTS = (
+    ("groups of plans weighed for bounds", 0.15, ""),
+    ("plans judged", 0.75, " in closed form"),
+    ("simulations of", 0.85, " in closed form"),
+    ("groups of plans weighed for candidates", 0.86, ""),
+    ("simulations under", 0.97, ""),
+    ("", 1.0, ""),
+)
+"""What a search does, which share of its time is about over then, and by what its fastest step is known until then."""
 
 
 def _search(
@@ -211,8 +222,9 @@ def _search(
     with progress(kept=_kept(output), quiet=output.as_json) as show:
 
         def tell(done: int, total: int, what: str, best: Any) -> None:
-            fastest = f", fastest {format_seconds(best.fastest[0].estimate.step_s)}" if best.fastest else ""
-            show(done, total, f"{what}{fastest}")
+            until, how = next((until, how) for begins, until, how in _PARTS if what.startswith(begins))
+            fastest = f", fastest {format_seconds(best.fastest[0].estimate.step_s)}{how}" if best.fastest else ""
+            show(done, total, f"{what}{fastest}", until)
 
         return find(
             str(job.workload),

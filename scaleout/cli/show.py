@@ -233,6 +233,7 @@ _KEYS = (
 
 def _kind_of_file(path: Path) -> str:
     """Tell what a file holds by its keys, or by those of the file that it is `like`, one from another."""
+    from scaleout.config.reading import nearest
     from scaleout.config.yaml_files import read_yaml
 
     chain: tuple[Path, ...] = ()
@@ -249,5 +250,9 @@ def _kind_of_file(path: Path) -> str:
                 f"study ('title')"
             )
         if not library.is_path(like):
-            return "workload" if like in library.names("workload") else "topology"
+            kinds = [kind for kind in ("workload", "topology", "device") if like in library.names(kind)]
+            if not kinds:
+                known = [name for kind in ("workload", "topology", "device") for name in library.names(kind)]
+                raise ConfigError(f"{path}: like: unknown name {like!r}; {nearest(like, known)}")
+            return kinds[0]
         path = path.parent / like

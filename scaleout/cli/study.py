@@ -90,7 +90,7 @@ def study(
     Examples: scaleout study topologies --output results; scaleout study mine.yaml --output results --cluster
     local.
     """
-    from scaleout.report.documents import document
+    from scaleout.api.sweeps import SweepAnswer
     from scaleout.report.pages.vega import check_limits
     from scaleout.study.sweep.engine import Execution
     from scaleout.study.sweep.study import load_study
@@ -111,9 +111,7 @@ def study(
 
     with looking(*look):
         cases, written = _write(asked, cases, output, timelines=timelines or asked.file.timelines, report=not no_report)
-    models = sorted(set(cases["model"][cases["status"] == "ok"])) if "model" in cases else []
-    inputs = {"study": file, **asked.file.model_dump(mode="json", exclude_unset=True)}
-    summary = document("study", _summary(asked, cases, output, written, top), inputs=inputs, models=models)
+    summary = SweepAnswer(asked, cases, named=file, output=str(output), top=top, files=written).to_dict()
     _give(asked, cases, output, summary, as_json=as_json)
     if not summary["ok"]:
         raise ScaleoutError(f"all cases failed, the first with: {summary['failed_for'][0]['message']}")
@@ -153,33 +151,6 @@ def _write(
     if count := int((cases["timeline"] != "").sum()):
         written[FOLDER] = f"timelines of {counted(count, 'case')}; open in https://ui.perfetto.dev"
     return cases, written
-
-
-def _summary(asked: "Study", cases: "pd.DataFrame", output: Path, written: dict[str, str], top: int) -> dict[str, Any]:
-    """Return what is printed as JSON: counts, the fastest cases of each workload, and what failed."""
-    from scaleout.study.sweep.cases import version
-    from scaleout.study.sweep.table import best_of, cheapest_of, failures_of, measure_of, notes_of, num_unfit
-
-    counts = cases["status"].value_counts()
-    return {
-        "study": asked.name,
-        "title": asked.title,
-        "version": version(),
-        "output": str(output),
-        "cases": len(cases),
-        "ok": int(counts.get("ok", 0)),
-        "failed": int(counts.get("failed", 0)),
-        "left_out": int(counts.get("left out", 0)),
-        "unfit": num_unfit(cases),
-        "axes": {column: list(values) for column, values in asked.axes.items()},
-        "fastest_by": measure_of(cases),
-        "fastest": best_of(asked, cases, top),
-        "within_share": asked.file.within,
-        "cheapest_cases": cheapest_of(asked, cases),
-        "failures": failures_of(cases),
-        "files": written,
-        "notes": notes_of(cases),
-    }
 
 
 def _counts(summary: dict[str, Any]) -> str:

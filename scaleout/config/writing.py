@@ -112,7 +112,10 @@ def into(directory: Path, *, recorded: bool = False) -> Iterator[Path]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(dir=directory, prefix=".unfinished-"))
-        yield unfinished
+        try:
+            yield unfinished
+        except KeyboardInterrupt as interrupt:
+            raise KeyboardInterrupt(*(interrupt.args or (f"nothing is written to {directory}",))) from None
         files = sorted(unfinished.iterdir())
         for path in files:
             if (directory / path.name).is_dir():

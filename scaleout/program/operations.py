@@ -307,7 +307,7 @@ OPERATIONS: Mapping[str, Operation] = {
         "attention_decode",
     ),
     # Row by row: normalisation, loss, rotary embedding, mixture-of-experts routing.
-    **dict.fromkeys(("layer_norm_fwd", "rms_norm_fwd"), _rows(2)),
+    **dict.fromkeys(("layer_norm_fwd", "rms_norm_fwd", "rope_fwd_unfused"), _rows(2)),
     **dict.fromkeys(("layer_norm_bwd", "rms_norm_bwd"), _rows(3)),
     # Square, mean, multiplication and scale, each a kernel, in fp32 between two casts; backward, the gradient of each.
     "rms_norm_unfused_fwd": _rows(20, like="add"),
@@ -318,12 +318,12 @@ OPERATIONS: Mapping[str, Operation] = {
     "cross_entropy_fused_bwd": _rows(2, columns="vocab", like="layer_norm_fwd"),
     "softmax_fwd": _rows(2, columns="keys", like="layer_norm_fwd"),
     "softmax_bwd": _rows(3, columns="keys", like="layer_norm_bwd"),
-    "rope_fwd_unfused": _rows(2),
+    "softmax_causal_fwd": _rows(1.5, columns="keys", like="layer_norm_fwd"),
+    "softmax_causal_bwd": _rows(2, columns="keys", like="layer_norm_fwd"),
     "rope_fwd": _rows(2, like="add"),
-    "rope_bwd": _rows(2, like="rope_fwd_unfused"),
     "rope_bwd_fused": _rows(2, like="rope_fwd"),
-    # Both halves times cosines and sines, sums and cat, each a kernel, in fp32 between two casts; backward likewise.
-    **dict.fromkeys(("rope_fp32_fwd", "rope_fp32_bwd"), _rows(2, like="rope_fwd_unfused")),
+    # In fp32: both halves times cosines and sines, sums and cat, each a kernel, between two casts; backward likewise.
+    **dict.fromkeys(("rope_bwd", "rope_fp32_fwd", "rope_fp32_bwd"), _rows(2, like="rope_fwd_unfused")),
     # Heads of keys or values copied for all query heads; backward, gradients of the copies added up.
     "heads_repeat": _repeated("tokens heads head_dim times", "moe_repeat_topk"),
     "heads_sum": _repeated("tokens heads head_dim times", "moe_sum_topk"),

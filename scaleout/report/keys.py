@@ -15,7 +15,7 @@ from scaleout.config import library
 from scaleout.config.keys import Key, keys_of, value_of
 from scaleout.config.yaml_files import read_yaml
 from scaleout.study.sweep.study import StudyFile
-from scaleout.workloads.families import FAMILIES
+from scaleout.workloads.families import FAMILIES, load_workload
 
 MODELS: Mapping[str, tuple[type[BaseModel], ...]] = {
     "workload": tuple(FAMILIES.values()),
@@ -26,6 +26,42 @@ MODELS: Mapping[str, tuple[type[BaseModel], ...]] = {
     "library": (LibraryFile,),
 }
 """Kind of file to the models of what it may hold."""
+
+LIKE = Key(
+    "like", "text", "", "unset", "name or file of another one; this file then holds the keys that differ", ""
+)  # fmt: skip
+"""Read before a file is checked, and so no key of a model; of workloads and topologies."""
+
+YOURS = "yours"
+"""Where an example is from that no shipped file has: what the job is, is the user's to say."""
+
+_MADE_UP: Mapping[str, Mapping[str, str]] = {
+    "workload": {
+        "name": "my-model", "left_out": "the vision tower", "context_parallel": "2",
+        "rank_order": "tensor, data, context, pipeline", "batch_per_replica": "32", "image_channels": "1",
+        "tables[].count": "26", "column_width": "64", "microbatch_group": "8", "recompute_layers": "4",
+        "shard_ranks": "8", "prefetch": "2", "prefetch_backward": "2", "positions": "2048", "logged_losses": "1",
+        "imbalance": "0.52", "imbalance_seed": "1", "expert_tensor_parallel": "1", "state_size": "64",
+        "state_head_size": "128", "state_groups": "1", "expand": "1", "convolution": "2", "chunk": "128",
+        "channels": "16", "classes": "100",
+    },
+    "topology": {
+        "dimensions[].file": "network.graphml", "startup_source": "measured", "changes": "{break: [3-4]}",
+        "changes.degrade": "{3-4: 0.5}", "changes.break": "[3-4]", "changes.slow": "{5: 1.3}",
+        "changes.source": "the cluster's log",
+    },
+    "device": {"kernel_models": "[measured, interpolated, analytical]"},
+    "study": {
+        "label": "today", "host": "[none, eager]", "clocks": "unthrottled", "placement": "[linear, transposed]",
+        "nodes": "[2, 4, 8]", "nic_down": "3", "break": "3-4", "policy": "fastest", "injection": "400 Gb/s",
+        "network": "[alpha_beta, link]", "contention": "[true, false]", "ideal": "true", "taper": "{1: [1:1, 2:1]}",
+        "degrade": "{3-4: 0.5}", "slow": "{5: [1.1, 1.3]}", "algorithm": "{all_reduce: [ring, tree]}",
+        "sample": "{count: 1000}", "sample.count": "1000", "sample.seed": "1", "goodput": "{checkpoint: 60 s}",
+        "goodput.jitter": "0.02", "goodput.stragglers": "0.01", "goodput.straggler_slowdown": "1.2",
+        "goodput.seed": "1", "within": "0.1",
+    },
+}  # fmt: skip
+"""Kind of file to examples of keys that no shipped one has, and of which the key's own type says none."""
 
 _LONGEST = 60
 
@@ -51,11 +87,14 @@ def rows_of(kind: str) -> list[Row]:
         family = next((name for name, each in FAMILIES.items() if each is model), "")
         for key in keys_of(model):
             found.setdefault(key, []).append(family)
+        if kind in ("workload", "topology"):
+            found.setdefault(LIKE, []).append(family)
     examples = _examples(kind)
     rows = []
     for key, families in found.items():
         mine = examples.get(key.name, {})
-        value, source = next((mine[each] for each in (*families, "") if each in mine), (key.example, ""))
+        made_up = (_MADE_UP.get(kind, {}).get(key.name) or key.example, YOURS)
+        value, source = next((mine[each] for each in (*families, "") if each in mine), made_up)
         rows.append(Row(key, () if len(families) == len(MODELS[kind]) else tuple(families), value, source))
     return rows
 
@@ -65,7 +104,7 @@ def _examples(kind: str) -> dict[str, dict[str, tuple[str, str]]]:
     found: dict[str, dict[str, tuple[str, str]]] = {}
     for path in _files(kind):
         values = read_yaml(path)
-        family = str(values.get("kind", "")) if kind == "workload" else ""
+        family = load_workload(path).kind if kind == "workload" else ""
         for name, value, source in _values(values, ""):
             if value in ("", "unset"):
                 continue
@@ -86,7 +125,7 @@ def _values(values: Mapping[str, Any], section: str) -> Iterator[tuple[str, str,
     for key, value in values.items():
         name = f"{section}{key}"
         if isinstance(value, Mapping) and "value" in value:
-            yield name, _short(value["value"]), str(value.get("source", ""))
+            yield name, f"{{value: {_short(value['value'])}, source: ...}}", str(value.get("source", ""))
             continue
         yield name, _short(value), ""
         if isinstance(value, Mapping):
@@ -99,10 +138,17 @@ def _values(values: Mapping[str, Any], section: str) -> Iterator[tuple[str, str,
 
 
 def _short(value: Any) -> str:
-    """Write a value in short; what holds more keys has an example of each."""
-    if isinstance(value, Mapping) or (isinstance(value, list) and any(isinstance(each, Mapping) for each in value)):
-        plain = isinstance(value, Mapping) and not any(isinstance(each, Mapping | list) for each in value.values())
-        words = value_of(value) if plain else ""
-    else:
-        words = value_of(value)
+    """Write a value in short, within others in braces and brackets as in a file of one line."""
+    words = _flow(value) if isinstance(value, Mapping | list) else value_of(value)
     return words if len(words) <= _LONGEST else f"{words[: _LONGEST - 3]}..."
+
+
+def _flow(value: Any) -> str:
+    """Write a value as YAML in a line; of a number with its source, the number."""
+    if isinstance(value, Mapping):
+        if "value" in value:
+            return _flow(value["value"])
+        return f"{{{', '.join(f'{key}: {_flow(each)}' for key, each in value.items())}}}" if value else ""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_flow, value))}]" if value else ""
+    return value_of(value)

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 
+import jsonschema
 import matplotlib.pyplot as plt
 import networkx as nx
 import numpy as np
@@ -242,6 +243,26 @@ def test_columns_are_the_names_of_the_document(answers):
     assert {"makespan_s", "exposed_communication_s", "mfu", "peak_memory_bytes", "joules", "dollars"} <= shared
 
 
+def test_a_table_says_what_the_document_says_of_all_rows(answers):
+    frame, found = answers["run"].to_frame(), answers["run"].to_dict()
+    assert found["mode"] == "training"
+    assert set(frame["mode"]) == {found["mode"]}
+    assert set(frame["model"]) == {"; ".join(found["models"])}
+
+
+def test_a_sweep_is_the_document_of_a_study(answers, tmp_path):
+    """But for where it lies, and the name of the file."""
+    file = tmp_path / "sweep.yaml"
+    file.write_text(json.dumps({"title": "sweep", **STUDY}), encoding="utf-8")
+    out = str(tmp_path / "out")
+    found, expected = plain(answers["sweep"]), printed("study", str(file), "--output", out, "--no-report")
+    own = {"inputs", "output", "files"}
+    assert {key: each for key, each in found.items() if key not in own} == {
+        key: each for key, each in expected.items() if key not in own
+    }
+    jsonschema.validate(found, scaleout.schema("study"))
+
+
 def test_files_hold_the_document(tmp_path, answers):
     files = answers["run"].write(tmp_path / "out")
     assert {"summary.json", "nodes.parquet", "timeline.json", "breakdown.png"} <= files.keys()
@@ -280,6 +301,7 @@ def test_traces_are_read_and_run(tmp_path):
     answer = trace.run(topology="dgx-h200-1", schedules=["overlap"])
     words = ["--topology", "dgx-h200-1", "--schedule", "overlap"]
     assert plain(answer) == printed("run", "--trace", str(tmp_path / "t"), *words)
+    assert plain(trace) == printed("show", str(tmp_path / "t"))
     assert len(trace.to_frame()) == len(trace.program.graphs[0])
     assert "traces of" in repr(trace)
     assert trace._repr_html_()

@@ -334,6 +334,8 @@ def refused(answer, *words):
     ("arguments", "words"),
     [
         (["run", "dlrm-12"], ["unknown workload 'dlrm-12'", "did you mean 'dlrm-128'?"]),
+        (["operator", "gemm_reduce_scater"], ["unknown operator", "did you mean 'gemm_reduce_scatter'?"]),
+        (["operator", "gemv", "--sweep", "M=64,128"], ["unknown operator 'gemv'; did you mean 'gemv_all_reduce'?"]),
         (["run", "dlrm-128", "--topology", "torus-8x15"], ["unknown topology", "torus-8x16"]),
         (["run", "dlrm-128", "--device", "h20"], ["unknown device", "'h200'"]),
         (["run", "dlrm-128", "--schedule", "fuse"], ["unknown schedule 'fuse'", "'fused'"]),

@@ -1,13 +1,14 @@
 """What is printed is whole at every width: no number is broken, no column lost, no line wider than the terminal."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleout.cli.console import print_answer, print_facts, print_table
-from scaleout.cli.progress import progress
+from scaleout.cli.progress import Way, progress, time_of
 
 WORDS = st.text("abcxyz_", min_size=1, max_size=12)
 TEXTS = st.lists(WORDS, min_size=1, max_size=6).map(" ".join)
@@ -98,6 +99,23 @@ def test_an_interrupt_says_what_is_kept():
 
     with pytest.raises(KeyboardInterrupt, match="rows are kept"):
         work()
+
+
+def test_progress_never_goes_back_and_ends_at_the_whole():
+    """Parts with ends that are known, then one more than there were to be."""
+    way = Way()
+    told = [(1, 2, 0.2), (2, 2, 0.2), (3, 9, 0.8), (2, 9, 0.8), (9, 9, 0.8), (0, 2, 1.0), (1, 2, 1.0), (2, 2, 1.0)]
+    shares = [way.share(*each) for each in told]
+    assert shares == sorted(shares)
+    assert (shares[0], shares[1], shares[4], shares[-1]) == pytest.approx((0.1, 0.2, 0.8, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "share", "said"),
+    [(5.0, 0.0, "0:00:05 so far"), (30, 0.25, "0:01:30 left"), (9000, 0.5, "2:30:00 left")],
+)
+def test_time_left_is_that_of_all(elapsed_s, share, said):
+    assert time_of(SimpleNamespace(elapsed=elapsed_s, completed=share)) == said
 
 
 def test_a_row_that_fits_nowhere_is_a_paragraph(monkeypatch, capsys):

@@ -6,6 +6,7 @@ import re
 import chakra_messages as chakra
 import pytest
 
+import scaleout as api
 from scaleout.config.units import format_seconds
 
 
@@ -72,3 +73,6 @@ def test_tables_of_own_traces_are_of_the_members_of_a_group_and_of_what_a_trace_
     assert re.search(rf"all_reduce call\.\* +communication +{format_seconds(rows['left']['busy_s'])}\n", out)
     assert "all_gather call.* " in out.split("busy time by operation")[1].split("what bounds")[0]
     assert "busy time by phase" not in out
+    axes = api.read_trace(tmp_path).plot()  # where a call of 0 s stood beside kernels
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["fwd"]
+    assert axes.get_xlabel().endswith("not drawn, as only a simulation times them: all_gather, all_reduce")

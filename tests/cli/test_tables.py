@@ -150,3 +150,18 @@ def test_the_critical_path_names_the_slow_rank(scaleout, fsdp):
 def test_the_critical_path_of_ranks_alike_names_none(scaleout, fsdp):
     alike = [each for each in fsdp if each not in ("--slow", "5=1.3")]
     assert "most on rank" not in scaleout(*alike)[1]
+
+
+@pytest.mark.parametrize(
+    ("like", "more"), [("h100", "rent: {value: 3 USD/h, source: mine}"), ("dgx-h100-2", ""), ("dlrm-128", "")]
+)
+def test_a_file_like_another_is_shown_as_what_that_is(scaleout, tmp_path, like, more):
+    """One like a device was held for a topology, as it names neither of the keys that tell devices apart."""
+    (tmp_path / "own.yaml").write_text(f"like: {like}\n{more}\n")
+    code, out, err = scaleout("show", tmp_path / "own.yaml")
+    assert (code, err) == (0, "")
+    assert "own" in out
+    (tmp_path / "own.yaml").write_text("like: h1000\n")
+    code, _, err = scaleout("show", tmp_path / "own.yaml")
+    assert code == 2
+    assert "like: unknown name 'h1000'; did you mean 'h100'" in err

@@ -15,10 +15,10 @@ import pytest
 
 import scaleout as api
 from scaleout.api.again import collective_inputs, run_inputs
-from scaleout.api.views import open_output
+from scaleout.api.views import compared, open_output
 from scaleout.cli.serving import Server
 from scaleout.cli.view import _Questions
-from scaleout.config.units import format_seconds
+from scaleout.config.units import format_bytes, format_seconds
 from scaleout.errors import ConfigError
 
 
@@ -339,6 +339,26 @@ def test_every_output_opens(scaleout, tmp_path, folder):
         assert bool(output.jobs) == (command != "diff")
         for job in range(min(1, len(output.jobs))):
             assert output.again(job, {}).to_dict()["results"]
+
+
+def test_a_what_if_says_whether_it_fits_and_stands_beside_the_file(tmp_path):
+    """A job of 193 of 140 GiB had +293%, and above it the file's `fits`; another schedule stood beside nothing."""
+    answer = api.run("llama-3-8b", schedules=["baseline", "overlap"], changes={"layers": 4})
+    answer.write(tmp_path / "run")
+    output = open_output(tmp_path / "run")
+    values = {each.name: each.values for each in output.controls(0)}
+    again = output.again(0, {"set.batch_per_replica": len(values["set.batch_per_replica"]) - 1})
+    table = compared(output, again)
+    assert table.columns == ["schedule", "now", "in the file", "change", "memory"]
+    fit = again.comparison.fit
+    sizes = f"{format_bytes(fit.peak.total_bytes)} of {format_bytes(fit.capacity_bytes)}"
+    assert [row[-1].text for row in table.rows] == [f"{'fits' if fit.fits else 'does not fit'}: {sizes}"] * 2
+    assert [[cell.text for cell in row][2:4] for row in compared(output, output.again(0, {})).rows] == [
+        [format_seconds(each.makespan_s), "none"] for each in answer.outcomes
+    ]
+    at = next(each.labels for each in output.controls(0) if each.name == "schedule").index("coconet")
+    (row,) = compared(output, output.again(0, {"schedule": at})).rows
+    assert row[2].text == f"{format_seconds(answer['overlap'].makespan_s)} under overlap"
 
 
 def test_a_study_opens_with_the_job_of_every_case_the_fastest_that_fits_first(tmp_path):

@@ -58,6 +58,11 @@ def _text(random, seeds):
     return _nonsense(random)
 
 
+def _name(random, names):
+    """A first word of a command, which most often is one that there is."""
+    return _text(random, names) if random.random() < 0.15 else random.choice(names)
+
+
 def _nonsense(random):
     texts = VALUES[random.choice(sorted(VALUES))]
     text = random.choice(texts)
@@ -285,21 +290,21 @@ def _collective(random):
     files, arguments = _machine(random)
     arguments = arguments or ["--topology", random.choice(TOPOLOGIES)]
     kinds = ("all_reduce", "all-gather", "all_to_all", "send", "broadcast", "reduce_scatter")
-    return files, [random.choice(kinds), *arguments, "--bytes", random.choice(_SIZES)]
+    return files, [_name(random, kinds), *arguments, "--bytes", random.choice(_SIZES)]
 
 
 def _operator(random):
     files, arguments = _machine(random)
-    return files, [random.choice((*sorted(OPERATORS), "dlrm-128")), *arguments]
+    return files, [_name(random, sorted(OPERATORS)), *arguments]
 
 
 def _show(random):
     name = random.choice(("mine.yaml", "h200", "h200-node-4", "w.0.et", "dlrm-128"))
-    return traces(random) if name == "w.0.et" else _workload(random)[0], [name]
+    return traces(random) if name == "w.0.et" else _workload(random)[0], [_name(random, [name])]
 
 
 def _measure(random):
-    what = random.choice((*experiments.EXPERIMENTS, "all"))
+    what = _name(random, (*experiments.EXPERIMENTS, "all"))
     files = {"rows.jsonl": lines_of(random, rows_of("traces/h200-pair/*.jsonl"))} | _workload(random)[0]
     return files, [what, "--plan", "--quick", "--output", "out"]
 
@@ -383,7 +388,7 @@ _FIRST = {
     "run": _run, "strategies": _workload, "buckets": _workload, "search": _search, "collective": _collective,
     "operator": _operator, "show": _show, "measure": _measure,
     "track": lambda random: ({}, ["--set", "rows=512", "--set", "columns=256", "--set", "depth=128"]),
-    "list": lambda random: ({}, [random.choice(("workloads", "schedules", "collectives", "x", "devices"))]),
+    "list": lambda random: ({}, [_name(random, ("workloads", "schedules", "collectives", "x", "devices"))]),
     "trace": lambda random: (_workload(random)[0], ["mine.yaml", "--output", "out"]),
     "validate": _validate, "goodput": _goodput, "study": _study,
     "reproduce": lambda random: ({}, [_nonsense(random)]),

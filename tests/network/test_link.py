@@ -813,7 +813,7 @@ def test_a_transfer_that_is_alike_but_for_its_links_carries_the_same_over_them()
     two, none, isolated = np.arange(2), np.zeros(2), IsolatedTransfers(links)
     for crossed in ([1, 5], [5, 1]):  # a message over the first link, and one of which half takes the second
         routes = crossing.Crossing.of(two, np.array(crossed), np.array([1.0, 0.5]), 2)
-        flows = Flows(two, two[::-1], none, routes, 0, 2)
+        flows = Flows(two, two[::-1], none, routes, 0, 2, np.ones(2, np.int64))
         found = isolated.of(Transfer(Demand(2, (flows,), (1.0,)), N))
         sent = dict(zip(found.links.tolist(), found.link_bytes.tolist(), strict=True))
         assert sent == {crossed[0]: N, crossed[1]: N / 2}

@@ -8,9 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleout.cluster.topology.topology import load_topology
+from scaleout.cluster.topology.topology import break_links, load_topology
+from scaleout.network.flow import demand as demands
 from scaleout.network.flow.collective import collective_cost
+from scaleout.network.flow.demand import demand_of
+from scaleout.network.flow.shared import BY_BATCH, BY_MESSAGE, SharedTraffic, Transfer
 from scaleout.network.routes.links import links_of
+from scaleout.network.routes.symmetry import Symmetry
 
 GIB = 2**30
 
@@ -62,3 +66,43 @@ def test_a_step_sends_the_same_with_a_library_or_without(scaleout, tmp_path, sch
     assert max(rows[0].values()) > 0
     for role, size_bytes in rows[0].items():
         assert size_bytes == pytest.approx(rows[1][role], rel=1e-9)
+
+
+@pytest.mark.parametrize("worth_s", [BY_BATCH, BY_MESSAGE])
+@pytest.mark.parametrize("kind", ["all_reduce", "all_to_all"])
+@pytest.mark.parametrize("algorithm", ["ring", "bidirectional_ring"])
+@pytest.mark.parametrize("name", ["torus(4,6,ndr)", "torus(3,2,3,ndr)"])
+def test_messages_between_the_same_ends_go_as_one_flow(name, algorithm, kind, worth_s, monkeypatch):
+    """On a torus with a broken link the parallel rings' messages: the same moments and bytes as each for itself.
+
+    Of two transfers at once bytes are added to links in another order.
+    """
+    links = links_of(break_links(load_topology(name), ["0-1"]))
+    once, found = demands._sent, []
+
+    def apart(pairs, round_):
+        return demands._Sent(*pairs, np.ones(len(pairs[0]), np.int64))
+
+    for sent in (once, apart):
+        monkeypatch.setattr(demands, "_sent", sent)
+        demand = demand_of(links, Symmetry(), [tuple(range(links.topology.num_ranks))], kind, algorithm)
+        first = demand.rounds[0]
+        assert int(first.times.sum()) == first.num_messages
+        assert (len(first) < first.num_messages) == (sent is once)
+        sizes = {0: 1000003.0 * np.pi, 1: 1e6 / 3}
+        (one, its_bytes), (two, bytes_of_two) = (carried(links, demand, sizes, n, worth_s) for n in (1, 2))
+        found.append((one, its_bytes.tolist(), two, pytest.approx(bytes_of_two, rel=1e-12), demand.num_transfers))
+    assert found[0][:3] == found[1][:3]
+    assert found[0][4:] == found[1][4:]
+    assert bytes_of_two == found[0][3]
+
+
+def carried(links, demand, sizes, number, worth_s):
+    """Carry some transfers that start one after another; return when what happens, and the bytes over links."""
+    traffic = SharedTraffic(links, worth_s)
+    for name in range(number):
+        traffic.start(name, Transfer(demand, sizes[name]), name * 1e-4)
+    moments = []
+    while (moment := traffic.advance())[0] < np.inf:
+        moments.append(moment)
+    return moments, traffic.link_bytes

@@ -11,7 +11,7 @@ from pydantic import Field
 from scaleout.config.keys import keys_of, value_of
 from scaleout.config.units import BYTES, Bytes, Count, SecondsByLevel
 from scaleout.config.validated import Cited, Config
-from scaleout.report.keys import MODELS, rows_of
+from scaleout.report.keys import _MADE_UP, MODELS, YOURS, rows_of
 
 _SPEC = importlib.util.spec_from_file_location("keys_page", Path(__file__).parents[2] / "figures" / "keys.py")
 assert _SPEC is not None
@@ -28,8 +28,21 @@ def test_every_key_has_a_meaning_and_where_it_is_a_quantity_a_unit(kind):
     assert rows
     for row in rows:
         assert row.key.meaning, row.key.name
+        assert row.example, row.key.name
+        assert row.source, row.key.name
         assert bool(row.key.unit) == bool(re.search(r"\ban? [a-z]", row.key.type)), row.key
         assert "number" not in row.key.type or not row.key.name.endswith(SI), row.key
+
+
+def test_examples_are_of_the_family_that_has_the_key():
+    """A file that is `like` another is of its family; `like` itself is a key."""
+    found = {(row.key.name, row.families): row for row in rows_of("workload")}
+    assert found["layers", ("convolutional",)].example.startswith("[{kind: convolution")
+    assert (found["batch_per_replica", ("convolutional",)].source, found["like", ()].source != YOURS) == (YOURS, True)
+    unknown = {name for kind, made in _MADE_UP.items() for name in made} - {
+        row.key.name for kind in _MADE_UP for row in rows_of(kind) if row.source == YOURS
+    }
+    assert not unknown, "examples of keys that a shipped file has by now, or that are none"
 
 
 def described(page):

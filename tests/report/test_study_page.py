@@ -393,6 +393,15 @@ def test_a_timeline_is_a_link(page):
     assert page.locator("a[href='timelines/000005.json']").inner_text() == "open"
 
 
+def test_charts_are_seen_whole_on_a_telephone(page):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.reload()
+    page.wait_for_selector("#view-5 svg")
+    over = page.evaluate("[...document.querySelectorAll('.view')].map(each => each.scrollWidth - each.clientWidth)")
+    assert over == [0] * 5
+    assert page.evaluate("[...document.querySelectorAll('.view svg')].every(each => each.clientWidth > 250)")
+
+
 def test_the_answer_is_seen_whole_on_a_telephone(page):
     """Each of its values stands between the page's edges, with what it is."""
     page.set_viewport_size({"width": 390, "height": 844})

@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from scaleout.cluster.device.spec import load_device
 from scaleout.errors import ConfigError
 from scaleout.validation.measured.compare import compare_files
+from scaleout.validation.measured.rows import waiting_s
 from scaleout.validation.published import maxtext
 from scaleout.validation.published.ultrascale import layers_of_stages
 
@@ -119,6 +121,12 @@ def test_slices_that_nobody_knows_have_no_model(tmp_path):
     values = {"Hardware": "2x v9-8", "TFLOP/sec/chip": 1, "_model": "22B model"}
     (row,) = compared(tmp_path, "maxtext_tpu_v4", [values]).rows
     assert "no slices are known" in row.reason
+
+
+def test_a_published_step_waits_for_its_slowest_gpu():
+    """Of eight that differ by 1.5% the slowest takes 1.42 deviations more; without a number none waits."""
+    assert waiting_s(2.0, 8, load_device("a100-80g")) == pytest.approx(2 * 0.015 * 1.4236, rel=0.03)
+    assert waiting_s(2.0, 1, load_device("a100-80g")) == waiting_s(2.0, 8, load_device("tpu-v4")) == 0.0
 
 
 def test_vtrain_rows_by_hand(tmp_path):

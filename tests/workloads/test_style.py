@@ -175,9 +175,24 @@ def test_flash_attention_has_no_products_of_unaligned_heads():
         workload(unaligned_heads="vector_units")
 
 
+def test_a_fused_softmax_reads_what_a_causal_mask_leaves():
+    """Of 64 x 64 scores a head one half is read and all are written; backward, halves of two. A full mask reads all."""
+    given = {"attention": "unfused", "hidden": 256, "heads": 4, "sequence": 64, "microbatch": 1, "dropout": False}
+
+    def moved(**changes):
+        (graph,) = generate(workload(**given, **changes)).graphs
+        calls = [graph.kernels[kernel] for kernel in graph.kernel.tolist() if kernel >= 0]
+        return {call.op: call.bytes for call in calls if call.op.startswith("softmax")}
+
+    scores = 2 * 4 * 64 * 64
+    assert moved() == {"softmax_causal_fwd": 3 * scores // 2, "softmax_causal_bwd": 2 * scores}
+    assert moved(causal=False) == {"softmax_fwd": 2 * scores, "softmax_bwd": 3 * scores}
+
+
 @pytest.mark.parametrize(("heads", "by_one_kernel"), [(4, True), (2, True), (6, True), (3, False), (1, False)])
 def test_a_fused_softmax_takes_multiples_of_four_heads_and_sequences(heads, by_one_kernel):
     """Two sequences a micro-batch; else a cast, a scale, a mask, the softmax and a cast back, forward and backward."""
     found = kernels(attention="unfused", hidden=192, heads=heads, microbatch=2)
-    assert found["softmax_fwd"] == found["softmax_bwd"] == LAYERS
+    softmax = "softmax_causal" if by_one_kernel else "softmax"
+    assert found[f"{softmax}_fwd"] == found[f"{softmax}_bwd"] == LAYERS
     assert found.get("mul_scalar", 0) == (0 if by_one_kernel else 4 * LAYERS)

@@ -188,6 +188,12 @@ REFUSED = [
     (TRANSFORMER, {"kind": "transfomer"}, "kind 'transfomer' is no kind of workload; did you mean 'transformer'?"),
     (TRANSFORMER, {"kind": ["dlrm"]}, "kind ['dlrm'] is no kind of workload"),
     (TRANSFORMER, {"kind": None}, f"key 'kind' is missing; add one of {', '.join(FAMILIES)}"),
+    (
+        TRANSFORMER,
+        {"kind": None, "title": "two cases"},
+        "is no workload (it has no key 'kind'), but a study; run it by",
+    ),
+    (TRANSFORMER, {"kind": None, "schema": "scaleout/run/3"}, "but an answer of scaleout; open it by `scaleout view`"),
 ]
 
 

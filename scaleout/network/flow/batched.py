@@ -106,8 +106,8 @@ class BatchedFlows:
         """(L,) what each link has been given to carry so far."""
         total = self._carried_bytes.copy()
         for flows, size_bytes in self._whole.values():
-            if flows.crossing.num_pairs < len(total):
-                _, links, weights = flows.pairs
+            if flows.num_added < len(total):
+                links, weights = flows.added()
                 np.add.at(total, links, weights * size_bytes)
             else:
                 total += sum(way.load(len(total)) for way in flows.crossing.ways) * size_bytes
@@ -233,9 +233,8 @@ class BatchedFlows:
         if len(which) == len(flows):
             self._whole.setdefault(id(flows), [flows, 0.0])[1] += size_bytes
         else:
-            number, links, weights = flows.pairs
-            rows = np.isin(number, which)
-            np.add.at(self._carried_bytes, links[rows], weights[rows] * size_bytes)
+            links, weights = flows.added(starts[flows.sources])
+            np.add.at(self._carried_bytes, links, weights * size_bytes)
         return True
 
     def _share(self, now_s: float) -> None:

@@ -23,6 +23,7 @@ from scaleout.network.collectives.rounds import (
     Combined,
     Everyone,
     Pattern,
+    Ring,
     Shift,
     TooManyMessagesError,
     among,
@@ -59,6 +60,14 @@ _Key = tuple[Pattern, tuple[int, ...] | None]
 
 def _key(round_: Round) -> _Key:
     return round_.pattern, round_.dimensions
+
+
+class _Sent(NamedTuple):
+    """Messages of a round; of those between the same ends, which start, share links and end together, one."""
+
+    sources: Ints
+    destinations: Ints
+    times: Ints  # how many it stands for
 
 
 class _Plan(NamedTuple):
@@ -118,12 +127,12 @@ def demand_of(links: Links, symmetry: Alike, groups: Sequence[Group], kind: str,
         busiest = _busiest(links, symmetry, _plan(topology, groups[0], kind, algorithm))
         return Demand(1, (_steady(links, symmetry, groups, plans, busiest),), (busiest,), steady=True)
     number_of: dict[_Key, int] = {}
-    sent: list[Pairs] = []
+    sent: list[_Sent] = []
     num_messages = 0
     for index, round_ in enumerate(first.rounds):
         if number_of.setdefault(_key(round_), len(sent)) == len(sent):
-            sent.append(_representatives_of(symmetry, plans, index))
-            num_messages += len(sent[-1][0])
+            sent.append(_sent(_representatives_of(symmetry, plans, index), round_))
+            num_messages += int(sent[-1].times.sum())
             _check_number(num_messages, first)
     shares = [_share(round_, first.placement) for round_ in first.distinct.values()]
     flows = _flows(links, symmetry, sent, members)
@@ -260,7 +269,8 @@ def demand_of_message(links: Links, source: int, destination: int, symmetry: Ali
     """Return the demand of a message from an orbit representative, and of all that are alike by the symmetry."""
     pairs = np.array([source], np.int64), np.array([destination], np.int64)
     members = np.unique(symmetry.representatives(np.concatenate(pairs)))
-    return Demand(len(members), tuple(_flows(links, symmetry, [pairs], members)), (1.0,))
+    sent = _Sent(*pairs, np.ones(1, np.int64))
+    return Demand(len(members), tuple(_flows(links, symmetry, [sent], members)), (1.0,))
 
 
 def _share(round_: Round, placement: Placement) -> float:
@@ -306,21 +316,37 @@ def _representatives(symmetry: Alike, pairs: Pairs) -> Pairs:
     return sources[chosen], destinations[chosen]
 
 
-def _flows(links: Links, symmetry: Alike, sent: Sequence[Pairs], members: Ints) -> list[Flows]:
+def _sent(pairs: Pairs, round_: Round) -> _Sent:
+    """Messages of a round once for each two ends: only rings over several dimensions send more."""
+    sources, destinations = pairs
+    if not isinstance(uncombined(round_.pattern), Ring):
+        return _Sent(sources, destinations, np.ones(len(sources), np.int64))
+    codes = sources * (destinations.max(initial=0) + 1) + destinations
+    _, first, times = np.unique(codes, return_index=True, return_counts=True)
+    order = np.argsort(first)
+    chosen = first[order]
+    return _Sent(sources[chosen], destinations[chosen], times[order])
+
+
+def _flows(links: Links, symmetry: Alike, sent: Sequence[_Sent], members: Ints) -> list[Flows]:
     """Flows of some rounds; messages of small ones are routed at once."""
     found = []
-    of_round = np.cumsum([0, *(len(pairs[0]) for pairs in sent)])
+    of_round = np.cumsum([0, *(len(each.sources) for each in sent)])
     batch = of_round[:-1] // _ROUTED_AT_ONCE
     for at in np.unique(batch, return_index=True)[1].tolist():
         rounds = sent[at : at + np.count_nonzero(batch == batch[at])]
-        sources, destinations = _joined(rounds)
+        sources, destinations, times = (np.concatenate(each) for each in zip(*rounds, strict=True))
         crossing, latency_s = links.crossed(sources, destinations)
-        ends = np.cumsum([0, *(len(pairs[0]) for pairs in rounds)])
-        copies: Ints = np.full(len(sources), symmetry.order if isinstance(symmetry, Symmetry) else 1)
-        if isinstance(symmetry, Partition):
+        if (times > 1).any():
+            messages, crossed, shares = crossing.pairs
+            crossing = Crossing.of(messages, crossed, shares * times[messages], len(sources))
+        ends = np.cumsum([0, *(len(each.sources) for each in rounds)])
+        copies = times * (symmetry.order if isinstance(symmetry, Symmetry) else 1)
+        if isinstance(symmetry, Partition):  # which makes one flow of these in any case
             of_round = np.searchsorted(ends, np.arange(len(sources)), side="right")
-            kinds = np.unique(np.stack((of_round, latency_s)), axis=1, return_inverse=True)[1].reshape(-1)
+            kinds = np.unique(np.stack((of_round, latency_s, times)), axis=1, return_inverse=True)[1].reshape(-1)
             chosen, copies, loads = symmetry.distinct(kinds, (sources, destinations), crossing.pairs)
+            copies, times = copies * times[chosen], np.ones_like(chosen)
             sources, destinations, latency_s = sources[chosen], destinations[chosen], latency_s[chosen]
             crossing = Crossing.of(*loads, len(chosen))
             ends = np.searchsorted(chosen, ends)
@@ -332,7 +358,7 @@ def _flows(links: Links, symmetry: Alike, sent: Sequence[Pairs], members: Ints) 
         found += [
             Flows(
                 senders[begin:end], receivers[begin:end], latency_s[begin:end], crossing, begin,
-                int(copies[begin:end].sum()),
+                int(copies[begin:end].sum()), times[begin:end],
             )
             for begin, end in itertools.pairwise(ends.tolist())
         ]  # fmt: skip
@@ -360,7 +386,8 @@ def _steady(links: Links, symmetry: Alike, groups: Sequence[Group], plans: Seque
     loads: Loads = pairs[0], pairs[1], total
     if isinstance(symmetry, Partition):
         loads = symmetry.loads(loads, np.full(1, len(groups)))
-    return Flows(members, members, np.zeros(len(orbits)), Crossing.of(*loads, len(orbits)), 0, len(groups))
+    crossing, each = Crossing.of(*loads, len(orbits)), np.ones(len(orbits), np.int64)
+    return Flows(members, members, np.zeros(len(orbits)), crossing, 0, len(groups), each)
 
 
 def _representative_routes(links: Links, symmetry: Symmetry, plan: _Plan, index: int) -> Routes:

@@ -144,8 +144,9 @@ class EventDrivenFlows:
             for end in ("sources", "destinations")
         }
         latency_s = np.concatenate([np.zeros(0), *(flows.latency_s for flows in kinds)])
+        times = np.concatenate([np.zeros(0, np.int64), *(flows.times for flows in kinds)])
         self.tables.ends[first_flow : self._rows["flows"]] = _rows(
-            ENDS, latency_s=latency_s, source=ends["sources"], destination=ends["destinations"]
+            ENDS, latency_s=latency_s, source=ends["sources"], destination=ends["destinations"], times=times
         )
         kind = np.repeat(np.arange(len(kinds)), [len(flows) for flows in kinds]) * chain.num_members - members
         sent, received = (
@@ -257,12 +258,14 @@ def _start_flow(t: Tables, number: int, round_: int, size_bytes: float, now_s: f
     t.ends[number].round = round_
     t.moved[t.counts[MOVED]] = number
     t.counts[MOVED] += 1
-    whole = flow.whole
+    whole, times = flow.whole, t.ends[number].times
     for pair in range(flow.first, flow.last):
         weight = 1.0 if whole else t.weights[pair]
         which = t.crossed[pair]
         link = t.links[which]
-        t.carried[which] += weight * size_bytes
+        each_bytes = weight / times * size_bytes
+        for _ in range(times):
+            t.carried[which] += each_bytes
         t.load[which] += weight
         link.open += weight
         if not t.listed[pair]:

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import fsum
 
+import numpy as np
+
 from scaleout.network.routes.crossing import Crossing
 from scaleout.network.routes.links import Floats, Ints
+from scaleout.network.routes.routing import Flags
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +25,7 @@ class Flows:
     whole : the links that messages of this and other rounds cross, and the load on the link for each byte of the flow
     begin : the first of this round among them
     num_messages : messages that they stand for
+    times : (F,) messages of a flow that go between the same ends at once; bytes are added to links for each of them
     """
 
     sources: Ints
@@ -30,6 +34,7 @@ class Flows:
     whole: Crossing
     begin: int
     num_messages: int
+    times: Ints
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -43,6 +48,20 @@ class Flows:
     def pairs(self) -> tuple[Ints, Ints, Floats]:
         """(H,) pairs of a flow and a link that it crosses, and the messages on the link for each of the flow."""
         return self.crossing.pairs
+
+    @property
+    def num_added(self) -> int:
+        """How many there are if each message is a flow."""
+        return sum(int(self.times[part.message].sum()) * part.num_rows for part in self.crossing.parts)
+
+    def added(self, which: Flags | None = None) -> tuple[Ints, Floats]:
+        """Return links, and the messages on each, of all pairs if each message is a flow; or of some flows, (F,)."""
+        flow, links, weights = self.pairs
+        if which is not None:
+            rows = which[flow]
+            flow, links, weights = flow[rows], links[rows], weights[rows]
+        times = self.times[flow]
+        return np.repeat(links, times), np.repeat(weights / times, times)
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,7 +40,7 @@ FLOW = np.dtype(
 """`first` to `last` are its pairs, of weight 1 all if it is `whole`; `position` is that in the heap of those that
 leave. `rate` is in force since `since_s`: the `fair` one times the chain's speed, unless the flow is `moved`."""
 
-ENDS = np.dtype([("latency_s", "f8"), ("source", "i8"), ("destination", "i8"), ("round", "i8")])
+ENDS = np.dtype([("latency_s", "f8"), ("source", "i8"), ("destination", "i8"), ("round", "i8"), ("times", "i8")])
 
 OVER = np.dtype([("weight", "f8"), ("flow", "u4"), ("pair", "u4")])
 """A flow over a link, which may be gone; the first `num_over` from a link's entry in `first_over` are in use."""

@@ -66,7 +66,7 @@ class _Route:
         columns = [number[which], self._links.bytes_per_s(named[order]), np.array(self._demand.fractions)]
         columns += [np.array([kind_of[id(flows)] for flows in self._demand.rounds]), np.array(places)]
         columns += [np.array(self._demand.chain_of_round), *(row[at] for row in rows for at in (0, 2))]
-        for name in ("sources", "destinations", "latency_s"):
+        for name in ("sources", "destinations", "latency_s", "times"):
             columns.append(np.concatenate([np.zeros(0), *(getattr(flows, name) for flows in self._kinds)]))
         shape = hashlib.blake2b(np.array([self._demand.num_members, *map(len, columns)]).tobytes())
         for column in columns:

@@ -244,10 +244,16 @@ def _peak(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _room(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield whether a job fits into the memory of its devices, where that is known."""
-    held = document.get("memory")
-    if isinstance(held, Mapping) and {"fits", "peak_memory_bytes", "memory_capacity_bytes"} <= held.keys():
-        sizes = (units.format_bytes(held[name]) for name in ("peak_memory_bytes", "memory_capacity_bytes"))
-        yield "memory", f"{'fits' if held['fits'] else 'does not fit'}: {' of '.join(sizes)}"
+    if words := room_of(document.get("memory")):
+        yield "memory", words
+
+
+def room_of(held: Any) -> str:
+    """Say whether a job fits into the memory of its devices; nothing where that is not known."""
+    if not (isinstance(held, Mapping) and {"fits", "peak_memory_bytes", "memory_capacity_bytes"} <= held.keys()):
+        return ""
+    sizes = (units.format_bytes(held[name]) for name in ("peak_memory_bytes", "memory_capacity_bytes"))
+    return f"{'fits' if held['fits'] else 'does not fit'}: {' of '.join(sizes)}"
 
 
 def tables_of(document: Mapping[str, Any]) -> list[Table]:

@@ -4,6 +4,7 @@ Colours: compute blue, communication orange, lighter where it is overlapped, idl
 """
 
 import re
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -198,15 +199,22 @@ def plot_bars(comparison: "Comparison", axes: Axes | None = None) -> Axes:
 
 
 def plot_operations(nodes: "pd.DataFrame", axes: Axes | None = None) -> Axes:
-    """Draw the whole time of each operation of a table of graph nodes, the longest on top, and return the axes."""
-    times = nodes.groupby("operation")["duration_s"].sum().sort_values().tail(_MOST_OPERATIONS)
+    """Draw the whole time of each operation of a table of graph nodes, the longest on top, and return the axes.
+
+    Operations of which no time is known, as of collectives before they are simulated, are named below.
+    """
+    every = nodes.groupby("operation")["duration_s"].sum(min_count=1)
+    times, unknown = every.dropna().sort_values().tail(_MOST_OPERATIONS), sorted(every.index[every.isna()])
     kinds = nodes.groupby("operation")["kind"].first()
     colours = [COMPUTE if kinds[name] == "compute" else COMMUNICATION for name in times.index]
     scale, unit = time_scale(float(times.max()) if len(times) else 0.0)
     with on_axes(axes, figsize=(7, 1 + 0.25 * len(times))) as drawn_on:
         drawn_on.barh(range(len(times)), times * scale, color=colours)
         drawn_on.set_yticks(range(len(times)), times.index)
-        drawn_on.set_xlabel(f"time of all calls [{unit}]")
+        words = f"time of all calls [{unit}]"
+        if unknown:
+            words += "\n" + textwrap.fill(f"not drawn, as only a simulation times them: {', '.join(unknown)}", 80)
+        drawn_on.set_xlabel(words)
     return drawn_on
 
 

@@ -55,6 +55,12 @@ def defaults_of(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
+def _operator(name: str) -> Operator:
+    if name not in OPERATORS:
+        raise ConfigError(f"unknown operator {name!r}; {nearest(name, OPERATORS)}")
+    return OPERATORS[name]
+
+
 def plan_operator(name: str, settings: Mapping[str, Any], machine: FusedMachine) -> Plan:
     """Lay out an operator on a machine, without simulating it; see `evaluate_operator`."""
     operator = _operator(name)
@@ -63,12 +69,6 @@ def plan_operator(name: str, settings: Mapping[str, Any], machine: FusedMachine)
     except ConfigError as error:
         text = str(error)
         raise ConfigError(text if text.startswith(name) else f"{name}: {text}") from None
-
-
-def _operator(name: str) -> Operator:
-    if name not in OPERATORS:
-        raise ConfigError(f"unknown operator {name!r}; {nearest(name, OPERATORS)}")
-    return OPERATORS[name]
 
 
 __all__ = [

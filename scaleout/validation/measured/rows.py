@@ -14,7 +14,7 @@ from typing import Any
 from scaleout.analysis.efficiency import mfu_of
 from scaleout.analysis.goodput import expected_slowest
 from scaleout.analysis.uncertainty import Interval
-from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.machine import Machine
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.config.documents import LARGEST_NUMBER, LEAST_NUMBER, MAX_RANKS, is_file, read_json, read_json_lines
@@ -238,8 +238,8 @@ def simulated(
 
     `measured_us` is the row's `step_us` by default. `options` are those of `SimulationOptions`; by default the host is
     eager and the GPU starts cold, as in measurements. What was measured did not take the shorter of two schedules, so
-    that `overlap` is `overlap:always`. With `slowest` the step waits for the slowest of its ranks, by the `jitter` that
-    the device's file states; see docs/models/cost-and-goodput.md.
+    that `overlap` is `overlap:always`. With `slowest` the step waits for the slowest of its ranks, as steps do that no
+    efficiency was fitted to; see docs/models/cost-and-goodput.md.
     """
     schedule = "+".join("overlap:always" if part == "overlap" else part for part in schedule.split("+"))
     job = workload_of(work, row, machine) if isinstance(work, Mapping) else work
@@ -254,16 +254,20 @@ def simulated(
         return run(asked())
 
     def predict_s() -> float:
-        reliability = machine.device.reliability
-        jitter = reliability.jitter if slowest and reliability else 0.0
         found = outcome()
-        return found.makespan_s + found.breakdown.compute_s * (expected_slowest(job.num_ranks, jitter) - 1)
+        return found.makespan_s + slowest * waiting_s(found.breakdown.compute_s, job.num_ranks, machine.device)
 
     measured_s = (row.number("step_us") if measured_us is None else measured_us) * 1e-6
     return Case(
         measured_s, predict_s, interval=lambda: outcome().interval, mfu=utilisation(job, machine),
         model=lambda: provenance_of(asked()).models,
     )  # fmt: skip
+
+
+def waiting_s(compute_s: float, num_ranks: int, device: Device) -> float:
+    """Return how long a step waits for the slowest of its GPUs, by the `jitter` that the device's file states."""
+    jitter = device.reliability.jitter if device.reliability else 0.0
+    return compute_s * (expected_slowest(num_ranks, jitter) - 1)
 
 
 def utilisation(work: object, machine: Machine) -> Callable[[float], float] | None:

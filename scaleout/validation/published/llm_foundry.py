@@ -86,13 +86,15 @@ def workload_values(row: Row) -> dict[str, Any]:
 
 
 def step(row: Row, machine: Machine) -> Case:
-    """A step: all micro-batches, gradient clipping and the optimizer."""
+    """A step: all micro-batches, gradient clipping and the optimizer, at the pace of the slowest GPU."""
     if row.values.get("Activation CPUOffload", "False") != "False":
         raise NoModelError("activations that are offloaded to the host have no model")
     values = workload_values(row)
     tokens = values["batch_per_replica"] * row.count("SeqLen (T)")
     measured_us = tokens / row.number("Throughput (T/s/GPU)") * 1e6
-    return simulated(row, values, machine, measured_us=measured_us, schedule="overlap", host="none", clocks="sustained")
+    return simulated(
+        row, values, machine, measured_us=measured_us, schedule="overlap", slowest=True, host="none", clocks="sustained"
+    )
 
 
 def _named(row: Row) -> list[Row]:

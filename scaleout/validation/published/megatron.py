@@ -14,7 +14,7 @@ from typing import Any
 from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError
 from scaleout.study.search.evaluate import evaluate
-from scaleout.validation.measured.rows import Case, Family, NoModelError, Row, utilisation
+from scaleout.validation.measured.rows import Case, Family, NoModelError, Row, utilisation, waiting_s
 from scaleout.validation.published import shipped
 from scaleout.workloads import memory
 from scaleout.workloads.config.layered import LayeredModel
@@ -65,7 +65,7 @@ def cluster_of(row: Row) -> tuple[str, str]:
 
 
 def step(row: Row, machine: Machine) -> Case:
-    """A step of Megatron-LM: the host is never late; collectives overlap with the gradients of weights."""
+    """A step, which waits for the slowest GPU and not for the host; collectives overlap with gradients of weights."""
     measured = _measured(row, _STEPS)
     workload = _shipped(row, _STEPS[measured])
     for key, own in {
@@ -77,7 +77,8 @@ def step(row: Row, machine: Machine) -> Case:
             raise NoModelError(f"the shipped workload has {key} {own}, not {row.count(key)}")
 
     def predict_s() -> float:
-        return evaluate(workload, machine.topology, machine.device, schedule="overlap").step_s
+        found = evaluate(workload, machine.topology, machine.device, schedule="overlap")
+        return found.step_s + waiting_s(found.compute_s, workload.num_ranks, machine.device)
 
     return Case(row.number(measured), predict_s, mfu=utilisation(workload, machine))
 

@@ -13,7 +13,7 @@ from typing import Any
 from scaleout.cluster.machine import Machine
 from scaleout.errors import ConfigError
 from scaleout.study.search.evaluate import evaluate
-from scaleout.validation.measured.rows import Case, Family, Row, utilisation
+from scaleout.validation.measured.rows import Case, Family, Row, utilisation, waiting_s
 from scaleout.workloads.families import load_workload
 
 _KEYS: Mapping[str, str] = {
@@ -51,11 +51,12 @@ def workload_changes(row: Row) -> dict[str, Any]:
 
 
 def step(row: Row, machine: Machine) -> Case:
-    """A step, whose calls the host issues one by one."""
+    """A step, whose calls the host issues one by one, and which waits for the slowest GPU."""
     workload = load_workload("vtrain", workload_changes(row))
 
     def predict_s() -> float:
-        return evaluate(workload, machine.of(workload.num_ranks).topology, machine.device, host="eager").step_s
+        found = evaluate(workload, machine.of(workload.num_ranks).topology, machine.device, host="eager")
+        return found.step_s + waiting_s(found.compute_s, workload.num_ranks, machine.device)
 
     return Case(row.number("iteration time (ms)") * 1e-3, predict_s, mfu=utilisation(workload, machine))
 

@@ -273,7 +273,11 @@ def _flash(tape: AutogradTape, x: int, heads: Heads, *, times: int = 1, ulysses:
 
 
 def _unfused(tape: AutogradTape, x: int, heads: Heads) -> int:
-    """Scores, softmax and values one after the other; the scores' mask saves nothing."""
+    """Scores, softmax and values one after the other; the scores' mask saves no GEMM.
+
+    Megatron's fused softmax reads a row of a causal mask up to its own token, four elements at a time, and writes it
+    whole; backward, too, in one kernel, where PyTorch multiplies first (scaled_upper_triang_masked_softmax.h).
+    """
     workload = heads.workload
     rows = workload.microbatch_size * heads.heads * workload.sequence
     aligned = workload.unaligned_heads == "matrix_units" or workload.score_dim * workload.item_bytes % 16 == 0
@@ -281,7 +285,9 @@ def _unfused(tape: AutogradTape, x: int, heads: Heads) -> int:
     x = product(tape, x, (rows, workload.sequence, workload.score_dim), name="attention_scores")
     if workload.microbatch_size * heads.heads % _FUSED_HEADS == 0:
         tape.save_for_backward(rows * workload.sequence)
-        x = pointwise(tape, x, ("softmax_fwd", "softmax_bwd"), name="softmax", tokens=rows, keys=workload.sequence)
+        masked = "softmax_causal" if workload.causal else "softmax"
+        kernels = (f"{masked}_fwd", f"{masked}_bwd")
+        x = pointwise(tape, x, kernels, name="softmax", tokens=rows, keys=workload.sequence)
     else:
         x = _softmax_in_fp32(tape, x, rows, workload.sequence)
     if workload.dropout:

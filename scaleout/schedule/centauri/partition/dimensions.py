@@ -45,7 +45,10 @@ DIMENSIONS: Mapping[str, tuple[Dimension, ...]] = {
         ("swiglu_fwd", "swiglu_fwd_unfused", "swiglu_bwd", "swiglu_bwd_fused"),
         (Dimension(_OD, "elements"), Dimension(_ND, "")),
     ),
-    **dict.fromkeys(("softmax_fwd", "softmax_bwd"), (Dimension(_OD, "tokens"), Dimension(_ND, "keys"))),
+    **dict.fromkeys(
+        ("softmax_fwd", "softmax_bwd", "softmax_causal_fwd", "softmax_causal_bwd"),
+        (Dimension(_OD, "tokens"), Dimension(_ND, "keys")),
+    ),
     **dict.fromkeys(
         ("layer_norm_fwd", "layer_norm_bwd", "rms_norm_fwd", "rms_norm_bwd"),
         (Dimension(_OD, "tokens"), Dimension(_ND, "hidden")),
