@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from scaleout.config.units import Quantity, written
+from scaleout.config.validated import WithSource
 
 _PLAIN = {bool: "true or false", int: "whole number", float: "number", str: "text"}
 
@@ -38,6 +39,7 @@ def keys_of(model: type[BaseModel], section: str = "") -> Iterator[Key]:
         kind, inner, below = _type(info.annotation)
         if found is not None:
             kind = kind.replace("number", found.name)
+        kind += " with its source" * _is_cited((*info.metadata, info.annotation))
         unit, made_up = (found.unit, found.example) if found else ("", _made_up(info))
         yield Key(name, kind, unit, default_of(info), info.description or "", made_up)
         if inner is not None and not set(inner.model_fields) <= set(model.model_fields):  # else it has the same keys
@@ -55,6 +57,18 @@ def _quantities(parts: tuple[Any, ...]) -> Iterator[Quantity]:
             yield part
         elif not (isinstance(part, type) and issubclass(part, BaseModel)):
             yield from _quantities((*get_args(part), *getattr(part, "__metadata__", ())))
+
+
+def _is_cited(parts: tuple[Any, ...]) -> bool:
+    """Say whether a number stands in a file as {value: ..., source: ...}; not what keys within a section are."""
+    return any(
+        isinstance(part, WithSource)
+        or (
+            not (isinstance(part, type) and issubclass(part, BaseModel))
+            and _is_cited((*get_args(part), *getattr(part, "__metadata__", ())))
+        )
+        for part in parts
+    )
 
 
 def default_of(info: FieldInfo) -> str:

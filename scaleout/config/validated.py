@@ -130,7 +130,7 @@ Value = TypeVar("Value")
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
-class _WithSource:
+class WithSource:
     """A number with its source, as ``{value: ..., source: ...}``; only the value is kept.
 
     One that was not measured may say `between` which two values it is, see `brackets_in`.
@@ -173,7 +173,7 @@ def brackets_in(values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     return found
 
 
-Cited = Annotated[Value, _WithSource()]
+Cited = Annotated[Value, WithSource()]
 """A number of a file with its source; see `sources_in`."""
 
 

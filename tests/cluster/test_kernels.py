@@ -386,6 +386,32 @@ def test_every_operation_has_a_time_on_every_device(name):
     assert np.all(seconds >= TABLE.shortest_s)
 
 
+@pytest.mark.parametrize("name", ["h200", "h100", "a100-80g", "b200", "mi300x", "tpu-v4"])
+def test_no_call_of_some_work_takes_a_thousand_times_what_it_must(name):
+    """One call of four elements once said how fast all unaligned rows are: random sizes find such a one.
+
+    The slowest kernels that were measured, of many small parts, reach some hundredth of the memory's bandwidth.
+    """
+    device, random = load_device(name), np.random.default_rng(7)
+    dtypes = sorted(device.peak_flops_per_s.keys() & {"bf16", "fp16", "fp32", "tf32"})
+    for op in sorted(OPERATIONS.keys() - {"gemm_fp8"}):
+        parameters = OPERATIONS[op].parameters
+        drawn = 2 ** random.uniform(2, 14 if len(parameters) < 4 else 9, size=(120, len(parameters)))
+        whole = np.where(random.random(drawn.shape) < 0.5, np.ceil(drawn / 64) * 64, drawn).astype(int)
+        shapes = [
+            {key: min(int(size), _MOST.get(key, 2**14)) for key, size in zip(parameters, row, strict=True)}
+            for row in whole
+        ]
+        calls = [kernel(op, dtype=dtypes[at % len(dtypes)], **shape) for at, shape in enumerate(shapes)]
+        seconds, _ = kernel_times(device, calls)
+        bounds = roofline(calls_of(calls), device)
+        assert np.all(seconds <= 1e-3 + 1000 * bounds), (op, calls[int(np.argmax(seconds - 1000 * bounds))])
+
+
+_MOST = {"causal": 1, "kernel": 7, "stride": 2}
+"""Most of what has few values."""
+
+
 def test_a_time_does_not_depend_on_its_batch():
     calls = [neighbour(call) for call, _ in MEASURED[::40]]
     calls += [custom(dtype="bf16", flops=0, bytes=10**7), custom(dtype="bf16", flops=10**12, bytes=10**7)]

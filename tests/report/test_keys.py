@@ -42,6 +42,8 @@ def test_examples_are_of_the_family_that_has_the_key():
     unknown = {name for kind, made in _MADE_UP.items() for name in made} - {
         row.key.name for kind in _MADE_UP for row in rows_of(kind) if row.source == YOURS
     }
+    gap = next(row for row in rows_of("device") if row.key.name == "launch_gap")
+    assert (gap.key.type, gap.example) == ("a time with its source", "{value: 1.2 us, source: ...}")
     assert not unknown, "examples of keys that a shipped file has by now, or that are none"
 
 
@@ -76,11 +78,11 @@ def test_keys_are_named_by_their_path():
         "count": ("whole number", "", "required"),
         "steps": ("list of a time", "ns", "unset"),
         "parts": ("list of sections", "", "unset"),
-        "parts[].size": ("a size", "MiB", "1 MiB"),
+        "parts[].size": ("a size with its source", "MiB", "1 MiB"),
         "by_name": ("mapping to sections", "", "unset"),
-        "by_name.NAME.size": ("a size", "MiB", "1 MiB"),
+        "by_name.NAME.size": ("a size with its source", "MiB", "1 MiB"),
         "inner": ("section", "", "unset"),
-        "inner.size": ("a size", "MiB", "1 MiB"),
+        "inner.size": ("a size with its source", "MiB", "1 MiB"),
     }
 
 
