@@ -71,7 +71,7 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: Stated, o
         "memory": room(held, loaded.num_ranks),
         "model": model.title,
     }
-    title = f"{loaded.name} on {topology.name}, ranks {loaded.num_ranks}, device {device.name}"
+    title = f"{loaded.name} on {topology.name}, ranks {loaded.num_ranks:,}, device {device.name}"
     shown = partial(_print, title, facts, rows, (found, default), fits=held.fits)
 
     def write(folder: Path) -> dict[str, str]:

@@ -116,7 +116,8 @@ def goodput(job: NamedJob, schedule: str, options: Stated, output: Output, **ask
     inputs |= {} if asked_for.duration_s is None else {"duration_s": asked_for.duration_s}
     summary = document("goodput", found_all, inputs=inputs, models=[model.models])
 
-    title = f"{workload.name} on {simulated.topology.name}, ranks {workload.num_ranks}, device {model.inputs['device']}"
+    on = f"{simulated.topology.name}, ranks {workload.num_ranks:,}, device {model.inputs['device']}"
+    title = f"{workload.name} on {on}"
     network = network_of(simulated.topology, model.inputs["device"], workload.num_ranks)
     words = {**network, "memory": room(held, workload.num_ranks), "model": model.title}
     shown = partial(_print, title, words, (found, unchanged), disturbance, summary)

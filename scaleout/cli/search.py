@@ -273,7 +273,7 @@ def _print_answer(answer: "SearchAnswer", folder: Path | None, exports: "Sequenc
     each = best.estimate
     exposed = (f"{axis} {format_share(of / each.step_s)}" for axis, of in each.exposed_s.items() if of)
     print_answer(
-        f"{request.base.name} on {request.topology.name}, ranks {request.num_ranks}, device {request.device.name}",
+        f"{request.base.name} on {request.topology.name}, ranks {request.num_ranks:,}, device {request.device.name}",
         {
             **({"not tried": f"{answer.not_tried}; below is the best until then"} if answer.not_tried else {}),
             "plan": f"{best.plan}, under {best.schedule}"

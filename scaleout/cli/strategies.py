@@ -80,7 +80,7 @@ def strategies(job: NamedJob, names: tuple[str, ...], options: Stated, verbose: 
     inputs = {**job.inputs(workload, how), "strategy": [each.name for each in found]}
     answer = {**about, "model": model.summary(), "results": rows}
     summary = document("strategies", answer, inputs=inputs, models=[model.models])
-    title = f"{workload.name} on {topology.name}, ranks {workload.num_ranks}, device {device.name}"
+    title = f"{workload.name} on {topology.name}, ranks {workload.num_ranks:,}, device {device.name}"
     facts = {**network_of(topology, device.name, workload.num_ranks), "model": model.title}
     printed = partial(_print, title, facts, rows, _facts_of(comparison, rows), verbose=verbose)
     output.give(summary, printed, partial(write, comparison, summary=summary))

@@ -114,6 +114,25 @@ def test_tables_sort_by_value(opened, folder):
     assert len(keys) > 10
 
 
+def test_an_upright_table_sorts_its_columns(opened, folder):
+    """Its only heading to click was that of the schedules."""
+    table = opened(folder).locator("table.upright").first
+
+    def row(name):
+        head = table.page.get_by_role("button", name=re.compile(f"^{name}"))  # an arrow is behind it
+        cells = table.locator("tr", has=head).locator("td").all()
+        return [cell.get_attribute("data-key") for cell in cells]
+
+    before = dict(zip(row("schedule"), map(float, row("makespan")), strict=True))
+    for name in ("makespan", "makespan"):
+        table.get_by_role("button", name=re.compile(f"^{name}")).click()
+        found = [float(each) for each in row("makespan")]
+        down = table.locator("th[aria-sort]").get_attribute("aria-sort") == "descending"
+        assert found == sorted(found, reverse=down)
+        assert dict(zip(row("schedule"), found, strict=True)) == before
+    assert len(before) > 1
+
+
 @pytest.mark.parametrize("width", [1280, 400])
 def test_what_names_a_row_stays_where_its_table_is_wider_than_the_page(opened, folder, width):
     """Few schedules with many quantities stand side by side, and long texts go on below, so little is so wide."""
@@ -410,6 +429,19 @@ def test_a_broken_file_says_so(scaleout, tmp_path, name, content, words):
     assert (code, out) == (2, "")
     assert words in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("line", [("view",), ("diff", "--schedule", "baseline")])
+def test_a_document_of_an_unknown_version_says_which_it_is(scaleout, tmp_path, folder, line):
+    """It once opened without a word, with whatever names it had in common."""
+    document = json.loads((folder / "summary.json").read_text())
+    newer = tmp_path / "newer.json"
+    newer.write_text(json.dumps({**document, "schema": "scaleout/run/9", "version": "9.0"}))
+    end = ("--no-browser",) if line[0] == "view" else (newer,)
+    code, out, err = scaleout(*line, newer, *end)
+    assert (code, out) == (2, "")
+    assert "newer.json: its schema is 'scaleout/run/9', of which this release reads version 3; run it again" in err
+    assert "'9.0'" in err
 
 
 def test_a_folder_without_an_output_says_what_to_give(tmp_path):

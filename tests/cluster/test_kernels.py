@@ -609,7 +609,7 @@ def test_bad_tables_are_refused_by_message(tmp_path, lines, message):
 
 
 def test_provenance_of_the_measurements():
-    assert len(H200.kernel_files) == 9
+    assert len(H200.kernel_files) == 10
     for file in H200.kernel_files:
         first = json.loads(file.read_text().partition("\n")[0])
         assert {"device", "date", "software", "clocks", "unit", "methods"} <= set(first["provenance"])

@@ -5,17 +5,22 @@ const at = (id) => document.getElementById(id);
 const ask = (what, body, signal) => fetch(what, {method: "POST", signal,
   headers: {"Content-Type": "application/json", "X-Token": token}, body: JSON.stringify(body)});
 
-// Tables: a click on a heading sorts its rows, numbers by their value; a second click turns the order.
+// Tables: a click on a heading sorts its rows, or an upright one's columns, numbers by their value; a second click turns
+// the order.
 document.addEventListener("click", (event) => {
   const head = event.target.closest("th button")?.parentElement;
   if (!head) return;
-  const body = head.closest("table").tBodies[0], place = head.cellIndex;
-  const down = head.getAttribute("aria-sort") === "ascending";
-  for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
+  const table = head.closest("table"), body = table.tBodies[0], upright = table.classList.contains("upright");
+  const down = head.getAttribute("aria-sort") === "ascending", sign = down ? -1 : 1;
+  for (const other of table.querySelectorAll("th[aria-sort]")) other.removeAttribute("aria-sort");
   head.setAttribute("aria-sort", down ? "descending" : "ascending");
-  const key = (row) => row.cells[place].dataset.key, sign = down ? -1 : 1;
   const compare = (a, b) => a !== "" && b !== "" && !isNaN(a) && !isNaN(b) ? a - b : a.localeCompare(b);
-  body.append(...[...body.rows].sort((a, b) => sign * compare(key(a), key(b))));
+  const by = (key) => (a, b) => sign * compare(key(a), key(b));
+  if (!upright) body.append(...[...body.rows].sort(by((row) => row.cells[head.cellIndex].dataset.key)));
+  else {
+    const order = [...head.parentElement.cells].slice(1).sort(by((cell) => cell.dataset.key)).map((cell) => cell.cellIndex);
+    for (const row of body.rows) { const cells = [...row.cells]; row.append(...order.map((place) => cells[place])); }
+  }
 });
 
 // The timeline: marks of the window that is shown come from the server, which joins what is shorter than a pixel.

@@ -111,6 +111,7 @@ def _considered(
         heappush(left[execution.worker_of(family.alike)], every)
     running: dict[Future[Opened], int] = {}
     num_plans = num_left = sum(len(family.plans) for family in families)
+    num_judged = 0  # the most so far: a set that is divided is to be judged again
     while True:
         for worker, mine in enumerate(left):
             while mine and sum(each == worker for each in running.values()) < 2:
@@ -135,8 +136,8 @@ def _considered(
             num_evaluated += len(opened.found)
             execution.so_far.counts.evaluated = num_evaluated
             execution.found(best, f"{num_left:,} of {num_plans:,} plans", under=request.schedules)
-            judged = f"plans judged, {num_evaluated:,} of them evaluated"
-            execution.tell(num_plans - num_left, num_plans, judged, best)
+            num_judged = max(num_judged, num_plans - num_left)
+            execution.tell(num_judged, num_plans, f"plans judged, {num_evaluated:,} of them evaluated", best)
 
 
 def _known(families: Sequence[Family], some: Sequence[PlanSet], memory: Memory) -> dict[Plan, Estimate]:
