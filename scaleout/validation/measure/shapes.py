@@ -79,6 +79,7 @@ GRIDS: Mapping[str, Axes] = {
     "gemm": _GEMM,
     "gemm_fp8": _GEMM,
     "gemm_fp8_rowwise": _GEMM,
+    "batched_gemm": _GROUPS,
     "grouped_gemm": _GROUPS,
     "grouped_gemm_fp8": _GROUPS,
     "gemv": {"M": (4096, 16384, 65536), "N": (4096, 8192, 16384)},
