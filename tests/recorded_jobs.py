@@ -46,7 +46,7 @@ def recording_of(name, **changes):
                 continue
             else:
                 call = graph.kernels[graph.kernel[node]]
-                if call.op in ("gemm", "grouped_gemm"):
+                if call.op in ("gemm", "batched_gemm", "grouped_gemm"):
                     weights = graph.role[node] & NodeRole.WEIGHT_GRADIENT
                     call = call.counting("K" if weights else "M")
                 elif call.op.startswith("attention"):

@@ -17,7 +17,7 @@ Source: Boehme, Geimer, Wolf and Arnold, Identifying the Root Causes of Wait Sta
 Applications, ICPP 2010, who pass the cost of waits on to delays by what lies between two points of synchronisation.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import fsum
 from typing import NamedTuple
 
@@ -67,10 +67,11 @@ def divide(result: Result, spans: Spans) -> Iterator[tuple[int, Seconds]]:
     order = np.lexsort((depth, joined.until_s))  # one after those that it comes of
     order = order[(order < len(spans.node)) | ~alone[order]]
     columns = (order, *(each[order] for each in (joined.class_of, others, joined.until_s - joined.from_s, alone)))
-    for index, one, other, wait_s, is_alone in zip(*(each.tolist() for each in columns), strict=True):
+    rows = (zip(*(each[order].tolist() for each in part), strict=True) for part in parts)
+    for index, one, other, wait_s, is_alone, *row in zip(*(each.tolist() for each in columns), *rows, strict=True):
         longer, total_s = {other: wait_s}, wait_s
         if not is_alone:
-            longer = paths.waited_s([[each[index] for each in part] for part in parts])
+            longer = paths.waited_s(row)
             longer.pop(other, None)
             longer[other] = wait_s - fsum(longer.values())
             total_s = fsum(seconds for seconds in longer.values() if seconds > 0)
@@ -281,16 +282,16 @@ class _Paths:
         during = np.where(inside, first, len(self._wait_s) - 1)
         return last, over, during, np.maximum(1 - left_s / self._wait_s[first], 0.0)
 
-    def waited_s(self, parts: Sequence[Sequence[float]]) -> dict[int, float]:
+    def waited_s(self, parts: Iterable[tuple[int, int, int, float]]) -> dict[int, float]:
         """Return the seconds by root of the waits that `since` found twice, less those of two more."""
         seconds: dict[int, float] = {}
         for (last, over, during, share), sign in zip(parts, (1.0, 1.0, -1.0, -1.0), strict=True):
             if last == over:
                 continue
             terms = (
-                (self._sum(int(last)), sign),
-                (self._sum(int(over)), -sign),
-                (self._own[int(during)], -sign * share),
+                (self._sum(last), sign),
+                (self._sum(over), -sign),
+                (self._own[during], -sign * share),
             )
             for known, factor in terms:
                 for root, each in known.items():
@@ -317,5 +318,5 @@ class _Paths:
         for each in reversed(missing):
             before = self._sums[number]
             more = {root: before.get(root, 0.0) + seconds for root, seconds in self._own[each].items()}
-            number, self._sums[each] = each, {**before, **more}
+            number, self._sums[each] = each, {**before, **more} if more else before
         return self._sums[number]

@@ -26,15 +26,19 @@ from scaleout.network.collectives.rounds import (
     Exchange,
     Fold,
     FoldedExchange,
+    Messages,
     Pattern,
     Round,
     Shift,
+    local_messages,
+    uncombined,
 )
 from scaleout.network.collectives.rounds import Schedule as Rounds
 from scaleout.network.flow import collective
 from scaleout.program.program import Program
 from scaleout.schedule import SCHEDULES, Pass, Schedule
-from scaleout.schedule.decision import Planned
+from scaleout.schedule.decision import Decision, Planned
+from scaleout.simulation.result import Result
 
 P = TypeVar("P", bound=Pass)
 S = TypeVar("S", bound=Scheduler)
@@ -192,9 +196,24 @@ def _checked(function: Any, what: str, takes: tuple[str, ...], makes: tuple[type
         if not isinstance(made, makes):
             wanted = " or ".join(each.__name__ for each in makes)
             raise ConfigError(f"{what}: its function returned an object of type {type(made).__name__}; return {wanted}")
+        if isinstance(made, Planned):
+            _check_planned(made, what)
         return made
 
     return checked
+
+
+def _check_planned(made: Planned, what: str) -> None:
+    """Refuse a plan whose fields are none of theirs."""
+    decisions = made.decisions if isinstance(made.decisions, tuple) else (made.decisions,)
+    fields: list[tuple[str, object, Any]] = [
+        ("program", made.program, Program),
+        *[("decision", each, Decision) for each in decisions],
+    ]
+    fields += [("result", made.result, Result | None), ("whole", made.whole, Planned | None)]
+    for name, given, wanted in fields:
+        if not isinstance(given, wanted):
+            raise ConfigError(f"{what}: the {name} of what it planned is {shown(given)}; give a {name}")
 
 
 def _reasons(condition: Callable[[Placement], str | None], what: str) -> Callable[[Placement], str | None]:
@@ -216,8 +235,15 @@ def _check_rounds(made: Rounds, placement: Placement, what: str) -> None:
     shape = placement.shape if placement.regular else (placement.num_ranks,)
     if placement.num_ranks > 1 and not (isinstance(made.rounds, tuple) and made.rounds):
         raise ConfigError(f"{what}: its rounds are {shown(made.rounds)}; return a tuple of one or more")
+    if not isinstance(made.pipelined, bool):
+        raise ConfigError(f"{what}: pipelined is {shown(made.pipelined)}; give True or False")
+    if not (made.added is None or (_is_number(made.added) and 0 <= made.added <= placement.num_ranks)):
+        raise ConfigError(f"{what}: added is {shown(made.added)}; give buffers from 0 to the number of ranks, or None")
     for number, round_ in enumerate(made.rounds):
         fault = _fault_of_round(round_, shape) if isinstance(round_, Round) else "is no Round"
+        if not fault and type(uncombined(round_.pattern)).__module__ != Round.__module__:
+            along = shape if round_.dimensions is None else [shape[each] for each in round_.dimensions]
+            fault = _fault_of_messages(local_messages(round_, placement), math.prod(along))
         if fault:
             raise ConfigError(f"{what}: round {number} on a group of shape {shape}: {shown(round_)} {fault}")
 
@@ -229,7 +255,7 @@ def _fault_of_round(round_: Round, shape: tuple[int, ...]) -> str:
     except TypeError:
         return "holds a list, an array or a mapping; give tuples"
     chosen = tuple(range(len(shape))) if round_.dimensions is None else round_.dimensions
-    if not (isinstance(round_.fraction, int | float) and LEAST_NUMBER <= round_.fraction <= 1):
+    if not (_is_number(round_.fraction) and LEAST_NUMBER <= round_.fraction <= 1):
         return f"sends no part of the buffer; give a fraction from {LEAST_NUMBER:g} to 1"
     if not (_within(round_.repeat, 1, _MOST_REPEATS) and _within(round_.chain, -_MOST_REPEATS, _MOST_REPEATS)):
         return f"has no whole number of repeats from 1 to {_MOST_REPEATS:,}, or of a chain"
@@ -264,6 +290,22 @@ def _fault_of_pattern(pattern: Pattern, shape: tuple[int, ...]) -> str:
         case _:
             good, fault = callable(getattr(pattern, "messages", None)), f"has {shown(pattern)} for a pattern; give one"
     return fault if not good or isinstance(pattern, Combined) else ""
+
+
+def _fault_of_messages(made: object, p: int) -> str:
+    """Return what is wrong with the messages of a pattern of one's own between p members."""
+    if not (isinstance(made, Messages) and all(isinstance(each, np.ndarray) and each.ndim == 1 for each in made)):
+        return "has a pattern whose messages are no `Messages` of arrays; return them"
+    good = 0 < len(made.sources) == len(made.destinations) == len(made.weights) and made.weights.dtype.kind == "f"
+    for ends in (made.sources, made.destinations):
+        good = good and ends.dtype.kind in "iu" and bool(((ends >= 0) & (ends < p)).all())
+    good = good and bool(((made.weights > 0) & (made.weights <= 1) & (made.sources != made.destinations)).all())
+    fault = f"has no messages between two of members 0 to {p - 1} each, or of no share above 0 and up to 1"
+    return "" if good or p == 1 else fault
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def _within(value: object, least: int, most: int) -> bool:

@@ -128,10 +128,10 @@ class RunAnswer(Answer):
     @checked
     def write(self, folder: str | Path) -> dict[str, str]:
         """Write tables, a timeline for Perfetto and figures, as ``--output`` does; return files and what each holds."""
-        from scaleout.config.writing import check_writable, into  # noqa: PLC0415
+        from scaleout.config.writing import RECORD, check_writable, into  # noqa: PLC0415
         from scaleout.report.files import write  # noqa: PLC0415
 
-        check_writable(Path(folder))
+        check_writable(Path(folder), own=RECORD)
         with into(Path(folder), recorded=True) as unfinished:
             return write(self.comparison, unfinished, self.to_dict())
 

@@ -20,7 +20,7 @@ from scaleout.config.arguments import checked
 from scaleout.config.reading import nearest
 from scaleout.config.units import BYTES, parse
 from scaleout.config.workers import MOST_WORKERS
-from scaleout.config.writing import check_writable
+from scaleout.config.writing import RECORD, check_writable
 from scaleout.errors import ConfigError, ScaleoutError, shown
 from scaleout.interop.models import import_model
 from scaleout.interop.models.plans import FORMATS, Written, write_plan
@@ -350,7 +350,7 @@ def search(
         raise ConfigError("--simulations is for schedules that are simulated; give --schedule as well, or leave it out")
     kept: AbstractContextManager[Memory] = nullcontext(Memory())
     if directory is not None:
-        check_writable(Path(directory))
+        check_writable(Path(directory), own=RECORD)
         kept = PlanLog(Path(directory), request)
     chosen = {name: getattr(request.options, name) for name in IDEAL}
     named = {"workload": workload, "topology": name_of(network, request.topology), "device": named_device}

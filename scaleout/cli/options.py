@@ -97,9 +97,9 @@ def _output(given: dict[str, Any]) -> Output:
     if folder is None and (picture or width):
         raise ConfigError("--format and --width are of the pictures that --output writes; give --output DIR")
     if folder is not None:
-        from scaleout.config.writing import check_writable
+        from scaleout.config.writing import RECORD, check_writable
 
-        check_writable(folder)
+        check_writable(folder, own=RECORD)
     return Output(folder, given.pop("as_json"), picture or "png", width)
 
 

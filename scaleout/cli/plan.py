@@ -75,6 +75,7 @@ def plan_inputs(text: str) -> "Mapping[str, Any]":
 def _plan_of(text: str) -> "Mapping[str, Any]":
     """Return the row of a plan in the file that a search has written; `ConfigError` if there is none."""
     from scaleout.config.documents import read_json, whole
+    from scaleout.report.documents import check_version
 
     name, sign, number = text.rpartition("#")
     which = whole(number)
@@ -85,6 +86,7 @@ def _plan_of(text: str) -> "Mapping[str, Any]":
     plans = summary.get("fastest") if isinstance(summary, dict) else None
     if not (isinstance(plans, list) and all(isinstance(each, dict) and "inputs" in each for each in plans)):
         raise ConfigError(f"{path}: is no {_SUMMARY} of `scaleout search --output`; give one")
+    check_version(summary, where=str(path))
     if which > len(plans):
         raise ConfigError(f"--plan {text}: {path} has {len(plans)} plans; give 1 to {len(plans)}")
     inputs = plans[which - 1]["inputs"]

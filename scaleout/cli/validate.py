@@ -36,7 +36,7 @@ def validate(
     FILES hold one JSON object a line. A row describes its run: {"workload": "llama-3-8b", "changes":
     {"data_parallel": 8}, "topology": "dgx-h200-1", "device": "h200", "schedule": "overlap", "measured_us": 812345}; or
     it is a row that `scaleout measure` wrote. Rows that cannot be predicted are listed with the reason, and count as
-    not predicted.
+    not predicted; where all rows are wrong, the first is said.
     """
     from scaleout.cli.progress import progress
     from scaleout.report.documents import document

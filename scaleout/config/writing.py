@@ -25,6 +25,9 @@ from scaleout.errors import ConfigError
 RECORD = ".scaleout-output"
 """File of a directory that says which of its others are results, and the checksums of what was written to each."""
 
+STUDY = ".study"
+"""File of a directory that says by name of which study its results are."""
+
 _PROBE_BYTES = 1 << 16
 
 
@@ -191,14 +194,17 @@ def _remove(folder: Path) -> None:
         folder.rmdir()
 
 
-def check_writable(directory: Path) -> None:
+def check_writable(directory: Path, *, own: str = "") -> None:
     """Refuse a directory for output that cannot be written, before the work whose results it is to hold.
+
+    `own` marks results of a study or of one answer, `STUDY` or `RECORD`: where those of the other are, each would hide
+    files of the other.
 
     Raises
     ------
     ConfigError
         If there is a file in its place, its disk is read-only or full, its owner is another, its name is none, or it
-        is the root of a file system, which root could write.
+        is the root of a file system, which root could write; or if it holds results of the other kind.
     """
     try:
         directory.lstat()
@@ -211,6 +217,9 @@ def check_writable(directory: Path) -> None:
         ) from None
     if os.path.realpath(directory) == Path(os.path.realpath(directory)).anchor:
         raise ConfigError(f"output directory {str(directory)!r} is the root of the file system; give a folder in it")
+    for mark, whose in ((RECORD, "the output of another command"), (STUDY, "the results of a study")):
+        if own not in ("", mark) and is_file(directory / mark):
+            raise ConfigError(f"{directory} has {whose}, and would mix them; give another --output, or empty it")
     nearest = next(folder for folder in (directory, *directory.absolute().parents) if os.path.lexists(folder))
     try:
         with tempfile.TemporaryFile(dir=nearest) as file:

@@ -134,4 +134,4 @@ def by_rows(call: Kernel) -> Kernel:
     return kernel(call.op, dtype=call.dtype, **{**call.sizes, "M": rows, "N": cols, "K": -(-depth // load) * load})
 
 
-_PRODUCTS = ("gemm", "grouped_gemm", "grouped_gemm_accumulate")
+_PRODUCTS = ("gemm", "batched_gemm", "grouped_gemm", "grouped_gemm_accumulate")

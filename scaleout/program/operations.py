@@ -262,8 +262,8 @@ OPERATIONS: Mapping[str, Operation] = {
     "gemm_fp8": _gemm(result_bytes=2),
     # Other kernels: with a scale for each row of either operand, or for 128 of its elements (DeepGEMM's).
     **dict.fromkeys(("gemm_fp8_rowwise", "gemm_fp8_blockwise"), _gemm(result_bytes=2, like="gemm_fp8")),
-    # GEMMs of groups with matrices of their own, in one call; _accumulate adds them to fp32 results that are there.
-    "grouped_gemm": _gemm(grouped=True, like="gemm"),
+    # GEMMs of groups: cuBLAS's of as many rows each, CUTLASS's of any; _accumulate adds to fp32 results that are there.
+    **dict.fromkeys(("batched_gemm", "grouped_gemm"), _gemm(grouped=True, like="gemm")),
     "grouped_gemm_accumulate": _gemm(result_bytes=8, grouped=True, like="gemm"),
     "grouped_gemm_fp8": _gemm(result_bytes=2, grouped=True, like="gemm_fp8"),
     "grouped_gemm_fp8_accumulate": _gemm(result_bytes=8, grouped=True, like="grouped_gemm_fp8"),

@@ -74,8 +74,20 @@ class Program:
     peers: Ints | None = None
 
     def __post_init__(self) -> None:
-        self.role_of_rank.flags.writeable = False
-        assert self.peers is None or len(self.peers) == self.num_ranks
+        for name, given in (("graphs", self.graphs), ("groups", self.groups)):
+            if not isinstance(given, tuple):
+                raise GraphError(f"{shown(given)} stands for the program's {name}; give a tuple of them")
+        roles = self.role_of_rank
+        if not (isinstance(roles, np.ndarray) and roles.ndim == 1 and roles.dtype.kind in "iu"):
+            raise GraphError(f"{shown(roles)} stands for the roles of ranks; give an array of a whole number for each")
+        if len(roles) and not 0 <= roles.min() <= roles.max() < len(self.graphs):
+            raise GraphError(f"a rank has role {roles.min()} or {roles.max()}; of graphs there are {len(self.graphs)}")
+        roles.flags.writeable = False
+        if not (self.peers is None or (isinstance(self.peers, np.ndarray) and len(self.peers) == self.num_ranks)):
+            raise GraphError(f"{shown(self.peers)} stands for the peers of ranks; give an array of a row for each rank")
+        for family in self.groups:
+            if not isinstance(family, GroupFamily):
+                raise GraphError(f"{shown(family)} stands for groups of the program; give a GroupFamily for each")
         for family in self.groups:
             for rank in family.extremes:
                 if not 0 <= rank < self.num_ranks:

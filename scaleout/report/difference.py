@@ -16,6 +16,7 @@ from scaleout.config.reading import nearest
 from scaleout.config.units import SECONDS, format_seconds, ranks_in_words
 from scaleout.config.writing import write_csv, write_json
 from scaleout.errors import ConfigError, shown
+from scaleout.report.documents import check_version
 
 _MOST_TIMELINE_BYTES = 2**30
 _MUCH = 1e-3
@@ -75,6 +76,8 @@ def side_of(summary: Any, schedule: str | None, trace: Mapping[str, Any] | None,
     `where` is what messages call it. `ConfigError` as `read_side`.
     """
     rows = summary.get("results") if isinstance(summary, dict) else None
+    if isinstance(summary, dict):
+        check_version(summary, where=where)
     results = [row for row in rows if _is_result(row)] if isinstance(rows, list) else []
     if not results or len(results) != len(rows or ()) or not isinstance(summary.get("workload"), str):
         raise ConfigError(f"{where}: is no result of `scaleout run` (--output DIR or --json); give one")

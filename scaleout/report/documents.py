@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import scaleout
+from scaleout.errors import ConfigError, shown
 
 SCHEMA = 3
 """Version of the vocabulary: a name that is taken away, or means something else, makes another."""
@@ -122,6 +123,16 @@ def document(
     }
     renamed = _renamed(found, NAMES.get(command, {}), "")
     return {**envelope, **{name: value for name, value in renamed.items() if name not in envelope}}
+
+
+def check_version(found: Mapping[str, Any], *, where: str) -> None:
+    """Raise `ConfigError` if a document says that it is of another version of the vocabulary, or none of ours."""
+    says, kind = found.get("schema"), str(found.get("command", "")).replace(" ", "-")
+    if says is not None and says != f"scaleout/{kind}/{SCHEMA}":
+        raise ConfigError(
+            f"{where}: its schema is {shown(says)}, of which this release reads version {SCHEMA}; run it again, or "
+            f"open it with the release that wrote it ({shown(found.get('version'))})"
+        )
 
 
 def _renamed(value: Any, names: Mapping[str, str], within: str) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError, one_line, shown
-from scaleout.report.documents import SCHEMA
+from scaleout.report.documents import SCHEMA, check_version
 
 
 class Name(NamedTuple):
@@ -235,7 +235,11 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
 
 
 def check_types(found: Mapping[str, Any], command: str, *, where: str) -> None:
-    """Raise `ConfigError` if a value of a document is of another type than its name; names may lack or be more."""
+    """Raise `ConfigError` if a document is of another version, or a value of another type than its name.
+
+    Names may lack or be more.
+    """
+    check_version(found, where=where)
     fault = _fault(found, schema(command), ())
     if fault:
         raise ConfigError(f"{where}: {fault}; run it again")

@@ -15,6 +15,7 @@ from scaleout.network.collectives import ALGORITHMS, rounds
 from scaleout.network.collectives.rounds import Ring, Round, Schedule
 from scaleout.program.graph import NEUTRAL, GraphBuilder, NodeKind
 from scaleout.schedule import SCHEDULES
+from scaleout.schedule.decision import Planned
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +41,30 @@ def ring(placement):
     """Each rank sends to the next."""
     p = placement.num_ranks
     return Schedule((Round(Ring(), 1 / p, repeat=p - 1),))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Own:
+    """A pattern of one's own, of the same messages on any grid."""
+
+    made: object
+
+    def messages(self, extents):
+        del extents
+        return self.made
+
+
+def messages(sources, destinations, weights=None):
+    """Messages of one share each unless told."""
+    return rounds.Messages(*map(np.array, (sources, destinations, weights or (1.0,) * len(sources))))
+
+
+def test_a_pattern_of_ones_own_is_timed_as_ours():
+    def timed(pattern):
+        scaleout.define_algorithm("mine", "all_gather")(lambda _placement: Schedule((Round(pattern, 1 / 8, repeat=7),)))
+        return scaleout.collective("all_gather", "1MiB", topology="t3-ring-8", algorithm="mine").to_frame()
+
+    assert timed(Own(messages(range(8), (1, 2, 3, 4, 5, 6, 7, 0)))).equals(timed(rounds.Shift((1,))))
 
 
 def test_a_schedule_of_ones_own_runs_by_name():
@@ -161,6 +186,32 @@ def test_a_schedule_that_is_none_is_refused(function, words):
 
 
 @pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda program: Planned(None), "the program of what it planned is None; give a program"),
+        (lambda program: Planned(program, None), "the decision of what it planned is None"),
+        (lambda program: Planned(program, ("x",)), "the decision of what it planned is 'x'"),
+        (lambda program: Planned(program, result=5), "the result of what it planned is 5"),
+        (lambda program: Planned(program, whole=program), "the whole of what it planned is "),
+        (lambda program: dataclasses.replace(program, graphs=None), "None stands for the program's graphs"),
+        (lambda program: dataclasses.replace(program, groups=5), "5 stands for the program's groups"),
+        (lambda program: dataclasses.replace(program, groups=(5,)), "5 stands for groups of the program"),
+        (lambda program: dataclasses.replace(program, role_of_rank=None), "None stands for the roles of ranks"),
+        (
+            lambda program: dataclasses.replace(program, role_of_rank=np.full(128, 7)),
+            "a rank has role 7 or 7; of graphs",
+        ),
+        (lambda program: dataclasses.replace(program, peers=np.ones(3)), "stands for the peers of ranks"),
+    ],
+)
+def test_nonsense_that_a_schedule_makes_is_told(spoil, words):
+    scaleout.define_schedule("wrong", decides=True)(lambda program, machine: spoil(program))
+    found = scaleout.run("dlrm-128", schedules=["baseline", "wrong"], changes={"global_batch": 512})
+    assert [outcome.schedule for outcome in found.outcomes] == ["baseline"]
+    assert re.search(words, str(found.to_dict()["failures"]))
+
+
+@pytest.mark.parametrize(
     ("function", "words"),
     [
         (5, "5 is no function"),
@@ -199,6 +250,20 @@ def test_an_algorithm_that_is_none_is_refused(function, words):
         (Schedule((Round(rounds.Edges((0, 1), (1,)), 0.5),)), "has no messages between two of members 0 to 7 each"),
         (Schedule((Round(rounds.Edges((0,), (8,)), 0.5),)), "has no messages between two of members 0 to 7 each"),
         (Schedule((Round(rounds.Combined(rounds.Edges((1,), (1,))), 0.5),)), "has no messages between two"),
+        (Schedule((Round(Ring(), 0.5),), pipelined=np.ones(2)), "pipelined is array.*; give True or False"),
+        (Schedule((Round(Ring(), 0.5),), added=float("nan")), "added is nan; give buffers from 0"),
+        (Schedule((Round(Ring(), 0.5),), added="1"), "added is '1'; give buffers from 0"),
+        (Schedule((Round(Own(None), 0.5),)), "whose messages are no `Messages` of arrays"),
+        (Schedule((Round(Own(rounds.Messages([0], [1], [1.0])), 0.5),)), "whose messages are no `Messages` of arrays"),
+        (
+            Schedule((Round(rounds.Combined(Own(messages((0,), (8,)))), 0.5),)),
+            "no messages between two of members 0 to 7",
+        ),
+        (Schedule((Round(Own(messages((0,), (-1,))), 0.5),)), "has no messages between two of members 0 to 7 each"),
+        (Schedule((Round(Own(messages((0.0,), (1.0,))), 0.5),)), "has no messages between two of members 0 to 7 each"),
+        (Schedule((Round(Own(messages((0, 1), (1,))), 0.5),)), "has no messages between two of members 0 to 7 each"),
+        (Schedule((Round(Own(messages((0,), (1,), (np.nan,))), 0.5),)), "of no share above 0 and up to 1"),
+        (Schedule((Round(Own(messages((), ())), 0.5),)), "has no messages between two of members 0 to 7 each"),
     ],
 )
 def test_rounds_that_no_collective_has_are_refused(made, words):

@@ -431,6 +431,19 @@ def test_a_broken_file_says_so(scaleout, tmp_path, name, content, words):
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("line", [("view",), ("diff", "--schedule", "baseline")])
+def test_a_document_of_an_unknown_version_says_which_it_is(scaleout, tmp_path, folder, line):
+    """It once opened without a word, with whatever names it had in common."""
+    document = json.loads((folder / "summary.json").read_text())
+    newer = tmp_path / "newer.json"
+    newer.write_text(json.dumps({**document, "schema": "scaleout/run/9", "version": "9.0"}))
+    end = ("--no-browser",) if line[0] == "view" else (newer,)
+    code, out, err = scaleout(*line, newer, *end)
+    assert (code, out) == (2, "")
+    assert "newer.json: its schema is 'scaleout/run/9', of which this release reads version 3; run it again" in err
+    assert "'9.0'" in err
+
+
 def test_a_folder_without_an_output_says_what_to_give(tmp_path):
     with pytest.raises(ConfigError, match="is no output of scaleout; give a folder"):
         open_output(tmp_path)

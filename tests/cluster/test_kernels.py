@@ -74,7 +74,16 @@ def test_interpolation_passes_near_every_measurement():
         ("layer_norm_fwd", {"tokens": 8, "hidden": 1601}, 1),
         ("cross_entropy_bwd", {"tokens": 8, "vocab": 50257}, 1),
         ("softmax_fwd", {"tokens": 16, "keys": 2048}, 2),
-        ("softmax_fwd", {"tokens": 16, "keys": 2056}, 0),
+        ("softmax_fwd", {"tokens": 16, "keys": 2056}, 3),
+        ("softmax_fwd", {"tokens": 16, "keys": 9224}, 0),
+        ("softmax_fwd", {"tokens": 16, "keys": 9225}, 1),
+        ("softmax_fwd", {"tokens": 16, "keys": 24576}, 1),
+        ("cross_entropy_fwd", {"tokens": 16, "vocab": 8000}, 3),
+        ("gemv", {"M": 999, "N": 1000}, 0),
+        ("gemv", {"M": 999, "N": 1001}, 1),
+        ("conv2d_fwd", {"batch": 1, "c_in": 64, "c_out": 63, "kernel": 1, "stride": 1, "hw": 7}, 3),
+        ("conv2d_fwd", {"batch": 1, "c_in": 64, "c_out": 63, "kernel": 3, "stride": 1, "hw": 7}, 1),
+        ("conv2d_fwd", {"batch": 1, "c_in": 60, "c_out": 64, "kernel": 1, "stride": 2, "hw": 7}, 1),
         ("softmax_bwd", {"tokens": 16, "keys": 2048}, 0),
         ("softmax_bwd", {"tokens": 16, "keys": 2049}, 1),
         ("cross_entropy_bwd", {"tokens": 8, "vocab": 1001}, 2),
@@ -84,6 +93,24 @@ def test_interpolation_passes_near_every_measurement():
 )
 def test_classes_of_kernels_by_hand(op, sizes, number):
     assert kernel_classes(calls_of([kernel(op, dtype="bf16", **sizes)])) == [number]
+
+
+def test_groups_of_any_rows_launch_two_kernels_and_fill_whole_waves():
+    """By hand: 7 us, and 2 us a wave; of 66 tiles of 128 by 256 each, 4 groups are two waves, 5 are three."""
+
+    def seconds(op, groups, rows=2816, outputs=768):
+        calls = calls_of([kernel(op, dtype="bf16", groups=groups, M=rows, N=outputs, K=8192)])
+        return float(estimate(calls, H200)[0])
+
+    two, three = (seconds("grouped_gemm", groups) for groups in (4, 5))
+    assert (three - 7e-6) / (two - 7e-6) == pytest.approx(1.5)
+    assert seconds("batched_gemm", 5) / seconds("batched_gemm", 4) < 1.35
+    assert 9e-6 < seconds("grouped_gemm", 1, rows=1, outputs=128) - 128 * 0.16e-6 < 10e-6  # a wave of one small tile
+    grouped_s, batched_s = (
+        kernel_time(H200, kernel(op, dtype="bf16", groups=8, M=16, N=2000, K=1000)).seconds
+        for op in ("grouped_gemm", "batched_gemm")
+    )
+    assert grouped_s > 1.5 * batched_s
 
 
 def test_what_jumps_from_class_to_class():
@@ -609,7 +636,7 @@ def test_bad_tables_are_refused_by_message(tmp_path, lines, message):
 
 
 def test_provenance_of_the_measurements():
-    assert len(H200.kernel_files) == 9
+    assert len(H200.kernel_files) == 10
     for file in H200.kernel_files:
         first = json.loads(file.read_text().partition("\n")[0])
         assert {"device", "date", "software", "clocks", "unit", "methods"} <= set(first["provenance"])

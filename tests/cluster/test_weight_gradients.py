@@ -22,7 +22,7 @@ H100 = load_device("h100")
 
 
 def gemm(m, n, k, *, dtype="bf16", groups=0):
-    return kernel("grouped_gemm" if groups else "gemm", dtype=dtype, **({"groups": groups} if groups else {}), M=m, N=n,
+    return kernel("batched_gemm" if groups else "gemm", dtype=dtype, **({"groups": groups} if groups else {}), M=m, N=n,
                   K=k)  # fmt: skip
 
 

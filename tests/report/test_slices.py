@@ -100,6 +100,31 @@ def test_lists_of_ranks_stand_in_their_row_and_long_texts_in_a_table_of_their_ow
     assert not found["what the schedule decided"].upright
 
 
+def test_the_memory_of_a_job_and_what_would_make_it_fit_are_tables():
+    """The tables of a what-if once did not say that its job does not fit."""
+    advice = [{"set": {"zero": 3}, "ranks": 8, "fits": True, "makespan_s": 1.0}]
+    held = {"fits": False, "peak_memory_bytes": 2.0**38, "memory_by_kind_bytes": {"activations": 2.0**37}}
+    memory, fitting = tables_of({"memory": {**held, "advice": advice}, "results": []})
+    assert [*zip(memory.columns, (cell.text for cell in memory.rows[0]), strict=True)] == [
+        ("fits", "no"), ("peak memory", "256 GiB"), ("memory by kind (activations)", "128 GiB")
+    ]  # fmt: skip
+    assert (fitting.title, fitting.columns) == ("what would make it fit", ["zero", "ranks", "fits", "makespan"])
+    assert [table.title for table in tables_of({"memory": {**held, "advice": []}})] == ["memory"]
+
+
+def test_more_rows_than_fit_as_columns_are_rows_that_can_be_sorted():
+    """Up to twelve plans of a search once stood side by side, wider than the page, their times below their keys."""
+    quantities = {f"q{number}_s": 1.0 for number in range(20)}
+    plans = [
+        {"plan": {"zero": number}, **quantities, "makespan_s": 9.0 - number, "peak_memory_bytes": 1e9, "mfu": 0.5}
+        for number in range(7)
+    ]
+    (many,), (few,) = tables_of({"fastest": plans}), tables_of({"fastest": plans[:6]})
+    assert (many.upright, few.upright) == (False, True)
+    assert many.columns[:5] == ["number", "makespan", "MFU", "peak memory", "zero"]
+    assert [row[1].key for row in many.rows] == [9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0]
+
+
 def test_plans_have_their_number_and_words_for_what_is_within_them():
     plan = {"plan": {"tensor_parallel": 2}, "memory_by_kind_bytes": {"kv_cache": 0, "optimizer_states": 8e9}}
     table, run = tables_of({"fastest": [{**plan, "bubble_s": 1e-3, "bubble": 0.1, "run": ["x"]}] * 2})

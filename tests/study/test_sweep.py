@@ -324,6 +324,21 @@ def test_the_folder_of_another_study_is_refused(tmp_path):
     assert len(execute(other, tmp_path)) == len(execute(other, tmp_path))
 
 
+def test_results_of_a_study_and_of_a_command_are_not_mixed(tmp_path, scaleout):
+    """Each once wrote among the files of the other, of which `view` then hid one."""
+    collective = ("collective", "all_reduce", "--bytes", "1MiB", "--topology", "dgx-h200-1", "--network", "link")
+    code, _, err = scaleout(*collective, "--output", tmp_path / "answer")
+    assert code == 0, err
+    before = sorted(path.name for path in (tmp_path / "answer").iterdir())
+    with pytest.raises(ConfigError, match=r"answer has the output of another command, .*; give another --output"):
+        execute(small(), tmp_path / "answer")
+    assert {path.name for path in (tmp_path / "answer").iterdir()} - {*before} <= {".study.lock"}
+    execute(small(), tmp_path / "study", Execution(workers=1))
+    code, out, err = scaleout(*collective, "--output", tmp_path / "study")
+    assert (code, out) == (2, "")
+    assert "study has the results of a study, and would mix them; give another --output, or empty it" in err
+
+
 def test_progress_is_told_in_logs(file, tmp_path, scaleout, monkeypatch):
     monkeypatch.setattr("scaleout.cli.progress._A_LINE_S", 0.0)
     code, _, err = scaleout("study", file, "--output", tmp_path / "out", "--no-report", "--workers", 1)

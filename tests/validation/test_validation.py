@@ -197,7 +197,7 @@ BAD = [
     ([STEP, "{"], {}, "runs.jsonl, line 2: not valid JSON"),
     (["[1]"], {}, "runs.jsonl, line 1: holds [1], not an object"),
     ([], {}, "holds no rows"),
-    ([STEP, without(STEP, "hidden")], {}, "runs.jsonl, line 2: key 'hidden' is missing"),
+    ([without(STEP, "hidden")] * 2, {}, "runs.jsonl, line 1: key 'hidden' is missing"),
     ([without(STEP, "step_us")], {}, "line 1: key 'step_us' is missing"),
     ([{**STEP, "layers": 2.5}], {}, "line 1: layers is 2.5; give a whole number"),
     ([{**STEP, "step_us": "fast"}], {}, "line 1: step_us is 'fast'; give a number above zero"),
@@ -235,6 +235,18 @@ def test_bad_input_says_which_row_and_what(tmp_path, rows, options, message):
     with pytest.raises(ConfigError) as caught:
         compare_files([write(tmp_path, rows, **options)])
     assert message in str(caught.value)
+
+
+def test_a_wrong_row_among_others_is_listed_with_what_is_wrong(tmp_path):
+    """One row of an unknown workload once refused all of them."""
+    wrong = [{"workload": "lama-3-8b", "measured": "3 ms"}, without(STEP, "hidden")]
+    comparison = compare_files([write(tmp_path, [STEP, *wrong])])
+    first, unknown, lacking = comparison.rows
+    assert first.predicted > 0
+    assert "line 2: unknown workload 'lama-3-8b'; did you mean 'llama-3-8b'" in unknown.reason
+    assert "line 3: key 'hidden' is missing" in lacking.reason
+    assert (comparison.accuracy.predicted, comparison.accuracy.num_rows) == (1, 3)
+    assert (unknown.family, lacking.family) == ("described run", first.family)
 
 
 def test_tables_of_a_file(tmp_path):
@@ -275,8 +287,8 @@ def test_rows_of_memory_are_in_bytes(tmp_path):
     values = {"model": "megatron-22B", "seqsel_param_opt": 45.5625, "seqsel_act": 9.5625, "none_act": "much"}
     file = tmp_path / "tables.json"
     file.write_text(json.dumps({"tables": [{"id": "megatron_seqsel_fig1_mem", "rows": [values]}]}))
-    with pytest.raises(ConfigError, match="row 1: none_act is 'much'"):
-        compare_files([file], table="megatron_seqsel_fig1_mem")
+    reasons = [row.reason for row in compare_files([file], table="megatron_seqsel_fig1_mem").rows if row.reason]
+    assert reasons == [f"{file}, table megatron_seqsel_fig1_mem, row 1: none_act is 'much'; give a number above zero"]
     file.write_text(json.dumps({"tables": [{"id": "megatron_seqsel_fig1_mem", "rows": [without(values, "none_act")]}]}))
     comparison = compare_files([file], table="megatron_seqsel_fig1_mem")
     assert all(abs(row.error) < 2e-3 for row in comparison.rows)

@@ -64,7 +64,7 @@ def test_step_reads_the_cache_that_memory_counts_and_all_weights_once(latent, b,
     cache_bytes = sum(call.bytes for call in attends) - 2 * b * heads * (2 * c + r) * 2
     # Memory has the token that is being made as well; the cache is of all heads, whole on each tensor-parallel rank.
     assert peak(w).bytes_of["kv_cache"] == cache_bytes + 2 * b * (c + r) * 2 == 2 * b * (s + 1) * (c + r) * 2
-    up = [call for name, call in found if call.op == "grouped_gemm"]
+    up = [call for name, call in found if call.op == "batched_gemm"]
     assert [(call.sizes["M"], call.sizes["N"], call.sizes["K"]) for call in up[:2]] == [
         (b, c, latent["plain_dim"]), (b, latent["value_dim"], c),
     ]  # fmt: skip

@@ -37,7 +37,7 @@ def workload(keys):
 # ---- Shipped jobs
 
 PAPERS = {"future-10t", "future-1t", "llama-large", "llama-medium", "mega-gpt-2", "mt-nlg", "palm", "t-nlg"}
-"""Jobs of papers that do not fit, as their files say."""
+"""Jobs of papers that do not fit, as their descriptions say, which `list` prints."""
 
 
 @pytest.mark.parametrize("name", names("workload"))
@@ -46,6 +46,7 @@ def test_shipped_jobs_fit_their_device_but_those_that_say_so(name):
     if isinstance(job, LayeredModel):
         capacity_bytes = load_device(job.device).memory_bytes
         assert (peak(job).total_bytes > capacity_bytes) == (name in PAPERS)
+    assert job.description.endswith("; does not fit its device") == (name in PAPERS)
 
 
 def test_the_job_of_131072_gpus_fits():

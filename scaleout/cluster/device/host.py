@@ -36,6 +36,8 @@ _LIKE = dict.fromkeys(
 ) | {
     "gemm_fp8": "gemm",
     "gemv": "gemm",
+    "conv2d_bwd_data": "conv2d",
+    "conv2d_bwd_weight": "conv2d",
 }
 """Operations whose calls cost as much as those of another one."""
 

@@ -370,7 +370,7 @@ def gemm(dtype: str, factors: Sequence[Shape], shapes: set[Shape], *, of_weight:
         elif is_weight and of_weight is not False:
             tokens = "K"
     if prod(groups) > 1:
-        return kernel("grouped_gemm", dtype=dtype, groups=prod(groups), **sizes).counting(tokens)
+        return kernel("batched_gemm", dtype=dtype, groups=prod(groups), **sizes).counting(tokens)
     return kernel("gemm", dtype=dtype, **sizes).counting(tokens)
 
 

@@ -207,17 +207,24 @@ class Schedule:
         return tuple(tuple(round_ for round_ in self.rounds if round_.chain == number) for number in numbers)
 
 
+def local_messages(round_: Round, placement: Placement) -> Messages:
+    """List the messages of a round's pattern, between members of the dimensions that it runs over."""
+    if not placement.regular:
+        # Without a grid the members are in the order of their ranks, as if on a ring of their own.
+        return round_.pattern.messages(_plain(placement.num_ranks))
+    chosen = range(len(placement.extents)) if round_.dimensions is None else round_.dimensions
+    return round_.pattern.messages(tuple(placement.extents[number] for number in chosen))
+
+
 def transfers(round_: Round, placement: Placement) -> Messages:
     """List every message of a round of the group, once, with its bytes as a fraction of the collective's.
 
     Sources and destinations are indices in the grid order of `placement.arrange`; `repeat` is not unrolled.
     """
+    local = local_messages(round_, placement)
     if not placement.regular:
-        # Without a grid the members are in the order of their ranks, as if on a ring of their own.
-        sources, destinations, weights = round_.pattern.messages(_plain(placement.num_ranks))
-        return Messages(sources, destinations, weights * round_.fraction)
+        return local._replace(weights=local.weights * round_.fraction)
     chosen = round_.dimensions if round_.dimensions is not None else tuple(range(len(placement.extents)))
-    local = round_.pattern.messages(tuple(placement.extents[number] for number in chosen))
     within = _indices(placement.shape, chosen)
     rest = _indices(placement.shape, tuple(set(range(len(placement.shape))) - set(chosen)))
     sources = (rest[:, None] + within[local.sources]).ravel()

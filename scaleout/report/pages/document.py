@@ -20,6 +20,10 @@ from scaleout.report.vocabulary import flattened
 
 MOST_ROWS = 500
 _FEW_ROWS, _MANY_COLUMNS = 12, 14
+_MOST_UPRIGHT = 6
+"""Rows that fit into a page as columns beside the names of quantities."""
+_SOUGHT = ("makespan_s", "mfu", "peak_memory_bytes", "tokens_per_s_per_rank")
+"""Columns that stand first in a row of many: those by which plans and cases are sorted."""
 _LONG_TEXT = 80
 """Letters of a text that stands in a table of its own where its row has much else."""
 _HEAD = ("schema", "version", "command", "inputs", "models", "model")
@@ -74,7 +78,7 @@ class Table:
     @property
     def upright(self) -> bool:
         """Whether it reads better with a column for each of its few rows, which have many quantities."""
-        return self.total <= _FEW_ROWS and len(self.columns) > _MANY_COLUMNS
+        return self.total <= _MOST_UPRIGHT and len(self.columns) > _MANY_COLUMNS
 
 
 def text_of(name: str, value: Any) -> str:
@@ -257,14 +261,21 @@ def room_of(held: Any) -> str:
 
 
 def tables_of(document: Mapping[str, Any]) -> list[Table]:
-    """Return the lists of a document, and those within their rows, each as a table."""
-    return list(_tables(document, ()))
+    """Return the lists of a document, those within their rows, and the memory of a job, each as a table."""
+    held = document.get("memory")
+    if not isinstance(held, Mapping):
+        return list(_tables(document, ()))
+    memory = {"memory": [{key: each for key, each in held.items() if key != "advice"}], "advice": held.get("advice")}
+    return [*_tables(document, ()), *_tables(memory, ())]
 
 
 def table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return rows as a table; columns that are empty throughout are left out."""
     shown = rows[:MOST_ROWS]
     columns = [name for name in dict.fromkeys(name for row in shown for name in row) if _any(shown, name)]
+    if len(columns) > _MANY_COLUMNS:
+        name, *rest = columns
+        columns = [name, *(each for each in _SOUGHT if each in rest), *(each for each in rest if each not in _SOUGHT)]
     cells = [[_cell(name, row.get(name)) for name in columns] for row in shown]
     numbers = {
         place for place, name in enumerate(columns)

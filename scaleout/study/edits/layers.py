@@ -149,7 +149,7 @@ def _again(graph: ExecutionGraph) -> Bools:
 
 
 _SAVES_NOTHING = tuple(RECORDED + name for name in ("aten::add", "aten::add_", "memset"))
-_PRODUCTS = ("gemm", "gemm_fp8", "grouped_gemm")
+_PRODUCTS = ("gemm", "gemm_fp8", "batched_gemm", "grouped_gemm")
 
 
 def _until_saved(graph: ExecutionGraph, layer: Sequence[int]) -> list[int]:

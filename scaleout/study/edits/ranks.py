@@ -195,7 +195,7 @@ def _products(graph: ExecutionGraph, axis: Axis, steps: int) -> Bools:
     inside = between_exchanges(graph, steps) & (graph.kernel != NONE)
     grouped, plain = (
         inside & np.array([call.op in names for call in graph.kernels] + [False])[graph.kernel]
-        for names in (("grouped_gemm",), ("gemm",))
+        for names in (("batched_gemm", "grouped_gemm"), ("gemm",))
     )
     if grouped.any():
         return np.asarray(grouped)
@@ -225,7 +225,8 @@ def _shared_out(call: Kernel, ratio: Fraction) -> Kernel:
     groups = int(call.sizes.get("groups", 1) * ratio)
     if groups == 1:
         return as_much_of(kernel("gemm", dtype=call.dtype, **shape).counting(call.tokens), call)
-    return as_much_of(kernel("grouped_gemm", dtype=call.dtype, groups=groups, **shape).counting(call.tokens), call)
+    op = "batched_gemm" if call.op == "gemm" else call.op
+    return as_much_of(kernel(op, dtype=call.dtype, groups=groups, **shape).counting(call.tokens), call)
 
 
 def _with_ranks(

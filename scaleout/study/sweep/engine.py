@@ -18,7 +18,7 @@ import pandas as pd
 from scaleout.config.checkpoint import locked
 from scaleout.config.units import counted
 from scaleout.config.workers import MOST_WORKERS
-from scaleout.config.writing import check_writable, write_text
+from scaleout.config.writing import STUDY, check_writable, write_text
 from scaleout.errors import ConfigError, shown
 from scaleout.study.sweep import execution
 from scaleout.study.sweep.cases import Case, Resolver, parts_of
@@ -33,8 +33,6 @@ from scaleout.study.sweep.worker import Chunk, Row
 
 _FILES = ("cases.parquet", "cases.csv", "report.html")
 """Of a study's results, those of which another tool may have some."""
-_OWNER = ".study"
-"""Of an output folder, the name of its study."""
 CHUNK_S = 5.0
 """What a chunk is to take: long beside what handing it over takes, short beside what is lost with a worker."""
 _SHORTEST_S = 0.25
@@ -167,7 +165,7 @@ def execute(study: Study, directory: Path | None = None, execution: Execution | 
     with ExitStack() as stack:
         if directory is not None:
             directory = directory.absolute()  # a folder named ~ is no home
-            check_writable(directory)
+            check_writable(directory, own=STUDY)
             directory.mkdir(parents=True, exist_ok=True)
             _lock(stack, directory, how)
             _own(directory, study)
@@ -205,7 +203,7 @@ def _lock(stack: ExitStack, directory: Path, how: Execution) -> None:
 
 def _own(directory: Path, study: Study) -> None:
     """Refuse the folder of another study, whose table this one would replace, and foreign files of its names."""
-    path = directory / _OWNER
+    path = directory / STUDY
     name = path.read_text(encoding="utf-8", errors="surrogateescape").strip() if path.exists() else ""
     if name and name != study.name:
         raise ConfigError(

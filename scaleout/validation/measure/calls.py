@@ -51,6 +51,13 @@ def _gemm_fp8_rowwise(s: Sizes, dtype: torch.dtype) -> Call:
     return lambda: torch._scaled_mm(a, b.t(), scale_a=scale_a, scale_b=scale_b, out_dtype=torch.bfloat16)
 
 
+def _batched_gemm(s: Sizes, dtype: torch.dtype) -> Call:
+    """Multiply groups of as many rows each by the matrix of the group, all stored row by row."""
+    rows = random(s["groups"], s["M"], s["K"], dtype=dtype)
+    matrices = random(s["groups"], s["K"], s["N"], dtype=dtype)
+    return lambda: torch.bmm(rows, matrices)
+
+
 def _grouped_gemm(s: Sizes, dtype: torch.dtype) -> Call:
     """Multiply rows of each group, one group after the other, by the matrix of the group, stored by columns."""
     rows = random(s["groups"] * s["M"], s["K"], dtype=dtype)
@@ -358,6 +365,7 @@ MAKERS: Mapping[str, Maker] = {
     "gemm": of(torch.matmul, "M K", "K N"),
     "gemm_fp8": _gemm_fp8,
     "gemm_fp8_rowwise": _gemm_fp8_rowwise,
+    "batched_gemm": _batched_gemm,
     "grouped_gemm": _grouped_gemm,
     "grouped_gemm_fp8": _grouped_gemm_fp8,
     "gemv": _gemv,

@@ -20,10 +20,10 @@ NOT_MEASURED = frozenset(
     attention_triton_fwd attention_triton_bwd attention_window_fwd attention_window_bwd attention_decode_latent
     add_fused_fwd add_fused_bwd merge_partials_fwd merge_partials_bwd grouped_gemm_accumulate list_in
     list_out list_spread gemm_fp8_blockwise grouped_gemm_fp8_accumulate adagrad embedding_adagrad_sparse
-    product_fwd product_bwd
+    product_fwd product_bwd softmax_causal_fwd softmax_causal_bwd
     """.split()  # noqa: SIM905 - a list of strings hides them
 )
-"""Operations of other software (Triton, DeepGEMM, FlashMLA, DeepSpeed, FBGEMM), which are not measured here."""
+"""Operations of other software (Triton, DeepGEMM, FlashMLA, DeepSpeed, Megatron, FBGEMM), not measured here."""
 
 UNCAPTURED = frozenset(
     {
@@ -79,6 +79,7 @@ GRIDS: Mapping[str, Axes] = {
     "gemm": _GEMM,
     "gemm_fp8": _GEMM,
     "gemm_fp8_rowwise": _GEMM,
+    "batched_gemm": _GROUPS,
     "grouped_gemm": _GROUPS,
     "grouped_gemm_fp8": _GROUPS,
     "gemv": {"M": (4096, 16384, 65536), "N": (4096, 8192, 16384)},

@@ -1,7 +1,7 @@
 """Rows to predictions and their errors, ``predicted / measured - 1``, summed up by family.
 
-A row without a family, or without a model in its family, is kept with the reason and counts against coverage. A row of
-a known family that lacks a key or holds an impossible value is an error.
+A row without a family, without a model in its family, or with a wrong key or value is kept with the reason and counts
+against coverage. Where no row is right, the first of them is an error.
 """
 
 import math
@@ -251,7 +251,9 @@ def compare_files(
     topology: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Comparison:
-    """Predict all rows of some files, or of one `table` in them; `ConfigError` names the row that cannot be read.
+    """Predict all rows of some files, or of one `table` in them.
+
+    `ConfigError` if a file cannot be read, or all of its rows are wrong: then it says what is wrong with the first.
 
     `device` and `topology` replace those that rows or their file's environment name; `progress` is told how many of how
     many rows are done.
@@ -260,9 +262,18 @@ def compare_files(
     families = [family_of(row) for row in read]
     rows = [run for row, family in zip(read, families, strict=True) for run in (family.split(row) if family else [row])]
     found: list[Compared] = []
+    faults: list[ConfigError] = []
     for row in rows:
         progress(len(found), len(rows))
-        found.append(_compare(row, device, topology))
+        try:
+            found.append(_compare(row, device, topology))
+        except ConfigError as error:
+            faults.append(error)
+            family = family_of(row)
+            name = row.source if family is None else _name(row, family, "time")
+            found.append(Compared(row.id, row.name, name, None, None, str(error)))
+    if faults and len(faults) == len(rows):
+        raise faults[0]
     return Comparison(tuple(found))
 
 

@@ -118,6 +118,8 @@ _PYTORCH = (
 )
 
 _PLAIN_PYTORCH = (
+    Setting("dropped_gradients", True, "torch.optim.Optimizer.zero_grad, documentation: set_to_none by default"),
+    Setting("transient_memory", True, "autograd frees a tensor with the last call that reads it"),
     Setting("separate_projections", True, "torch.nn.Linear: a GEMM a module; llama/model.py: wq, wk, wv, w1, w3"),
     Setting("rotary_fp32", True, "github.com/meta-llama/llama, llama/model.py, apply_rotary_emb; torchtitan likewise"),
     Setting(
@@ -131,8 +133,16 @@ _PLAIN_PYTORCH = (
     ),
     Setting("grouped_experts", "batched", "torch.bmm, for experts of as many rows each"),
     Setting("master_weights", False, "torch.optim.AdamW, documentation: steps the parameters that it is given"),
-    Setting("moment_dtype", "bf16", "the same: moments are of the parameters' type", _is("dtype", "bf16")),
+    Setting(
+        "moment_dtype", "bf16", "the same: moments are of the parameters' type; of fp16 as many bytes",
+        lambda keys: keys["dtype"] in ("bf16", "fp16"),
+    ),
     Setting("optimizer_kernels", "unfused", "torch.optim.AdamW, documentation: foreach is the default on GPUs"),
+    Setting("stop_recompute_early", True, "torch.utils.checkpoint from 2.1 on, not reentrant: early_stop by default"),
+    Setting(
+        "copied_buckets", True, "DistributedDataParallel, documentation: gradient_as_bucket_view False by default",
+        lambda keys: keys.get("data_parallel", 1) > 1 and keys["zero"] == 0,
+    ),
 )  # fmt: skip
 
 _FSDP1 = (

@@ -204,6 +204,11 @@ class Training(WithFramework):
         default=False,
         description="count what backward makes and lets go, step by step, in the memory instead of exchanges' buffers",
     )
+    dropped_gradients: bool = Field(
+        default=False,
+        description="steps of one micro-batch without a pipeline: gradients are dropped before a step, as by zero_grad "
+        "of PyTorch, so that forward holds none; the optimizer then holds all, and unfused a temporary of each as well",
+    )
     copied_buckets: bool = Field(
         default=False,
         description="gradients are copied into buckets and back, as by DDP without gradient_as_bucket_view",

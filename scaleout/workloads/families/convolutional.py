@@ -217,11 +217,11 @@ class Convolutional(WholeModel):
         gradients = Gradients(self.gradient_bucket, self.item_bytes)
         tape = AutogradTape(Cursor(graph), self.dtype, gradients)
         bucket = Bucket("dense", GradientSync(0, self.data_parallel))
-        graph.phase = "forward"  # neither phase states its pass: an eager host issues all calls as without gradients
+        graph.enter("forward", NodeRole.FORWARD)
         x = NONE
         for layer in self.built:
             x = _write_layer(tape, x, layer, self, bucket)
-        graph.phase = "backward"
+        graph.enter("backward", NodeRole.BACKWARD)
         tape.backward(x)
         gradients.flush(graph, bucket)
         if self.optimizer == "sgd" and not self.convolutions_only:

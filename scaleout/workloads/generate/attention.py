@@ -195,7 +195,14 @@ def _of_heads(heads: Heads, name: str, inputs: int, outputs: int) -> Linear:
     """A matrix of each head, in the data type: servers multiply by dequantised ones."""
     tokens, bucket = heads.workload.local_tokens, heads.rank.dense
     return Linear(
-        name=name, groups=heads.heads, tokens=tokens, inputs=inputs, outputs=outputs, bucket=bucket, plain=True
+        name=name,
+        groups=heads.heads,
+        tokens=tokens,
+        inputs=inputs,
+        outputs=outputs,
+        bucket=bucket,
+        plain=True,
+        accumulates=False,
     )
 
 

@@ -28,7 +28,7 @@ def gemm(
     They take as long as GEMMs of a `dtype`, of the tape's if none is given.
     """
     m, n, k = sizes
-    op, of = ("grouped_gemm", {"groups": groups}) if groups else ("gemm", {})
+    op, of = ("batched_gemm", {"groups": groups}) if groups else ("gemm", {})
     made = partial(kernel, op, dtype=dtype or tape.dtype, **of)
 
     def backward(dy: int) -> int:

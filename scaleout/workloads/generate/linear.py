@@ -33,7 +33,7 @@ class Linear:
     outputs: int | Sequence[int]  # columns of the output, of each matrix
     bucket: Bucket  # where the gradients of the weights wait
     groups: int = 0  # groups of so many tokens each, with weights of their own and GEMMs that are one kernel; 0 if none
-    accumulates: bool = True  # of groups, whether GEMMs add weights' gradients to what is there
+    accumulates: bool = True  # of groups, whether GEMMs add weights' gradients to what is there; else cuBLAS's batched
     partial: bool = False  # each tensor-parallel rank multiplies its own tokens only: gradients are partial sums
     bias: bool = False  # the GEMMs add one, whose gradient is a sum over tokens
     plain: bool = False  # GEMMs are in the tape's data type, whatever its style
@@ -78,24 +78,27 @@ class Linear:
     def _write_groups(self, tape: AutogradTape, x: int, widths: Sequence[int]) -> int:
         """``y_g = x_g W_g``: three kernels for each width, and the casts of their operands."""
         groups, tokens, inputs = self.groups, self.tokens, self.inputs
-        total = sum(widths)
+        total, one_kernel = sum(widths), "grouped_gemm" if self.accumulates else "batched_gemm"
 
         def gemm(op: str, node: int, suffix: str, role: int, **sizes: int) -> int:
-            fp8, dtype = ("", tape.dtype) if self.plain or tape.style.linear_dtype == "same" else ("_fp8", FP8)
-            made = kernel(op.replace("gemm", f"gemm{fp8}"), dtype=dtype, groups=groups, **sizes)
+            if self.plain or tape.style.linear_dtype == "same":
+                made = kernel(op, dtype=tape.dtype, groups=groups, **sizes)
+            else:
+                op = "grouped_gemm_fp8" + op.removeprefix(one_kernel)
+                made = kernel(op, dtype=FP8, groups=groups, **sizes)
             made = of_weight(made) if role == NodeRole.WEIGHT_GRADIENT else made
             return tape.add(made, *{node} - {NONE}, name=f"{self.name}{suffix}", role=role)
 
         def weight_gradient(node: int, width: int) -> int:
             sizes = {"M": width, "N": inputs, "K": tokens}
-            op = "grouped_gemm_accumulate" if self.accumulates else "grouped_gemm"
+            op = f"{one_kernel}_accumulate" if self.accumulates else one_kernel
             made = gemm(op, node, "_weight_gradient", NodeRole.WEIGHT_GRADIENT, **sizes)
             return self._bias_gradient(tape, made, groups * tokens * width)
 
         def gradients(dy: int, width: int) -> int:
             dy = self._cast_operand(tape, dy, groups * tokens * width, "gradient")
             sizes = {"M": tokens, "N": inputs, "K": width}
-            dx = gemm("grouped_gemm", dy, "_input_gradient", NodeRole.ACTIVATION_GRADIENT, **sizes)
+            dx = gemm(one_kernel, dy, "_input_gradient", NodeRole.ACTIVATION_GRADIENT, **sizes)
             num_parameters = groups * (inputs + self.bias) * width
             tape.accumulate_gradient(partial(weight_gradient, width=width), dy, num_parameters, self.bucket)
             return dx
@@ -117,7 +120,7 @@ class Linear:
         for width in widths:
             weight = self._cast(tape, NONE, groups * inputs * width, "weight") if tape.style.casts_weights else NONE
             tape.cursor.waits += (weight,) if weight != NONE else ()
-            made = gemm("grouped_gemm", x, "", NodeRole.WEIGHTS, M=tokens, N=width, K=inputs)
+            made = gemm(one_kernel, x, "", NodeRole.WEIGHTS, M=tokens, N=width, K=inputs)
         return made
 
     def _cast_operand(self, tape: AutogradTape, node: int, elements: int, what: str) -> int:

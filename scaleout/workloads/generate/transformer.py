@@ -293,6 +293,8 @@ def _to_vocabulary(tape: AutogradTape, x: int, rank: "Rank[Transformer]", *, sha
 def _loss(tape: AutogradTape, x: int, rank: "Rank[Transformer]", *, tokens: int, vocabulary: int) -> int:
     """Cross entropy over a cut vocabulary: ranks exchange maximum, sum and the target's logit of each token."""
     degree, logits, elements, loss = rank.workload.tensor_parallel, x, tokens * vocabulary, rank.workload.loss
+    if rank.workload.compiled and loss in ("unfused", "fp32"):
+        loss = "fused"  # the compiler puts casts and reductions into one kernel that reads the logits, each way
     if loss == "in_place":  # the logits are their gradient until the GEMM before has used it
         tape.save_for_backward(elements)
     makes = 0 if loss == "in_place" else elements
@@ -305,11 +307,12 @@ def _loss(tape: AutogradTape, x: int, rank: "Rank[Transformer]", *, tokens: int,
         casts = ("cast_to_fp32",) if loss == "fp32" else ()
         tape.push(
             lambda dy: _in_fp32(tape, tape.add(of(f"{op}_bwd"), dy, name=f"{op}_bwd"), casts, elements=elements),
-            makes=makes,
-        )
+            makes=makes, scratch_bytes=_scratch_bytes(rank.workload, loss, elements),
+        )  # fmt: skip
         x = tape.add(of(f"{op}_fwd"), _in_fp32(tape, x, casts, elements=elements), name=f"{op}_fwd")
     if loss != "in_place":
-        tape.save_for_backward(elements, ITEM_BYTES["fp32"])
+        narrow = (rank.workload.transient_memory and loss == "unfused") or (rank.workload.compiled and loss == "fused")
+        tape.save_for_backward(elements, None if narrow else ITEM_BYTES["fp32"])
     for _ in range(rank.workload.logged_losses):
         tape.kernel("cast_to_fp32", logits, name="logged_logits", elements=elements)
         tape.graph.compute(kernel("softmax_fwd", dtype="fp32", tokens=tokens, keys=vocabulary), after=(logits,))
@@ -319,6 +322,13 @@ def _loss(tape: AutogradTape, x: int, rank: "Rank[Transformer]", *, tokens: int,
             name=f"loss_{number}_all_reduce", priority=URGENT, role=NodeRole.EXCHANGE,
         )  # fmt: skip
     return x
+
+
+def _scratch_bytes(workload: "Transformer", loss: str, elements: int) -> float:
+    """Return what PyTorch's backward of a loss makes beside the logits' gradient: those of both its operations."""
+    if loss == "fp32":
+        return (2 * ITEM_BYTES["fp32"] - workload.item_bytes) * elements
+    return workload.item_bytes * elements if loss == "unfused" else 0.0
 
 
 _VOCABULARY_PARALLEL = ("cast_to_fp32", "sum_all", "mul_scalar", "mul_scalar", "sum_all", "mul_scalar")

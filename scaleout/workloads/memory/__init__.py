@@ -181,10 +181,17 @@ def _persistent_bytes(
     found["parameters"] -= (workload.item_bytes - ITEM_BYTES[FP8]) * sum(each.total.in_fp8 for each in held)
     shapes = frozenset().union(*(weights for stage in units for _, weights, _ in stage))
     found["gradients"] += float(workload.item_bytes * sum(outputs * inputs for outputs, inputs in shapes))
+    buckets = _copied_buckets(workload, found["gradients"])
     return found | {
-        "communication_buffers": terms.passed_bytes + _whole_buffers(workload, units, terms.sharded),
+        "communication_buffers": terms.passed_bytes + buckets + _whole_buffers(workload, units, terms.sharded),
         "kv_cache": float(cached_bytes),
     }
+
+
+def _copied_buckets(workload: LayeredModel, gradients_bytes: float) -> float:
+    """Return the bytes of buckets that gradients of so many bytes are copied into."""
+    copies = workload.copied_buckets and workload.zero < _SHARDED_FROM["gradients"]
+    return gradients_bytes if copies and workload.data_parallel * workload.context_parallel > 1 else 0.0
 
 
 def _divided(workload: LayeredModel, kind: str, sharing: tuple[GradientSync, GradientSync]) -> tuple[int, int]:
@@ -395,6 +402,7 @@ class Ledger:
     transient_bytes: Floats
     peak_bytes: Floats  # with the persistent state
     peak_moment: Index  # which moment of `moments_of` that is
+    stepped: Mapping[str, float] | None = None  # where the optimizer's step is the highest, what it holds otherwise
 
     @classmethod
     def of(cls, workload: LayeredModel) -> "Ledger":
@@ -413,8 +421,15 @@ class Ledger:
             one = max(part.kept_bytes + part.recompute_bytes for each in of_content.values() for part, _ in each.parts)
             kept, recomputed, transient = np.full(len(numbers), one), np.zeros(len(numbers)), np.zeros(len(numbers))
             moment = np.zeros(len(numbers), np.int64)
-        total = np.array([fsum(each.values()) for each in persistent]) + kept + recomputed + transient
-        return cls(workload, ranks, persistent, kept, recomputed, transient, total, moment)
+        stepped = None
+        if workload.mode == "training" and workload.dropped_gradients and workload.num_microbatches == 1 == len(ranks):
+            passing = float(kept[0] + recomputed[0] + transient[0])
+            persistent, stepped = ({**persistent[0], "gradients": 0.0},), _stepped(workload, persistent[0], passing)
+        if stepped is not None:
+            kept = recomputed = transient = np.zeros(1)
+        total = np.array([fsum({**each, **(stepped or {})}.values()) for each in persistent])
+        total += kept + recomputed + transient
+        return cls(workload, ranks, persistent, kept, recomputed, transient, total, moment, stepped)
 
     @property
     def stages(self) -> list[list[Held]]:
@@ -432,6 +447,7 @@ class Ledger:
         return {
             **self.persistent[rank],
             **{kind: float(b[rank]) for kind, b in zip(KINDS[-3:], passing, strict=True)},
+            **(self.stepped or {}),
         }
 
     def peak_of(self, rank: int) -> Peak:
@@ -439,10 +455,27 @@ class Ledger:
         bytes_of = self.bytes_of(rank)
         if self.workload.mode != "training":
             return Peak(rank, bytes_of)
+        if self.stepped is not None:
+            return Peak(rank, bytes_of, named="the optimizer's step")
         moments, row = moments_of(self.workload), int(self.peak_moment[rank])
         order = orders(self.workload.pipeline_schedule, **self.workload.pipeline_sizes)[rank]
         slot = int(moments.slot[row])
         return Peak(rank, bytes_of, tuple(moments.in_flight[row].tolist()), order[slot], slot, len(order))
+
+
+def _stepped(workload: LayeredModel, persistent: Mapping[str, float], passing: float) -> Mapping[str, float] | None:
+    """Return what the optimizer's step holds otherwise, or None if backward's beginning is higher.
+
+    It holds all gradients, nothing that was gathered and, unfused, a root of every second moment.
+    """
+    roots = ITEM_BYTES[workload.moment_dtype] / max(_state_bytes(workload), 1)
+    found = {
+        "gradients": persistent["gradients"],
+        "communication_buffers": _copied_buckets(workload, persistent["gradients"]),
+        "transient_memory": persistent["optimizer_states"] * roots * (workload.optimizer_kernels == "unfused"),
+    }
+    others = persistent["communication_buffers"] + passing
+    return found if fsum(found.values()) > others else None
 
 
 @functools.lru_cache(maxsize=16384)

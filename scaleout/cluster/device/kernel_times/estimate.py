@@ -22,7 +22,7 @@ from scaleout.program.operations import ITEM_BYTES, OPERATIONS, Family
 
 def on_matrix_units(calls: Calls) -> bool:
     """Whether calls are GEMMs of two-byte operands, which run on matrix units."""
-    return calls.op == "gemm" and ITEM_BYTES[calls.dtype] == 2
+    return calls.op in ("gemm", "batched_gemm", "grouped_gemm") and ITEM_BYTES[calls.dtype] == 2
 
 
 def roofline(calls: Calls, device: Device) -> Array:
@@ -133,21 +133,28 @@ def _units_of(calls: Calls) -> _Units:
     return _VECTOR_UNITS if calls.dtype in ("fp32", "fp64") else _MATRIX_UNITS
 
 
+def _step_s(tile_rows: Array, tile_cols: Array, calls: Calls, device: Device) -> Array:
+    """Return the time of a step along K of tiles: the smooth maximum of arithmetic, loads and the latency."""
+    item_bytes = {"fp32": 4, "tf32": 4, "fp64": 8, "bf16": 2, "fp16": 2}.get(calls.dtype, 1)
+    sm_flops_per_s = _TENSOR_SHARE * device.peak(calls.dtype) / device.num_sms
+    work_s = 2 * tile_rows * tile_cols * _STEP / sm_flops_per_s
+    load_s = (tile_rows + tile_cols) * _STEP * item_bytes / _units_of(calls).load_bytes_per_s
+    return np.asarray(np.sqrt(np.sqrt((work_s**2) ** 2 + (load_s**2) ** 2 + _STEP_S**4)))
+
+
 def _tiling(rows: Array, cols: Array, depth: Array, calls: Calls, device: Device) -> tuple[Array, Array]:
     """Return the time of the best tiling of a (rows, depth) by (depth, cols) GEMM, and its thread blocks, shape (N,).
 
-    ``waves (fill + steps * step)``; a step takes the smooth maximum of its arithmetic, its loads and the latency, and
-    ``waves = tiles * splits / SMs``, rounded up in part.
+    ``waves (fill + steps * step)``, with ``waves = tiles * splits / SMs``, rounded up in part. Tiles of groups run
+    together, and none is split.
     """
     units = _units_of(calls)
     tilings = _TILES + _SMALL_TILES if units is _VECTOR_UNITS else _TILES
-    item_bytes = {"fp32": 4, "tf32": 4, "fp64": 8, "bf16": 2, "fp16": 2}.get(calls.dtype, 1)
-    sm_flops_per_s = _TENSOR_SHARE * device.peak(calls.dtype) / device.num_sms
-    tile_rows, tile_cols, splits = np.array([(*tile, by) for tile in tilings for by in _SPLITS]).T[:, :, None]  # (T, 1)
-    work_s = 2 * tile_rows * tile_cols * _STEP / sm_flops_per_s
-    load_s = (tile_rows + tile_cols) * _STEP * item_bytes / units.load_bytes_per_s
-    step_s = np.sqrt(np.sqrt((work_s**2) ** 2 + (load_s**2) ** 2 + _STEP_S**4))
-    blocks = np.ceil(rows / tile_rows) * np.ceil(cols / tile_cols) * splits  # (T, N)
+    ways = (1,) if "groups" in calls.sizes else _SPLITS
+    tile_rows, tile_cols, splits = np.array([(*tile, by) for tile in tilings for by in ways]).T[:, :, None]  # (T, 1)
+    step_s = _step_s(tile_rows, tile_cols, calls, device)
+    groups = calls.sizes.get("groups", 1)
+    blocks = groups * np.ceil(rows / tile_rows) * np.ceil(cols / tile_cols) * splits  # (T, N)
     share = blocks / device.num_sms
     waves = np.maximum(1.0, share + _LAST_WAVE * (np.ceil(share) - share))
     partial_bytes = units.partial * (splits + 1) * rows * cols * 4
@@ -175,16 +182,55 @@ def _gemm(calls: Calls, device: Device, left: Device | None = None) -> Array:
     return _tiled(calls.sizes["M"], calls.sizes["N"], calls.sizes["K"], calls, device, left=left)
 
 
+_GROUPED_TILES = (64, 128), (128, 256)
+"""Tiles of CUTLASS's kernel of groups, as PyTorch has it: the small ones for up to 128 rows a group, or columns."""
+_GROUPED_LAUNCH_S = 7.0e-6
+"""Launch of that kernel, of the one before it that writes each group's sizes and pointers, and what they wait."""
+_GROUPED_FILL_S = 2.0e-6
+"""More for each of its tiles: a group's descriptors of memory, first loads, and a result that nothing hides."""
+
+
+def _grouped(calls: Calls, device: Device) -> Array:
+    """Estimate whole waves of one tile over all groups: an SM has every 132nd, whichever group it is of."""
+    rows, cols, depth, groups = (calls.sizes[name] for name in ("M", "N", "K", "groups"))
+    small = (rows <= 128) | (cols <= 128)
+    tile_rows, tile_cols = (np.where(small, *sides) for sides in zip(*_GROUPED_TILES, strict=True))
+    blocks = groups * np.ceil(rows / tile_rows) * np.ceil(cols / tile_cols)
+    waves = np.ceil(blocks / device.num_sms)
+    tiles_s = waves * np.ceil(depth / _STEP) * _step_s(tile_rows, tile_cols, calls, device)
+    return np.asarray(_GROUPED_LAUNCH_S + waves * _GROUPED_FILL_S + np.maximum(tiles_s, _move_s(calls, device)))
+
+
+_CHANNELS_BYTES = 128
+"""Channels that a step of a convolution on matrix units reads of one pixel; fewer are padded to as many."""
+_PADDING_SHARE = 0.4
+"""Share of the bandwidth that cuDNN's copies reach which add channels to whole loads, or drop them."""
+
+
+def is_plain_product(calls: Calls) -> npt.NDArray[np.bool_]:
+    """Whether each convolution is a GEMM of pixels by channels, which cuDNN leaves to cuBLAS, shape (N,)."""
+    return np.asarray((calls.sizes["kernel"] == 1) & (calls.sizes["stride"] == 1))
+
+
 def _convolution(calls: Calls, device: Device) -> Array:
-    """Estimate a convolution as a GEMM: pixels by channels, summed over the window."""
+    """Estimate a convolution as a GEMM: pixels by channels, summed over the window; and copies that pad channels."""
     s = calls.sizes
-    pixels = s["batch"] * np.ceil(s["hw"] / s["stride"]) ** 2
+    pixels, sums = s["batch"] * s["hw"] ** 2, s["batch"] * np.ceil(s["hw"] / s["stride"]) ** 2
     window = s["kernel"] ** 2
+    c_in, c_out, copied_s = s["c_in"], s["c_out"], np.zeros(len(pixels))
+    if _units_of(calls) is _MATRIX_UNITS:
+        item_bytes, plain = ITEM_BYTES[calls.dtype], is_plain_product(calls)
+        width, load = _CHANNELS_BYTES / item_bytes, 16 / item_bytes
+        c_in, c_out = (np.where(plain, each, width * np.ceil(each / width)) for each in (c_in, c_out))
+        odd = pixels * s["c_in"] * (s["c_in"] % load != 0) + sums * s["c_out"] * (s["c_out"] % load != 0)
+        copied_s = np.where(plain, 0.0, 2 * item_bytes * odd / (_PADDING_SHARE * device.memory_bytes_per_s))
     if calls.op == "conv2d_bwd_data":
-        return _tiled(s["batch"] * s["hw"] ** 2, s["c_in"], s["c_out"] * window / s["stride"] ** 2, calls, device)
-    if calls.op == "conv2d_bwd_weight":
-        return _tiled(s["c_in"] * window, s["c_out"], pixels, calls, device)
-    return _tiled(pixels, s["c_out"], s["c_in"] * window, calls, device)
+        made_s = _tiled(pixels, s["c_in"], c_out * window / s["stride"] ** 2, calls, device)
+    elif calls.op == "conv2d_bwd_weight":
+        made_s = _tiled(c_in * window, s["c_out"], sums, calls, device)
+    else:
+        made_s = _tiled(sums, s["c_out"], c_in * window, calls, device)
+    return np.asarray(made_s + copied_s)
 
 
 _BLOCK = 128
@@ -282,7 +328,8 @@ def _decode(calls: Calls, device: Device) -> Array:
 
 
 _ESTIMATES: Mapping[str, Callable[[Calls, Device], Array]] = {
-    **dict.fromkeys(("gemm", "gemm_fp8", "gemm_fp8_rowwise"), _gemm),
+    **dict.fromkeys(("gemm", "gemm_fp8", "gemm_fp8_rowwise", "batched_gemm"), _gemm),
+    "grouped_gemm": _grouped,
     **dict.fromkeys(("conv2d_fwd", "conv2d_bwd_data", "conv2d_bwd_weight"), _convolution),
     **dict.fromkeys(("attention_fwd", "attention_bwd", "attention_gqa_fwd", "attention_gqa_bwd"), _attention),
     **dict.fromkeys(("attention_fa2_fwd", "attention_fa2_bwd"), _flash2),
@@ -295,7 +342,7 @@ _ESTIMATES: Mapping[str, Callable[[Calls, Device], Array]] = {
 
 def is_in_blocks(op: str) -> bool:
     """Whether an operation is estimated as thread blocks over the SMs."""
-    return _ESTIMATES.get(op) in (_gemm, _convolution, _attention, _flash2)
+    return _ESTIMATES.get(op) in (_gemm, _grouped, _convolution, _attention, _flash2)
 
 
 def is_tiled_gemm(op: str) -> bool:
@@ -331,6 +378,8 @@ def aligned(calls: Calls) -> Calls:
 
 _ROW_OF_A_WARP = {"softmax_fwd": 2048, "softmax_bwd": 1024, "cross_entropy_fwd": 2048, "cross_entropy_bwd": 1024}
 """Elements of a row that PyTorch gives to one warp at most: 16 rows of 2,048 take 8 us, of 2,158 or 8,192 3 to 4."""
+_ROW_IN_REGISTERS, _ROW_IN_SHARED_BYTES = 9216, 48 * 1024
+"""Elements of a longer row that its block keeps in registers in the forward, and bytes that fit its shared memory."""
 NUM_CLASSES = 4
 UNALIGNED = 1
 """The class of calls whose rows are no multiple of the width of a load."""
@@ -343,14 +392,18 @@ _FEW_ROWS = 16
 def kernel_classes(calls: Calls) -> npt.NDArray[np.int64]:
     """Return which class of kernel the library picks for each call, shape (N,).
 
-    0 usual, 1 unaligned, 2 special shape, 3 GEMMs of two-byte operands whose rows have an odd number of elements.
-    Unaligned are rows or heads of no multiple of 16 bytes (a load), in embedding tables of 128 bytes (a cache line).
+    0 usual, 1 unaligned, 2 special shape, 3 GEMMs of two-byte operands whose rows have an odd number of elements,
+    convolutions of unaligned channels that are GEMMs, and rows of a softmax in registers.
+    Unaligned are rows or heads of no multiple of 16 bytes (a load), in embedding tables of 128 bytes (a cache line);
+    a row that no shared memory holds is read as often as an unaligned one.
     """
     sizes, item_bytes = calls.sizes, ITEM_BYTES[calls.dtype]
     aligned = 16 // item_bytes
     other = odd = np.zeros(len(calls.bytes), dtype=bool)
     if "c_in" in sizes:
-        unaligned = (sizes["c_in"] % aligned != 0) & (calls.dtype not in ("fp32", "fp64"))
+        unaligned = (sizes["c_in"] % aligned != 0) | (sizes["c_out"] % aligned != 0)
+        unaligned = unaligned & (calls.dtype not in ("fp32", "fp64"))
+        odd = unaligned & is_plain_product(calls)
     elif "pooling" in sizes:
         unaligned = sizes["dim"] * item_bytes % 128 != 0
     elif "head_dim" in sizes:
@@ -361,10 +414,15 @@ def kernel_classes(calls: Calls) -> npt.NDArray[np.int64]:
         unaligned = (cols % aligned != 0) | (depth % aligned != 0)
         odd = ((cols % 2 != 0) | (depth % 2 != 0)) & (item_bytes == 2)
         other = (np.minimum(cols, depth) == 1) | ((rows == 1) & (aligned == 4))
+    elif calls.op == "gemv":
+        unaligned = sizes["N"] % aligned != 0
     else:
         row = next((name for name in _ROWS if name in sizes and not calls.op.startswith("embedding")), None)
         unaligned = other if row is None else sizes[row] % aligned != 0
         other = other | ((calls.op == "embedding_fwd") & (sizes.get("tokens", np.inf) <= _FEW_ROWS))
         if row is not None:
             other = other | (sizes[row] <= _ROW_OF_A_WARP.get(calls.op, 0))
+        if calls.op in _ROW_OF_A_WARP and row is not None:
+            unaligned = unaligned | (sizes[row] * item_bytes >= _ROW_IN_SHARED_BYTES)
+            odd = (sizes[row] <= _ROW_IN_REGISTERS) & calls.op.endswith("fwd")
     return np.where(other, 2, np.where(odd, 3, unaligned.astype(np.int64)))

@@ -4,8 +4,7 @@ Tiles of as many rows and as deep do the same work, whichever group they are of,
 rows are cut into groups, until the matrices of the groups take longer to read than their tiles to compute.
 
 Source: 55 such kernels of an H100 (`traces/h100/kernels.jsonl`) take a tenth longer than single GEMMs of their rows,
-28% at the most; cuBLAS's batched ones of a recorded job on H200 (1,470 us) are 3% faster than a single one at full
-clock (1,520 us).
+28% at the most. They have many rows: kernels of few take their own launches and tiles, see `estimate`.
 """
 
 from typing import Any
@@ -33,7 +32,8 @@ def times(device: Device, calls: Calls) -> Array:
     moved = np.asarray(OPERATIONS[op].bytes(sizes, ITEM_BYTES[calls.dtype]), float)
     one = calls._replace(op=op, sizes=sizes, bytes=moved)
     seconds, _ = first_answers((measured, interpolated, transferred, analytical), device, one)
-    return np.where(np.isnan(known_s), np.maximum(seconds, roofline(calls, device) / STREAM_SHARE), np.nan)
+    least_s = np.maximum(roofline(calls, device) / STREAM_SHARE, analytical.shortest_s(device, calls.op))
+    return np.where(np.isnan(known_s), np.maximum(seconds, least_s), np.nan)
 
 
 def single(device: Device, call: Kernel) -> Kernel:

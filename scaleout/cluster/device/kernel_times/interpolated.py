@@ -196,7 +196,7 @@ def _series_with(op: str, dtype: str) -> tuple[Key, ...]:
     Similar are GEMMs of both two-byte types, convolutions on the same units (fp32: vector units), element-wise kernels
     that stream, those that wait for their own arithmetic, and any other operation to itself in any dtype.
     """
-    if op == "gemm":
+    if op in ("gemm", "batched_gemm", "grouped_gemm"):
         return tuple((op, other) for other in _TWO_BYTES) if dtype in _TWO_BYTES else ((op, dtype),)
     if _elementwise(op):
         every = [(other, any_dtype) for other in OPERATIONS if _elementwise(other) for any_dtype in ITEM_BYTES]
@@ -238,10 +238,18 @@ _TILED = Smoothness(amplitude=0.6, length=4.0, trend=0.1, noise=0.07, correlatio
 
 _FLASH2 = replace(_SMOOTHNESS[Family.ATTENTION], noise=0.05)
 """Of FlashAttention 2, which picks among blocks and splits of keys."""
+_GROUPED = replace(_SMOOTHNESS[Family.GEMM], noise=0.07)
+"""Of CUTLASS's GEMMs of groups, whose tiles lie otherwise among the waves from shape to shape."""
+_OWN = {
+    "attention_fa2_fwd": _FLASH2,
+    "attention_fa2_bwd": _FLASH2,
+    "grouped_gemm": _GROUPED,
+    "gemv": replace(_GROUPED, correlation=0.9, offset=0.5),  # aligned or not, they are different kernels
+}
 
 
 def _smoothness_of(op: str) -> Smoothness:
-    return _TILED if is_tiled_gemm(op) else _FLASH2 if "_fa2_" in op else _SMOOTHNESS[OPERATIONS[op].family]
+    return _TILED if is_tiled_gemm(op) else _OWN.get(op, _SMOOTHNESS[OPERATIONS[op].family])
 
 
 _WEIGHTS = {"M": 0.6, "vocab": 3.0, "topk": 2.0, "features": 2.0}

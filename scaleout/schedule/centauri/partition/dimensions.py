@@ -32,7 +32,9 @@ _GEMM = (Dimension(_OD, "M"), Dimension(_CD, "K"), Dimension(_OD, "N"))  # [A, B
 _ELEMENTWISE = (Dimension(_OD, "elements"), Dimension(_OD, "elements"))  # [A, B], all in one size
 
 DIMENSIONS: Mapping[str, tuple[Dimension, ...]] = {
-    **dict.fromkeys(("gemm", "gemm_fp8", "gemm_fp8_rowwise", "grouped_gemm", "grouped_gemm_accumulate"), _GEMM),
+    **dict.fromkeys(
+        ("gemm", "gemm_fp8", "gemm_fp8_rowwise", "batched_gemm", "grouped_gemm", "grouped_gemm_accumulate"), _GEMM
+    ),
     **dict.fromkeys(
         (
             "add", "mul_scalar", "dropout_fwd", "dropout_bwd", "relu_fwd", "relu_bwd", "gelu_fwd", "gelu_bwd",

@@ -29,7 +29,8 @@ ALONG = {
     op: sizes_of(op, DimensionType.CD if op in _SUMMED else DimensionType.OD)[0]
     for op in (
         "embedding_bag_fwd", "embedding_bag_bwd_sparse", "embedding_sgd_sparse", "permute_for_all_to_all",
-        "moe_permute_rows", "moe_regroup_rows", "moe_repeat_topk", "moe_sum_topk", "grouped_gemm", *_SUMMED, *GEMMS,
+        "moe_permute_rows", "moe_regroup_rows", "moe_repeat_topk", "moe_sum_topk", "batched_gemm", "grouped_gemm",
+        *_SUMMED, *GEMMS,
         "gelu_fwd", "gelu_bwd", "silu_fwd", "silu_bwd", "swiglu_fwd", "swiglu_fwd_unfused", "swiglu_bwd",
         "swiglu_bwd_fused", "cast_to_fp8", "cast_to_fp8_twice",
     )
