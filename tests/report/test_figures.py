@@ -166,6 +166,10 @@ def test_nothing_lies_over_the_plans_of_a_search_and_no_words_over_a_bar_of_colo
             figure.canvas.draw()
     plans, loads = drawn
     (axes,) = plans.axes
+    key = max(axes.texts, key=lambda text: len(text.get_text()))
+    assert all(str(each.plan) in " ".join(key.get_text().split()) for each in found.plans.front)
+    assert not key.get_window_extent().overlaps(axes.xaxis.get_tightbbox())
+    assert plans.bbox.padded(1).contains(*key.get_window_extent().p0)
     legend = axes.get_legend().get_window_extent()
     assert not legend.overlaps(axes.get_window_extent().shrunk(0.999, 0.999))
     if width is None:
@@ -177,10 +181,15 @@ def test_nothing_lies_over_the_plans_of_a_search_and_no_words_over_a_bar_of_colo
 
 def test_no_micro_batch_looks_like_the_optimizer():
     assert len(set(pipelines.to_rgb(pipelines._REST))) == 1
-    for colour in pipelines.MICROBATCHES:
+    for colour in (*pipelines.MICROBATCHES, *pipelines._colours(64).colors):
         for _, tone, _ in pipelines._TONES.values():
             shade = pipelines._toned(colour, tone)
             assert max(shade) - min(shade) > 0.15, colour
+
+
+@pytest.mark.parametrize("numbers", [1, 8, 9, 64])
+def test_no_two_micro_batches_have_one_colour(numbers):
+    assert len({pipelines.to_rgb(colour) for colour in pipelines._colours(numbers).colors}) == numbers
 
 
 def pipelined(name, drawn, tmp_path):
@@ -196,10 +205,14 @@ def pipelined(name, drawn, tmp_path):
 def test_a_legend_of_a_pipeline_speaks_of_parts_of_a_backward_only_where_there_are(name, backward, drawn, tmp_path):
     (legend,) = pipelined(name, drawn, tmp_path).legends
     assert legend.get_texts()[1].get_text() == backward
+    assert legend.get_texts()[-1].get_text() == "end of the step"
+    bar = drawn[-1].axes[-1]
+    assert bar.get_ylabel() == "micro-batch"
+    assert [text.get_text() for text in bar.get_yticklabels()] == ["0", "1", "2", "3"]
 
 
 def test_a_digit_over_a_hatch_stands_on_a_plain_ground(drawn, tmp_path):
-    (axes,) = pipelined("zb_h1", drawn, tmp_path).axes
+    axes, _ = pipelined("zb_h1", drawn, tmp_path).axes
     hatched = [each for each in axes.collections if each.get_hatch()]
     assert hatched
     grounds = [text.get_bbox_patch() for text in axes.texts]

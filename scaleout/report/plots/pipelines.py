@@ -1,6 +1,7 @@
 """Pipelined steps to pictures: who works on which micro-batch when, and the memory of each pipeline rank.
 
-Colours go by micro-batch, light forward and full backward; deferred weight gradients are dark and hatched.
+Colours go by micro-batch, as a bar says: a few have colours far apart, many a scale. Forward is light and backward
+full; deferred weight gradients are dark and hatched.
 The optimizer is grey, which no micro-batch is. Two actions that a rank runs at the same time share its row.
 """
 
@@ -8,14 +9,18 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import to_rgb
+from matplotlib.colors import BoundaryNorm, ListedColormap, to_rgb
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
+from matplotlib.typing import ColorType
 
 from scaleout.analysis.pipeline import Actions, MemoryOverTime
 from scaleout.report.colours import PUBLISHED, time_scale
@@ -25,7 +30,11 @@ from scaleout.workloads.memory import KINDS
 from scaleout.workloads.pipeline import Action
 
 MICROBATCHES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#885522")
-"""Colours of micro-batches, in turn (Paul Tol's bright scheme, one of his light one, and brown)."""
+"""Colours of a few micro-batches (Paul Tol's bright scheme, one of his light one, and brown)."""
+_MANY = ListedColormap(mpl.colormaps["plasma"](np.linspace(0.0, 0.9, 256)))
+"""Scale of colours of more micro-batches; without its end, whose light tones are hardly told from white."""
+_BAR_IN = 0.55
+"""Width of the bar of micro-batches with what is written at it."""
 
 MEMORY = dict(
     zip(KINDS, ("#332288", "#88ccee", "#44aa99", "#999933", "#aa4499", "#ddcc77", "#cc6677", "#882255"), strict=True)
@@ -74,10 +83,12 @@ def draw_pipelines(
     with drawn(path, rows, columns, style=style, figsize=size, sharex=True) as (figure, grid):
         longest_s = max(makespan_s for *_, makespan_s in panels)
         scale, unit = time_scale(longest_s)
-        inches_per_s = ((look_now().width_in or width) / columns - 0.7) / longest_s
+        inches_per_s = (((look_now().width_in or width) - _BAR_IN) / columns - 0.7) / longest_s
+        numbers = 1 + max(int(each.microbatch.max(initial=0)) for _, done, _ in panels for each in done)
+        colours = ScalarMappable(BoundaryNorm(np.arange(numbers + 1) - 0.5, numbers), _colours(numbers))
         for axes, (name, done, makespan_s) in zip(grid.flat, panels, strict=False):
             for each in done:
-                _chain(axes, each, scale, inches_per_s)
+                _chain(axes, each, colours, scale=scale, inches_per_s=inches_per_s)
             _dress(axes, done, name)
             axes.axvline(makespan_s * scale, color=PUBLISHED, linewidth=0.8, linestyle=":")
         for axes in grid.flat[len(panels) :]:
@@ -85,6 +96,12 @@ def draw_pipelines(
         for axes in grid[-1]:
             axes.set_xlabel(f"time [{unit}]")
         grid[0, 0].set_xlim(0, longest_s * scale * 1.005)
+        bar = figure.colorbar(colours, ax=list(grid.flat), pad=0.01, fraction=0.03, label="micro-batch")
+        bar.set_ticks(range(0, numbers, -(-numbers // max(2, min(len(MICROBATCHES), rows * chains)))))
+        bar.minorticks_off()
+        bar.ax.tick_params(length=0)
+        bar.ax.invert_yaxis()
+        bar.outline.set_visible(False)
         used = {Action(action) for _, done, _ in panels for each in done for action in each.action.tolist()}
         has_rest = any(each.rest_s for _, done, _ in panels for each in done)
         figure.legend(
@@ -98,6 +115,13 @@ def draw_pipelines(
             figure.suptitle(title)
 
 
+def _colours(numbers: int) -> ListedColormap:
+    """Return the colours of so many micro-batches."""
+    if numbers <= len(MICROBATCHES):
+        return ListedColormap(MICROBATCHES[:numbers])
+    return ListedColormap(_MANY(np.linspace(0.0, 1.0, numbers)))
+
+
 def _dress(axes: Axes, done: Sequence[Actions], name: str) -> None:
     axes.set_title(name, loc="left")
     axes.set_ylim(len(done) - 0.5, -0.5)
@@ -108,7 +132,7 @@ def _dress(axes: Axes, done: Sequence[Actions], name: str) -> None:
     axes.spines["left"].set_visible(False)
 
 
-def _handles(used: set[Action], *, has_rest: bool) -> list[Patch]:
+def _handles(used: set[Action], *, has_rest: bool) -> list[Artist]:
     tones = dict.fromkeys(tone for action, tone in _TONES.items() if action in used)
     whole = Action.INPUT_GRADIENT not in used
     shown = [
@@ -121,16 +145,17 @@ def _handles(used: set[Action], *, has_rest: bool) -> list[Patch]:
         )
         for label, tone, hatch in tones
     ]
-    return shown + ([Patch(color=_REST, label="optimizer")] if has_rest else [])
+    rest = [Patch(color=_REST, label="optimizer")] * has_rest
+    return [*shown, *rest, Line2D([], [], color=PUBLISHED, linewidth=0.8, linestyle=":", label="end of the step")]
 
 
-def _toned(colour: str, tone: float) -> tuple[float, float, float]:
+def _toned(colour: ColorType, tone: float) -> tuple[float, float, float]:
     end = 1.0 if tone > 0 else 0.0
     red, green, blue = (part + abs(tone) * (end - part) for part in to_rgb(colour))
     return red, green, blue
 
 
-def _chain(axes: Axes, done: Actions, scale: float, inches_per_s: float) -> None:
+def _chain(axes: Axes, done: Actions, of: ScalarMappable, *, scale: float, inches_per_s: float) -> None:
     """Draw the actions of one pipeline rank; two that overlap share the row, forward above."""
     shared = _overlapping(done)
     forward = done.action == Action.FORWARD
@@ -140,7 +165,7 @@ def _chain(axes: Axes, done: Actions, scale: float, inches_per_s: float) -> None
     begin, end = done.start_s * scale, done.end_s * scale
     boxes = np.stack([np.c_[begin, top], np.c_[end, top], np.c_[end, bottom], np.c_[begin, bottom]], axis=1)
     line = 0.5 if np.median(seconds) * inches_per_s > 0.03 else 0.0
-    colours = [MICROBATCHES[microbatch % len(MICROBATCHES)] for microbatch in done.microbatch.tolist()]
+    colours = [tuple(colour) for colour in of.to_rgba(done.microbatch)[:, :3].tolist()]
     for action, (_, tone, hatch) in _TONES.items():
         mine = np.flatnonzero(done.action == action).tolist()
         faces = [_toned(colours[index], tone) for index in mine]

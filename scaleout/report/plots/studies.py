@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, groupby
 from pathlib import Path
-from textwrap import fill
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import Patch
 
 from scaleout.config.units import counted, format_bytes, format_seconds
 from scaleout.report.colours import COMMUNICATION, IDLE, PUBLISHED, SERIES, time_scale
@@ -23,10 +22,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MARKERS = "^osDvPX"
-_LINE_IN = 0.2
-"""Height of a name below a narrow picture, of the height that it has before it is made narrower."""
-_NARROW_CHARACTERS = 60
-"""Of a line of text in a narrow picture."""
+_LINE_IN = 0.15
+"""Height of a line below a picture, of the height that it has before it is made narrower."""
+_NARROW_CHARACTERS, _WIDE_CHARACTERS = 60, 110
+"""Of a line of text in a narrow picture, and in others."""
 _PANELS = 3
 """Most panels in a row of curves."""
 _WIDE_IN, _NARROW_IN = 9.6, 4.8
@@ -166,27 +165,27 @@ def _axes(axes: Axes, sizes: Sequence[int], what: str) -> None:
 
 def draw_plans(request: SearchRequest, answer: Answer, path: Path) -> None:
     """Draw step time against memory of all evaluated plans; those that none under their schedule beats are named."""
+    with drawn(path, figsize=(7, 4.0 + _LINE_IN * len(_key(answer)))) as (_, grid):
+        plot_plans(request, answer, grid[0, 0])
+
+
+def _key(answer: Answer) -> list[str]:
+    """Return lines that say which plans the labels of a picture are of."""
     several = len({found.schedule for found in answer.evaluated}) > 1
     names = [
         f"{answer.labels[found.choice]}  {found.plan}" + (f", {found.schedule}" if several else "")
         for found in answer.front
     ]
-    lines = [fill(name, _NARROW_CHARACTERS, subsequent_indent="     ") for name in names]
-    below = _LINE_IN * sum(line.count("\n") + 1 for line in lines) if is_narrow() else 0.0
-    with drawn(path, figsize=(9, 4.6 + below)) as (figure, grid):
-        axes = plot_plans(request, answer, grid[0, 0])
-        if below:
-            handles = [Patch(visible=False, label=line) for line in lines]
-            figure.legend(handles=handles, loc="outside lower left", frameon=False, handlelength=0, handletextpad=0)
-        else:
-            axes.text(1.02, 1.0, "\n".join(names), transform=axes.transAxes, va="top", fontsize=6.5)
+    wide = _NARROW_CHARACTERS if is_narrow() else _WIDE_CHARACTERS
+    return [line for name in names for line in wrap(name, wide, subsequent_indent="     ")]
 
 
 def _placed(points: Sequence[tuple[float, float]], labels: Sequence[str]) -> Iterator[tuple[int, str, tuple[int, int]]]:
     """Yield of points in a picture of width and height 1: where a label is, its words, and on which side it stands.
 
-    Points whose marks lie on each other have one label. It stands right of its point and below, left and above, or in
-    another corner, wherever no label and no other point is; a side is a sign to the right and one upwards.
+    Points whose marks lie on each other have one label. It stands left of its point and below, where the line of the
+    best is not, or in another corner, wherever no label and no other point is; a side is a sign to the right and one
+    upwards.
     """
     marks: list[list[int]] = []
     for number, (x, y) in enumerate(points):
@@ -201,7 +200,7 @@ def _placed(points: Sequence[tuple[float, float]], labels: Sequence[str]) -> Ite
         boxes = {
             (right, up): (*sorted((x + right * _GAP, x + right * (_GAP + _LETTER_X * len(words)))),
                           *sorted((y + up * _GAP, y + up * (_GAP + _LETTER_Y))))
-            for right, up in ((1, -1), (-1, 1), (1, 1), (-1, -1))
+            for right, up in ((-1, -1), (1, 1), (1, -1), (-1, 1))
         }  # fmt: skip
         others_taken = taken[:own] + taken[own + 1 :]
         side = next((each for each, box in boxes.items() if not any(_meet(box, one) for one in others_taken)), (1, -1))
@@ -229,6 +228,8 @@ def _label(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[s
         )  # fmt: skip
 
 
+_BELOW = 32
+"""Points below the axes from which on plans are named, with the ticks and the label above them."""
 _LEGEND_LINE = 12
 """Points that a line of a legend takes."""
 
@@ -239,7 +240,8 @@ def plot_plans(request: SearchRequest, answer: Answer, axes: Axes | None = None)
     fronts = [list(front) for _, front in groupby(answer.front, key=lambda found: found.schedule)]
     last_s = SLACK * max((front[0].estimate.step_s for front in fronts), default=0.0)
     near = [found.estimate for found in answer.evaluated if found.estimate.step_s <= last_s]
-    with on_axes(axes, figsize=(7, 4)) as drawn_on:
+    key = _key(answer)
+    with on_axes(axes, figsize=(7, 4.0 + _LINE_IN * len(key))) as drawn_on:
         drawn_on.scatter(
             [each.peak_bytes / 2**30 for each in near], [each.step_s * scale for each in near],
             s=12, color=IDLE, label="evaluated",
@@ -255,11 +257,15 @@ def plot_plans(request: SearchRequest, answer: Answer, axes: Axes | None = None)
             named += zip(memory, times, strict=True)
         limit = request.memory_bytes / 2**30
         drawn_on.axvline(limit, color=COMMUNICATION, linestyle="--", linewidth=1, label=f"limit {limit:.3g} GiB")
-        drawn_on.margins(y=0.08)
+        drawn_on.margins(y=0.12)
         drawn_on.set_xlim(0, None)
         _label(drawn_on, named, [answer.labels[found.choice] for found in answer.front])
         drawn_on.set_xlabel("memory of the fullest rank [GiB]")
         drawn_on.set_ylabel(f"time of a step [{unit}]")
+        drawn_on.annotate(
+            "\n".join(key), (0, 0), (0, -_BELOW), xycoords="axes fraction", textcoords="offset points", va="top",
+            fontsize=6.5,
+        )  # fmt: skip
         columns = legend_columns(3)
         drawn_on.legend(  # above the axes, as plans may lie anywhere within
             loc="lower left", bbox_to_anchor=(0.0, 1.0), frameon=False, fontsize=7, ncols=columns,
