@@ -29,11 +29,11 @@ _LOG_FROM = 8
 _SI_FROM = 1e6
 """Numbers of an input from which they have SI prefixes."""
 _FORMATS = {
-    "s": ".4~g", "B": ".3~s", "B/s": ".3~s", "1/s": ".4~s", "J": ".3~s", "W": ".3~s", "$": "$.3~s", "share": ".1~%",
+    "s": ".4~g", "B": ".3~s", "B/s": ".3~s", "1/s": ".3~s", "J": ".3~s", "W": ".3~s", "$": ".3~s", "share": ".1~%",
     "x": ".3~f",
 }  # fmt: skip
 """How d3 writes a number of each unit; SI prefixes where `s` stands."""
-_UNITS = {"share": "", "x": "", "1/s": ""}
+_UNITS = {"share": "", "x": ""}
 """Units that the numbers or the labels themselves show."""
 
 
@@ -107,6 +107,12 @@ class Cases:
             return write(value)
         return format_number(value)
 
+    def format(self, column: str) -> str:
+        """How d3 writes the numbers of a column."""
+        unit = column_of(column).unit
+        few = unit in ("1/s", "$") and self.frame[column].max() < 1e3  # of which a part has no prefix
+        return ".4~g" if few else _FORMATS.get(unit, ".4~g")
+
     def order(self, column: str) -> list[Any]:
         """Values of an input in the order of the study's file."""
         return list(self.study.axes.get(column, self.frame[column].drop_duplicates().tolist()))
@@ -137,7 +143,7 @@ class Cases:
         shown = [alt.Tooltip("case:Q", title="case")]
         shown += [alt.Tooltip(f"{field_of(name)}:N", title=column_of(name).label) for name in self.inputs]
         shown += [
-            alt.Tooltip(f"{field_of(name)}:Q", title=self.label(name), format=_format(name))
+            alt.Tooltip(f"{field_of(name)}:Q", title=self.label(name), format=self.format(name))
             for name in dict.fromkeys((*results, "makespan_s", "exposed_share"))
             if name in self.frame
         ]
@@ -149,14 +155,8 @@ def field_of(column: str) -> str:
     return column.replace(".", "__").replace("[", "_").replace("]", "_")
 
 
-def _format(column: str) -> str:
-    return _FORMATS.get(column_of(column).unit, ".4~g")
-
-
 def _axis(cases: Cases, column: str, **more: Any) -> alt.Axis:
-    few = column_of(column).unit == "1/s" and cases.frame[column].max() < 1e3  # of which a part has no prefix
-    form = ".4~g" if few else _format(column)
-    return alt.Axis(title=cases.label(column), format=form, labelFlush=False, **more)
+    return alt.Axis(title=cases.label(column), format=cases.format(column), labelFlush=False, **more)
 
 
 def _short(cases: Cases, column: str) -> dict[str, Any]:
@@ -369,14 +369,16 @@ def _heat_map(cases: Cases, view: View) -> Any:
     colour = alt.Color(
         f"{field_of(result)}:Q",
         scale=alt.Scale(scheme="viridis", reverse=not high),
-        legend=alt.Legend(title=cases.label(result), format=_format(result).replace(".4~g", ",.3~r"), orient="top"),
+        legend=alt.Legend(
+            title=cases.label(result), format=cases.format(result).replace(".4~g", ",.3~r"), orient="top"
+        ),
     )
     alone = not _compares(cases, view, result)  # a panel has colours of its own
     ends = found.groupby(view.facet)[result] if alone else found[result]
     middle = (ends.transform("min") + ends.transform("max")) / 2 if alone else (ends.min() + ends.max()) / 2
     found = found.assign(dark=found[result].lt(middle) if high else found[result].gt(middle))
     fields = alt.Chart().mark_rect().encode(x=x, y=y, color=colour, tooltip=cases.tooltip(result))
-    form = _format(result).replace("~", "").replace(".4g", ",.3r").replace(".4s", ".3s").replace(".3f", ",.3r")
+    form = cases.format(result).replace("~", "").replace(".4g", ",.3r").replace(".4s", ".3s").replace(".3f", ",.3r")
     told = f"({ESTIMATED} ? '~' : '') + format(datum['{field_of(result)}'], '{form}')"
     numbers = alt.Chart().mark_text(fontSize=9).transform_calculate(told=told).encode(
         x=x, y=y, text="told:N",

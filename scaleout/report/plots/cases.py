@@ -40,7 +40,7 @@ _TICKS: Mapping[str, Callable[[], Formatter]] = {
     "share": lambda: PercentFormatter(1.0, symbol="%"), "x": lambda: FormatStrFormatter("%gx"),
     "1/s": lambda: EngFormatter(sep=""), "B": lambda: EngFormatter("B"), "B/s": lambda: EngFormatter("B/s"),
 }  # fmt: skip
-"""How numbers of a unit stand at ticks, which then show the unit."""
+"""How numbers of a unit stand at ticks, which then show the unit, but for those a second."""
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ class _Drawing:
 
     def _labelled(self, column: str) -> str:
         label, unit = column_of(column).label, self._scale(column)[1]
-        unit = "" if unit in _TICKS else unit
+        unit = "" if unit in _TICKS and unit != "1/s" else unit
         return f"{label} [{unit}]" if unit else label
 
     def _axes(self, axes: Axes, at: "pd.Series[float]") -> None:
