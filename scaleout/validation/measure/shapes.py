@@ -23,7 +23,7 @@ NOT_MEASURED = frozenset(
     product_fwd product_bwd softmax_causal_fwd softmax_causal_bwd
     """.split()  # noqa: SIM905 - a list of strings hides them
 )
-"""Operations of other software (Triton, DeepGEMM, FlashMLA, DeepSpeed, Megatron, FBGEMM), which are not measured here."""
+"""Operations of other software (Triton, DeepGEMM, FlashMLA, DeepSpeed, Megatron, FBGEMM), not measured here."""
 
 UNCAPTURED = frozenset(
     {
