@@ -1,5 +1,7 @@
 """Names to files: shipped names, the nearest name, the user's own files."""
 
+import re
+
 import pytest
 
 from scaleout.cluster.device.spec import load_device
