@@ -58,7 +58,7 @@ SIZES_HELP = "Sizes such as 64MiB or 1MiB,64MiB; FIRST:LAST doubles from the fir
     help="Print which back end of the topology (--policy) is the fastest, by size and ranks.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Also print why other algorithms are not among the rows.")
-@output_options("Write tables and a heat map of all links here.")
+@output_options("Write tables and a picture of all links here.")
 @network_options(ranks=False)
 def collective(
     kind: str,
@@ -211,7 +211,7 @@ def _decide(answer: "CollectiveAnswer", output: Output) -> None:
 
 
 def _write(answer: "CollectiveAnswer", summary: dict[str, Any], folder: Path) -> dict[str, str]:
-    """Write the summary of all algorithms, and the links and the heat map of one."""
+    """Write the summary of all algorithms, and the links of one and their picture."""
     from scaleout.config.units import format_bytes
     from scaleout.report.files import write_links
 

@@ -29,8 +29,8 @@ FILES = {
 }
 """Files that `write` makes, and what they are; under the link model those of `LINKS` as well."""
 
-LINKS = {"links.parquet": "bytes and utilisation of every link", "links.png": "heat map of all links"}
-"""Files about links; where there are several schedules there is a heat map of each."""
+LINKS = {"links.parquet": "bytes and utilisation of every link", "links.png": "the network and how busy its links are"}
+"""Files about links; where there are several schedules there is a picture of each."""
 
 
 def write(comparison: "Comparison", folder: Path, summary: Mapping[str, Any]) -> dict[str, str]:
@@ -81,7 +81,7 @@ def _draw_steps(comparison: "Comparison", folder: Path) -> dict[str, str]:
 
 
 def write_links(title: str, summary: dict[str, Any], traffic: LinkTraffic | None, folder: Path) -> dict[str, str]:
-    """Write a summary of one collective, and the traffic of all links, if any, as a table and as a heat map."""
+    """Write a summary of one collective, and the traffic of all links, if any, as a table and as a picture."""
     from scaleout.report.plots.links import draw_links  # noqa: PLC0415 - matplotlib takes half a second
 
     write_json(folder / "summary.json", summary)

@@ -128,7 +128,7 @@ def test_the_command_writes_links_and_heat_map(monkeypatch, capsys, tmp_path):
         "--output", str(tmp_path / "new"),
     )  # fmt: skip
     assert {path.name for path in (tmp_path / "new").glob("[!.]*")} == {"summary.json", *report.LINKS}
-    assert "heat map" in out
+    assert "how busy its links are" in out
     summary = json.loads((tmp_path / "new" / "summary.json").read_text())
     first = summary["results"][0]
     table = pd.read_parquet(tmp_path / "new" / "links.parquet")
@@ -185,3 +185,51 @@ def test_algorithms_of_too_many_messages_are_left_out_and_named(monkeypatch, cap
     found = json.loads(command(monkeypatch, capsys, *tree))
     assert "ring" in found["algorithms_left_out"]
     assert not {row["algorithm"] for row in found["results"]} & set(found["algorithms_left_out"])
+
+
+def figure_of(traffic, monkeypatch, tmp_path):
+    kept = []
+    monkeypatch.setattr(heat_map, "save", lambda figure, path: kept.append(figure))
+    heat_map.draw_links(traffic, tmp_path / "links.png", title="")
+    return kept[0]
+
+
+def arrows_of(axes):
+    return [item for item in axes.collections if type(item).__name__ == "Quiver"]
+
+
+def test_switched_nodes_are_drawn_with_every_link_both_ways_on_one_scale(monkeypatch, tmp_path):
+    """One message 0 -> 5 of 2 nodes of 4: up and down within a node, and between them, and no other link is dark."""
+    nodes = (Dimension("switch", 4, 4e9, 0.0, link="nvlink"), Dimension("switch", 2, 1e9, 0.0, link="infiniband"))
+    traffic = collective_cost("send", N, links_of(Topology("two", nodes)), (0, 5), "point_to_point").traffic
+    figure = figure_of(traffic, monkeypatch, tmp_path)
+    axes = figure.axes[0]
+    arrows = arrows_of(axes)
+    assert [item.N for item in arrows] == [8, 8, 8, 8]
+    assert all(item.get_clim() == (0, 100) for item in arrows)
+    loads = [np.sort(np.asarray(item.get_array()))[::-1][:2].tolist() for item in arrows]
+    assert loads == [pytest.approx([each, 0], abs=1e-6) for each in (25, 25, 100, 100)]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["node 0", "node 1"]
+    said = " ".join(label.get_text() for label in axes.get_yticklabels())
+    assert "nvlink\nup 25%, down 25%" in said
+    assert "infiniband\nup 100%, down 100%" in said
+    plt.close(figure)
+
+
+def test_of_many_nodes_the_busy_ones_are_drawn_and_the_others_counted(monkeypatch, tmp_path):
+    nodes = (Dimension("switch", 2, 4e9, 0.0), Dimension("fat_tree", 64, 1e9, 0.0, (8, 8), (2.0,)))
+    links = links_of(Topology("many", nodes))
+    traffic = collective_cost("send", N, links, (74, 91), "point_to_point").traffic
+    figure = figure_of(traffic, monkeypatch, tmp_path)
+    axes = figure.axes[0]
+    shown = [label.get_text() for label in axes.get_xticklabels()]
+    assert {"node 37", "node 45"} <= set(shown)
+    assert len(shown) <= 4
+    assert f"{len(shown)} of 64 nodes (" in axes.get_xlabel()
+    assert [np.nanmax(item.get_array()) for item in arrows_of(axes)[-4:]] == pytest.approx([100, 100, 25, 25])
+    plt.close(figure)
+    alike = traffic_of(Topology("many", nodes), "all_gather")
+    figure = figure_of(alike, monkeypatch, tmp_path)
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["node 0", "node 1", "node 63"]
+    assert "3 of 64 nodes (all loaded alike)" in figure.axes[0].get_xlabel()
+    plt.close(figure)

@@ -1,7 +1,8 @@
-"""Traffic to pictures: how busy every link of a network is; darker is busier, on one scale.
+"""Traffic to pictures: how busy every link of a network is; darker is busier, on one scale in all pictures.
 
-Two rings or meshes are drawn as a grid with a link to each neighbour both ways; other topologies as one panel for each
-dimension and direction, coordinates along it against its lines; edges of graphs as bars, the busiest first.
+Two rings or meshes are drawn as a grid with a link to each neighbour both ways, switches and fat trees as `trees`;
+other topologies as one panel for each dimension and direction, coordinates along it against its lines; edges of graphs
+as bars, the busiest first.
 """
 
 import math
@@ -15,11 +16,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 
+from scaleout.analysis.bounds import dimension_names
 from scaleout.cluster.topology.topology import Topology
 from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.network.routes.links import Floats, Ints, Port
 from scaleout.report.colours import COMMUNICATION
 from scaleout.report.plots.schedules import STYLE, is_narrow, journal, save
+from scaleout.report.plots.trees import draw_tree, is_tree
 
 COLOURS = LinearSegmentedColormap.from_list("links", ["#e0e0e0", "#f2b36f", COMMUNICATION, "#b3341a", "#420808"])
 """Pale grey where a link rests, dark where it is full; reads in grey and without colour vision."""
@@ -38,13 +41,17 @@ def draw_links(traffic: LinkTraffic, path: Path, *, title: str) -> None:
     """Draw the utilisation of every link."""
     topology = traffic.links.topology
     ports = [(port, ranks, utilisation) for port, ranks, _, utilisation in traffic.ports() if len(ranks)]
-    most = max((float(utilisation.max()) for _, _, utilisation in ports), default=0.0)
     with mpl.rc_context({**STYLE, **journal(), "axes.spines.top": True, "axes.spines.right": True}):
-        # To 100% where links come near it, else to the busiest, lest all of the picture be pale.
-        scale = mpl.cm.ScalarMappable(Normalize(0, 100.0 if most > 0.5 or most == 0 else 100 * most), COLOURS)
+        scale = mpl.cm.ScalarMappable(Normalize(0, 100), COLOURS)
         if _is_plane(topology):
             figure, axes = plt.subplots(figsize=_plane_size(topology), layout="constrained")
             _plane(axes, topology, ports, scale)
+            every = [axes]
+        elif is_tree(topology):
+            figure, axes = plt.subplots(
+                figsize=(7.0, 1.6 + 1.2 * sum(port.role == "up" for port, *_ in ports)), layout="constrained"
+            )
+            draw_tree(axes, traffic, scale)
             every = [axes]
         else:
             figure, every = _panels(traffic, ports, scale)
@@ -182,7 +189,7 @@ def _picture(traffic: LinkTraffic, port: Port, ranks: Ints, utilisation: Floats)
     coordinate = at[:, port.dimension] // port.span
     values = np.full((math.prod(shape), int(coordinate.max()) + 1), np.nan)
     values[line, coordinate] = utilisation
-    label = f"dimension {port.dimension} ({traffic.kind_of(port)}): {port.role}"
+    label = f"{dimension_names(topology)[port.dimension]} ({traffic.kind_of(port)}): {port.role}"
     label += f", bundles over {port.span} coordinates" if port.span > 1 else ""
     along = f"bundle along dimension {port.dimension}" if port.span > 1 else f"place along dimension {port.dimension}"
     lines = f"along dimension {' and '.join(str(number) for number in others if topology.shape[number] > 1)}"
@@ -201,6 +208,7 @@ def _matrices(traffic: LinkTraffic, ports: _Ports) -> list[_Picture]:
                 most = np.zeros(size)
                 np.maximum.at(most, coordinate, utilisation)
                 values[(np.arange(size) + port.offset) % size, np.arange(size)] = most
-        label = f"dimension {number} ({traffic.links.topology.dimensions[number].kind})"
+        topology = traffic.links.topology
+        label = f"{dimension_names(topology)[number]} ({topology.dimensions[number].kind})"
         pictures.append((label, "from coordinate", "to coordinate", values))
     return pictures
