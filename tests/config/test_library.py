@@ -73,13 +73,10 @@ def test_a_file_of_another_kind_says_what_takes_it(tmp_path, load, kind, key, gi
     """It was told of the keys that it lacks, as if it had been meant to be such a file."""
     file = tmp_path / "given.yaml"
     file.write_text(given)
-    if given.startswith(key):
-        assert "is no" not in str(pytest.raises(ConfigError, load, str(file)).value)
-        return
-    with pytest.raises(
-        ConfigError, match=rf"given.yaml: is no {kind} \(it has no key '{key}'\), but an? .*; (give|run|open) it "
-    ):
+    words = rf"given.yaml: is no {kind} \(it has no key '{key}'\), but an? .*; (give|run|open) it "
+    with pytest.raises(ConfigError) as caught:
         load(str(file))
+    assert bool(re.search(words, str(caught.value))) != given.startswith(key)
 
 
 def test_a_folder_of_results_is_told_apart_from_traces(tmp_path, monkeypatch):
