@@ -191,13 +191,6 @@ def _is_trace_set(path: Path) -> bool:
     return is_file(path.parent / f"{path.name}.0.et") or path.is_dir()
 
 
-def _holds_results(folder: Path) -> bool:
-    try:
-        return any((folder / file).is_file() for file in ("summary.json", "cases.parquet"))
-    except OSError:  # no folder, as what reads it will say
-        return False
-
-
 def _kind(name_or_file: str) -> str:
     """Tell workloads, topologies, devices, studies and traces apart: by their names, or by what a file holds."""
     from scaleout.cluster.topology.expression import is_expression
@@ -207,7 +200,7 @@ def _kind(name_or_file: str) -> str:
     if name_or_file.endswith(SUFFIXES) or is_expression(name_or_file):
         return "topology"
     known = {name: kind for kind in library.FOLDERS for name in library.names(kind)}
-    if _holds_results(Path(name_or_file)):
+    if library.holds_results(Path(name_or_file)):
         raise ConfigError(
             f"{name_or_file}: holds results, not what is simulated; open it by scaleout view {name_or_file}"
         )
@@ -245,6 +238,8 @@ def _kind_of_file(path: Path) -> str:
                 return kind
         like = values.get("like")
         if not isinstance(like, str):
+            if other := library.what_it_is(values):
+                raise ConfigError(f"{path}: is nothing that is simulated, but {other}")
             raise ConfigError(
                 f"{path}: neither a workload (key 'kind'), a topology ('dimensions'), a device ('peak_flops') nor a "
                 f"study ('title')"

@@ -3,7 +3,9 @@
 The data folders are next to the package in a clone and inside it in a wheel.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from scaleout.config.documents import is_file
 from scaleout.config.reading import nearest
@@ -19,6 +21,16 @@ FOLDERS = {
     "study": "workloads/studies",
 }
 """Kind of file to the data folder that holds it; a device is a folder with its file and its measured kernel times."""
+_KINDS = {
+    "workload": ("kind", "a workload; run it by `scaleout run`"),
+    "topology": ("dimensions", "a topology; give it to --topology"),
+    "device": ("peak_flops", "a device; give it to --device"),
+    "answer": ("schema", "an answer of scaleout; open it by `scaleout view`"),
+    "study": ("title", "a study; run it by `scaleout study`"),
+}
+"""Kind of file to the key by which it is known, where it has none of those before, and to what takes it."""
+_RESULTS = ("summary.json", "cases.parquet")
+"""Files of which a folder of results has one."""
 _DEVICE_FILE = "device.yaml"
 _LONGEST_CHAIN = 16
 """Of files that name one another."""
@@ -48,8 +60,30 @@ def is_path(name_or_file: str) -> bool:
     return name_or_file.endswith((".yaml", ".yml", ".graphml", ".edgelist")) or "/" in name_or_file
 
 
+def what_it_is(values: Mapping[str, Any]) -> str:
+    """Say by the keys of a file what it is and which command takes it; nothing where none is known."""
+    return next((words for key, words in _KINDS.values() if values.get(key) is not None), "")
+
+
+def check_kind(values: Mapping[str, Any], kind: str, *, where: str) -> None:
+    """Raise `ConfigError` if the keys of a file are those of another kind."""
+    key = _KINDS[kind][0]
+    if values.get(key) is None and (other := what_it_is(values)):
+        raise ConfigError(f"{where}: is no {kind} (it has no key {key!r}), but {other}")
+
+
+def holds_results(folder: Path) -> bool:
+    """Return whether a folder is one of --output or of a study."""
+    try:
+        return any((folder / file).is_file() for file in _RESULTS)
+    except (OSError, ValueError):  # no folder, as what reads it will say
+        return False
+
+
 def of_here(name: str) -> str:
     """Return a hint how to write the name of a trace or a file of the working directory; nothing if it is none."""
+    if name and holds_results(Path(name)):
+        return f"{name!r} is a folder of results here: open it by `scaleout view {name}`"
     if name.endswith((".et", ".json")):
         return "traces are run by --trace FOLDER, recordings read by `scaleout import pytorch`"
     if name and Path(name).is_dir():

@@ -1,9 +1,15 @@
 """Names to files: shipped names, the nearest name, the user's own files."""
 
+import re
+
 import pytest
 
+from scaleout.cluster.device.spec import load_device
+from scaleout.cluster.topology.topology import load_topology
 from scaleout.config.library import FOLDERS, find, folder, name_of, names
 from scaleout.errors import ConfigError
+from scaleout.study.sweep.study import load_study
+from scaleout.workloads.families import load_workload
 
 each_kind = pytest.mark.parametrize("kind", FOLDERS)
 
@@ -55,3 +61,33 @@ def test_a_file_is_taken_as_it_is(tmp_path, name, monkeypatch):
     assert find("workload", name).name == name
     assert find("workload", f"./{name}").is_file()
     assert find("workload", str(tmp_path / name)) == tmp_path / name
+
+
+@pytest.mark.parametrize(
+    ("load", "kind", "key"),
+    [(load_workload, "workload", "kind"), (load_topology, "topology", "dimensions"),
+     (load_device, "device", "peak_flops"), (load_study, "study", "title")],
+)  # fmt: skip
+@pytest.mark.parametrize("given", ["kind: dlrm", "dimensions: []", "peak_flops: {}", "schema: x/1", "title: t"])
+def test_a_file_of_another_kind_says_what_takes_it(tmp_path, load, kind, key, given):
+    """It was told of the keys that it lacks, as if it had been meant to be such a file."""
+    file = tmp_path / "given.yaml"
+    file.write_text(given)
+    words = rf"given.yaml: is no {kind} \(it has no key '{key}'\), but an? .*; (give|run|open) it "
+    with pytest.raises(ConfigError) as caught:
+        load(str(file))
+    assert bool(re.search(words, str(caught.value))) != given.startswith(key)
+
+
+def test_a_folder_of_results_is_told_apart_from_traces(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "A").mkdir()
+    (tmp_path / "A" / "summary.json").write_text("{}")
+    with pytest.raises(ConfigError, match="'A' is a folder of results here: open it by `scaleout view A`"):
+        find("workload", "A")
+
+
+def test_a_study_that_is_like_another_says_what_to_do(tmp_path):
+    (tmp_path / "s.yaml").write_text("title: t\nlike: topologies\n")
+    with pytest.raises(ConfigError, match="a study is like no other; copy its file, and change the copy"):
+        load_study(str(tmp_path / "s.yaml"))

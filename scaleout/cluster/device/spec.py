@@ -242,6 +242,7 @@ def _values(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     if seen and isinstance(values.get("kernels"), list):
         values["kernels"] = [str((path.parent / str(file)).absolute()) for file in values["kernels"]]
     if like is None:
+        library.check_kind(values, "device", where=str(path))
         return values
     if not isinstance(like, str):
         raise ConfigError(f"{path}: like is {like!r}; give the name or file of a device")

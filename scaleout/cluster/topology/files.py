@@ -137,6 +137,7 @@ def _keys(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         values["backends"] = {name: _beside(path, str(file)) for name, file in values["backends"].items()}
     like = values.pop("like", None)
     if like is None:
+        library.check_kind(values, "topology", where=str(path))
         return values
     if not isinstance(like, str):
         raise ConfigError(f"{path}: like is {like!r}; give the name or file of a topology")

@@ -240,7 +240,11 @@ def load_study(name_or_file: str | Path) -> Study:
         If there is none, or a key, an expression or a column in it is wrong.
     """
     path = library.find("study", str(name_or_file))
-    return study_of(read_yaml(path), name=path.stem, where=str(path))
+    values = read_yaml(path)
+    library.check_kind(values, "study", where=str(path))
+    if "like" in values:
+        raise ConfigError(f"{path}: a study is like no other; copy its file, and change the copy")
+    return study_of(values, name=path.stem, where=str(path))
 
 
 def study_of(values: Mapping[str, Any], *, name: str, where: str) -> Study:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ConfigDict
 
-from scaleout.config.library import find, is_path, lengthened
+from scaleout.config.library import check_kind, find, is_path, lengthened
 from scaleout.config.units import RankCount
 from scaleout.config.validated import Config, nearest, read_yaml, validate, with_new_names
 from scaleout.errors import ConfigError
@@ -91,22 +91,11 @@ def ranks_of_replica(name_or_file: str, changes: Mapping[str, Any]) -> int:
     return found.tensor_parallel * found.pipeline_parallel * found.context_parallel
 
 
-_OTHERS = {
-    "title": "a study; run it by `scaleout study`",
-    "schema": "an answer of scaleout; open it by `scaleout view`",
-    "dimensions": "a topology; give it to --topology",
-    "peak_flops": "a device; give it to --device",
-}
-"""A key of files that are no workloads, and what these are."""
-
-
 def workload_of(values: Mapping[str, Any], path: Path, *, where: str) -> ModelFamily:
     """Return the workload of keys and values that stem from a file; a ConfigError says what is wrong with them."""
     kind = values.get("kind")
     if kind is None:
-        other = next((words for key, words in _OTHERS.items() if key in values), "")
-        if other:
-            raise ConfigError(f"{path}: is no workload (it has no key 'kind'), but {other}")
+        check_kind(values, "workload", where=str(path))
         raise ConfigError(f"{path}: key 'kind' is missing; add one of {', '.join(FAMILIES)}")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ConfigError(f"{path}: kind {kind!r} is no kind of workload; {nearest(str(kind), FAMILIES)}")
