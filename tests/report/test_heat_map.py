@@ -209,6 +209,7 @@ def test_switched_nodes_are_drawn_with_every_link_both_ways_on_one_scale(monkeyp
     assert all(item.get_clim() == (0, 100) for item in arrows)
     loads = [np.sort(np.asarray(item.get_array()))[::-1][:2].tolist() for item in arrows]
     assert loads == [pytest.approx([each, 0], abs=1e-6) for each in (25, 25, 100, 100)]
+    assert [int(np.argmax(item.get_array())) for item in arrows[::3]] == [0, 5]  # up from the one, down to the other
     assert [label.get_text() for label in axes.get_xticklabels()] == ["node 0", "node 1"]
     said = " ".join(label.get_text() for label in axes.get_yticklabels())
     assert "nvlink\nup 25%, down 25%" in said

@@ -96,8 +96,8 @@ def draw_pipelines(
         for axes in grid[-1]:
             axes.set_xlabel(f"time [{unit}]")
         grid[0, 0].set_xlim(0, longest_s * scale * 1.005)
-        place = {"pad": 0.01, "fraction": 0.015, "aspect": rows * height / _BAR_IN * 4}
-        bar = figure.colorbar(colours, ax=list(grid.flat), label="micro-batch", **place)
+        slim = rows * height / _BAR_IN * 4  # the rest of its place is for words
+        bar = figure.colorbar(colours, ax=list(grid.flat), label="micro-batch", pad=0.01, fraction=0.015, aspect=slim)
         bar.set_ticks(range(0, numbers, -(-numbers // max(2, min(len(MICROBATCHES), rows * chains)))))
         bar.minorticks_off()
         bar.ax.tick_params(length=0)

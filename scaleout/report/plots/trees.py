@@ -135,8 +135,8 @@ def _chosen(topology: Topology, levels: Sequence[_Level]) -> _Drawn:
         few = np.unique([*busiest[:_FEW], *([1] if len(first) == 1 else []), size - 1])
         kept &= np.isin(at[:, number], few)
         unit = ("ranks of a node" if len(shape) > 1 else "ranks") if number == 0 else "nodes"
-        alike = "all loaded alike" if len(first) == 1 else f"{len(first):,} different loads"
-        alike = f"the busiest of {alike}" if len(first) > _FEW else alike
+        alike = "all loaded alike" if len(first) == 1 else f"{len(first):,} loads"
+        alike += ", the busiest" if len(first) > _FEW else ""
         notes.append(f"{len(few)} of {size:,} {unit} ({alike})")
     ranks = np.flatnonzero(kept)
     apart = np.diff(ranks, prepend=ranks[:1]) > 1
@@ -164,7 +164,7 @@ def _places(drawn: _Drawn, level: _Level, *, spread: bool) -> Floats:
 
 def _size(count: float) -> float:
     """Return the size [pt] of so many marks in a row, that they stand apart."""
-    return min(6.5, (110.0 if is_narrow() else 250.0) / (count + 1))
+    return min(6.5, (95.0 if is_narrow() else 250.0) / (count + 1))
 
 
 _Row = tuple[Floats, float]
