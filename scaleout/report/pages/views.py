@@ -378,7 +378,7 @@ def _heat_map(cases: Cases, view: View) -> Any:
     middle = (ends.transform("min") + ends.transform("max")) / 2 if alone else (ends.min() + ends.max()) / 2
     found = found.assign(dark=found[result].lt(middle) if high else found[result].gt(middle))
     fields = alt.Chart().mark_rect().encode(x=x, y=y, color=colour, tooltip=cases.tooltip(result))
-    form = cases.format(result).replace("~", "").replace(".4g", ",.3r").replace(".4s", ".3s").replace(".3f", ",.3r")
+    form = cases.format(result).replace("~", "").replace(".4g", ",.3r").replace(".3f", ",.3r")
     told = f"({ESTIMATED} ? '~' : '') + format(datum['{field_of(result)}'], '{form}')"
     numbers = alt.Chart().mark_text(fontSize=9).transform_calculate(told=told).encode(
         x=x, y=y, text="told:N",
