@@ -21,7 +21,7 @@ def leave_signals() -> None:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Hold signals that ask this process to end until it has started others.
+    """Hold signals that ask this process to end, until it has started others; handlers are then as they were.
 
     What Python calls around a fork passes over exceptions: an interrupt in it would be printed, and lost.
     """

@@ -21,3 +21,10 @@ def test_an_interrupt_waits_until_processes_are_started():
         start()
     assert started
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_handlers_that_are_replaced_meanwhile_come_back():
+    """dask-jobqueue replaces that of an interrupt when it is imported, by one that exits as if all were well."""
+    with signals_held():
+        signal.signal(signal.SIGINT, lambda *_: None)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

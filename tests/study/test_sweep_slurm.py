@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from scaleout.study.sweep.engine import Execution, execute
 from scaleout.study.sweep.study import study_of
 from scaleout.study.sweep.table import write_table
 
-pytest.importorskip("dask_jobqueue")
+if find_spec("dask_jobqueue") is None:  # to import it here replaces the handler of interrupts of all tests
+    pytest.skip("dask-jobqueue is not installed", allow_module_level=True)
 
 STUDY = {
     "title": "For Slurm",

@@ -10,6 +10,7 @@ import subprocess
 from contextlib import ExitStack
 from typing import Any
 
+from scaleout.config.workers import signals_held
 from scaleout.errors import ConfigError, ScaleoutError
 
 _COMMANDS = ("sbatch", "squeue", "scancel")
@@ -37,7 +38,9 @@ class Jobs:
             raise ConfigError(f"--cluster slurm: there is no {missing[0]} here; run this where jobs are submitted")
         try:
             import dask  # noqa: PLC0415 - an extra
-            from dask_jobqueue import SLURMCluster  # noqa: PLC0415
+
+            with signals_held():  # it has an interrupt exit as if all were well, wherever it is imported
+                from dask_jobqueue import SLURMCluster  # noqa: PLC0415
         except ImportError:
             raise ConfigError(
                 "--cluster slurm needs dask-jobqueue; install it: pip install 'scaleout[cluster]'"
