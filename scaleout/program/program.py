@@ -80,8 +80,6 @@ class Program:
         roles = self.role_of_rank
         if not (isinstance(roles, np.ndarray) and roles.ndim == 1 and roles.dtype.kind in "iu"):
             raise GraphError(f"{shown(roles)} stands for the roles of ranks; give an array of a whole number for each")
-        if len(roles) and not 0 <= roles.min() <= roles.max() < len(self.graphs):
-            raise GraphError(f"a rank has role {roles.min()} or {roles.max()}; of graphs there are {len(self.graphs)}")
         roles.flags.writeable = False
         if not (self.peers is None or (isinstance(self.peers, np.ndarray) and len(self.peers) == self.num_ranks)):
             raise GraphError(f"{shown(self.peers)} stands for the peers of ranks; give an array of a row for each rank")
