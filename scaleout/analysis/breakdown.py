@@ -241,9 +241,13 @@ def _estimated(result: Result) -> dict[str, float]:
 def told_estimates(result: Result, device: str) -> str:
     """Say how much of the kernels' time are estimates, and which kernels were not measured; nothing if it is little."""
     share = breakdown(result).kernel_time_sources.get("roofline", 0.0)
+    return told_estimated(share, _estimated(result) if share >= MUCH else {}, device)
+
+
+def told_estimated(share: float, of: Mapping[str, float], device: str) -> str:
+    """Say it of a share of the kernels' time; `of` has that of each kind that was not measured, as far as known."""
     if share < MUCH:
         return ""
-    of = _estimated(result)
     most = ", ".join(f"{name} {format_share(each)}" for name, each in sorted(of.items(), key=lambda each: -each[1]))
     words = f"{'all' if share > 1 - SAME else format_share(share)} of their time is a roofline estimate"
     return f"{words}; not measured on {device}: {most}" if most else f"{words}, not measured on {device}"

@@ -200,19 +200,10 @@ def _checked(function: Any, what: str, takes: tuple[str, ...], makes: tuple[type
             _check_planned(made, what)
         program = made.program if isinstance(made, Planned) else made
         if isinstance(program, Program):
-            _check_roles(program, what)
+            program.check_roles()
         return made
 
     return checked
-
-
-def _check_roles(program: Program, what: str) -> None:
-    """Refuse a program in which a rank has no graph, as parts of a program of ours may."""
-    roles = program.role_of_rank
-    if len(roles) and not 0 <= roles.min() <= roles.max() < len(program.graphs):
-        raise ConfigError(
-            f"{what}: a rank has role {roles.min()} or {roles.max()}; of graphs there are {len(program.graphs)}"
-        )
 
 
 def _check_planned(made: Planned, what: str) -> None:

@@ -28,6 +28,7 @@ from scaleout.report.pages.slices import Slices, slices_of
 from scaleout.report.pages.view import Control, Page
 from scaleout.report.vocabulary import check_types
 from scaleout.study.job import Tell
+from scaleout.study.provenance import told_network
 from scaleout.study.sweep.columns import COLUMNS, column_of
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ _MOST_JOBS = 200
 _MOST_VALUES = 10**8
 _MOST_PICTURE_BYTES = 4 * 2**20
 _MOST_LABEL = 90
+_BEHIND_NETWORK = ("kernels", "exposed")
+"""Facts before the first of which the page says whose network it is, as the terminal does."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,12 @@ def _with_jobs(page: Page, jobs: Sequence[Asked], makespans: Mapping[str, float]
     except ScaleoutError as error:
         raise ConfigError(f"{where}: {error}") from None
     network = draw(topology) if topology is not None else ()
-    page = replace(page, jobs=[each.label for each in jobs], network=network, controls=controls)
+    facts, device = [*page.facts], first.get("device")
+    behind = [place for place, (name, _) in enumerate(facts) if name in _BEHIND_NETWORK]
+    if topology is not None and isinstance(device, str) and behind:
+        words = told_network(topology, device, topology.num_ranks)
+        facts[behind[0] : behind[0]] = [("network", words)] if words else []
+    page = replace(page, facts=facts, jobs=[each.label for each in jobs], network=network, controls=controls)
     return Output(page, tuple(jobs), makespans)
 
 
@@ -325,7 +333,7 @@ def compared(output: Output, answer: Answer) -> Table:
             ratio = f"{now_s / before[of] - 1:+.1%}" if before[of] else ""
             ratio = "none" if ratio in ("+0.0%", "-0.0%") else ratio
             line += [Cell(words, before[of]), Cell(ratio, ratio)]
-        room = room_of(row.get("memory", document.get("memory")))
+        room = room_of(row.get("memory", document.get("memory")), document.get("ranks"))
         table.append([*line, Cell(room, room)])
     what = "algorithm" if "collective" in answer.inputs else "schedule"
     columns = [what, "now", *(["in the file", "change"] if before else [])]

@@ -263,10 +263,11 @@ def _as_read_back(export: "Export", plan_s: float) -> str:
 
 def _print_answer(answer: "SearchAnswer", folder: Path | None, exports: "Sequence[Export]") -> None:
     """Print the fastest plan, what it reaches, and how to run it, on lines that can be pasted."""
-    from scaleout.cli.answer import network_of, peak_words
+    from scaleout.cli.answer import network_of
     from scaleout.cli.console import print_answer
     from scaleout.cli.printing import say
-    from scaleout.config.units import format_bytes, format_rate, format_seconds, format_share, format_span
+    from scaleout.config.units import format_bytes, format_seconds, format_share, format_span
+    from scaleout.report.box import speed
     from scaleout.study.sweep.cases import run_line
 
     request, best = answer.request, answer.plans.fastest[0]
@@ -282,8 +283,7 @@ def _print_answer(answer: "SearchAnswer", folder: Path | None, exports: "Sequenc
             "step": format_seconds(each.step_s)
             if answer.interval is None
             else format_span(each.step_s, *answer.interval.of(each.step_s)),
-            "speed": f"{format_rate(each.tokens_per_s / request.num_ranks)} tokens/s/GPU, MFU {format_share(each.mfu)} "
-            f"of {peak_words(answer.mfu_peak)}",
+            "speed": speed(each.tokens_per_s / request.num_ranks, each.mfu, answer.mfu_peak),
             **network_of(request.topology, request.device.name, request.num_ranks),
             **({"kernels": answer.estimates} if answer.estimates else {}),
             "exposed": ", ".join(exposed) or "nothing",
@@ -305,12 +305,12 @@ def _print_answer(answer: "SearchAnswer", folder: Path | None, exports: "Sequenc
 
 def _rent(answer: "SearchAnswer", found: "Estimate") -> dict[str, str]:
     """Say what a step of a plan costs where the machine is rented."""
-    from scaleout.cli.answer import no_rent, rent_words
+    from scaleout.report import box
 
     rent = answer.rent(found)
     if rent is None:
-        return {"rent": no_rent(answer.request.device.name)}
-    return {"rent": rent_words(rent, answer.rent_per_s, answer.request.num_ranks, answer.request.base.mode)}
+        return {"rent": box.no_rent(answer.request.device.name)}
+    return {"rent": box.rent(rent, answer.rent_per_s, answer.request.num_ranks, answer.request.base.mode)}
 
 
 def _print(answer: "SearchAnswer") -> None:

@@ -311,12 +311,14 @@ def format_span(seconds: float, low_s: float, high_s: float) -> str:
 
     >>> format_span(0.0529, 0.0481, 0.0577)
     '52.9 ms (48 to 58, 90%)'
+    >>> format_span(0.2516, 0.23742, 0.2936)
+    '252 ms (237 to 294, 90%)'
     >>> format_span(0.99, 0.9, 1.25)
     '990 ms (900 to 1,250, 90%)'
     """
     shown = format_seconds(seconds)
     unit = shown.rpartition(" ")[2]
-    scale = seconds / float(shown.removesuffix(unit).replace(",", "")) if seconds else 1.0
+    scale = SECONDS.factors[unit]
     low, high = (_two_digits(end_s / scale) for end_s in (low_s, high_s))
     return f"{shown} ({low} to {high}, 90%)"
 

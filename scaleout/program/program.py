@@ -108,6 +108,12 @@ class Program:
                 f"which the program does not have; give it one of {counted(len(self.groups), 'group')}"
             )
 
+    def check_roles(self) -> None:
+        """Raise `GraphError` where a rank has no graph, as ranks may in a part of a program, which is not simulated."""
+        roles = self.role_of_rank
+        if len(roles) and not 0 <= roles.min() <= roles.max() < len(self.graphs):
+            raise GraphError(f"a rank has role {roles.min()} or {roles.max()}; of graphs there are {len(self.graphs)}")
+
     @property
     def num_ranks(self) -> int:
         """Number of ranks of the job, its world size."""

@@ -62,13 +62,14 @@ def simulate(
     ConfigError
         If program and topology differ in ranks, or an algorithm or a kind of collective cannot be had.
     GraphError
-        If a kernel has no time.
+        If a kernel has no time, or a rank no graph.
     SimulationError
         If members of a group do not agree on a collective, a message has no other end, or ranks wait for each
         other for ever; the message names the ranks, nodes and collectives.
     """
     check_network(network, algorithms or {}, injection_bytes_per_s=injection_bytes_per_s)
     check_ranks(topology, program.num_ranks)
+    program.check_roles()
     program = slow_ranks(program, dict(topology.slow_ranks))
     folded = FoldedProgram(program, topology, algorithms or {}, fold(program, topology, unfold=unfold))
     links = None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import scaleout
 from scaleout.cluster.device.host import unknown_costs
 from scaleout.cluster.device.spec import Device
+from scaleout.cluster.topology.nodes import of_device
 from scaleout.cluster.topology.topology import Topology
 from scaleout.config.keys import in_words
 from scaleout.config.library import names
@@ -151,6 +152,16 @@ def devices_of(topology: Topology, device: Device | str) -> list[str]:
     if not others and topology.library is not None:
         others = list(topology.library.devices)
     return [] if any(re.search(rf"\b{each}\b", name, re.IGNORECASE) for each in others) else others
+
+
+def told_network(topology: Topology, device: str, ranks: int) -> str:
+    """Say whose network it is, where it is that of other devices, and which is the device's own; else nothing."""
+    others = devices_of(topology, device)
+    if not others:
+        return ""
+    own = of_device(device, ranks)
+    hint = "" if own is None else f"; its own: {own.options}"
+    return f"of {' or '.join(others)}, not of {device}{hint}"
 
 
 def of_another(topology: Topology, device: Device | str) -> list[str]:

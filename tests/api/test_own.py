@@ -318,3 +318,12 @@ def _argument(field):
 def test_a_column_that_a_graph_lacks_is_named():
     with pytest.raises(GraphError, match="a graph has no column 'streem'; did you mean 'stream'"):
         GraphBuilder("step").build().with_columns(streem=1)
+
+
+@pytest.mark.parametrize("role", [7, -1])
+def test_a_program_in_which_a_rank_has_no_graph_is_not_simulated(role):
+    job = scaleout.generate(scaleout.load_workload("dlrm-128"))
+    program = scaleout.time_kernels(job, scaleout.load_device("h200"))
+    partial = dataclasses.replace(program, role_of_rank=np.full(128, role))
+    with pytest.raises(scaleout.GraphError, match=f"a rank has role {role} or {role}; of graphs there are 1"):
+        scaleout.simulate(partial, scaleout.load_topology("torus-8x16"))

@@ -6,9 +6,11 @@ import pickle
 import pytest
 import yaml
 
+from scaleout.cluster.device.kernel_times import kernel_time
 from scaleout.cluster.device.spec import load_device
 from scaleout.config import library
 from scaleout.errors import ConfigError
+from scaleout.program.operations import kernel
 
 NAMES = library.names("device")
 SPEC = {
@@ -154,6 +156,28 @@ def test_a_device_that_is_like_another_has_its_numbers_but_those_it_gives(tmp_pa
             assert getattr(mine, each.name) == getattr(h100, each.name), each.name
     assert (mine.title, mine.launch_gap_s) == ("Mine", 2e-6)
     assert [path.resolve() for path in mine.kernel_files] == [path.resolve() for path in h100.kernel_files]
+
+
+def test_a_device_of_other_rates_than_the_one_it_is_like_has_its_efficiency_and_not_its_kernels(tmp_path):
+    """A bandwidth ten times as high once changed nothing: kernels that were measured on the other counted."""
+    add = kernel("add", dtype="bf16", elements=2**28)
+    gemm = kernel("gemm", dtype="bf16", M=8192, N=8192, K=8192)
+    base = load_device("h100")
+
+    def made(text):
+        file = tmp_path / "mine.yaml"
+        file.write_text(f"like: h100\n{text}\n")
+        return load_device(file)
+
+    same = made("memory_bandwidth: {value: 3.35 TB/s, source: its own}")
+    faster = made("memory_bandwidth: {value: 33.5 TB/s, source: made up}")
+    doubled = made("peak_flops: {bf16: {value: 1979 TFLOP/s, source: made up}}")
+    for call in (add, gemm):
+        assert kernel_time(same, call).seconds == pytest.approx(kernel_time(base, call).seconds, rel=1e-6)
+        assert kernel_time(same, call).source == "roofline"
+    assert kernel_time(faster, add).seconds < 0.2 * kernel_time(base, add).seconds
+    assert kernel_time(doubled, gemm).seconds < 0.6 * kernel_time(base, gemm).seconds
+    assert doubled.peak_flops_per_s.keys() == base.peak_flops_per_s.keys()
 
 
 @pytest.mark.parametrize(

@@ -235,8 +235,15 @@ def _load(path: Path, *, seen: tuple[Path, ...]) -> Device:
     return Device(name=name, kernel_files=files, sources=sources_in(values), brackets=brackets, **numbers)
 
 
+_RATES = frozenset({"peak_flops", "memory_bandwidth", "l2", "sms", "clock"})
+"""Keys of a device on which the times of its kernels depend."""
+
+
 def _values(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Read a file's keys over those of the device that it is `like`, if it names one; kernels lie beside their file."""
+    """Read a file's keys over those of the device that it is `like`, if it names one; kernels lie beside their file.
+
+    A device of other rates than the one that it is `like` has its efficiency and not its kernels.
+    """
     chain, values = library.lengthened(seen, path, key="like"), read_yaml(path)
     like = values.pop("like", None)
     if seen and isinstance(values.get("kernels"), list):
@@ -246,7 +253,16 @@ def _values(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         return values
     if not isinstance(like, str):
         raise ConfigError(f"{path}: like is {like!r}; give the name or file of a device")
-    return _values(library.find("device", like, named_by=f"{path}: like"), seen=chain) | values
+    base = library.find("device", like, named_by=f"{path}: like")
+    found = _values(base, seen=chain)
+    if found.get("kernels") and _RATES & values.keys() and "kernels" not in values:
+        # kernels of that device are not this one's: it takes their efficiency, as one of a data sheet does
+        shipped = base == library.folder("device") / like / base.name
+        found |= {"kernels": [], "efficiency_from": like if shipped else str(base)}
+    theirs, own = found.get("peak_flops"), values.get("peak_flops")
+    if isinstance(theirs, dict) and isinstance(own, dict):
+        values["peak_flops"] = theirs | own  # a dtype at a time
+    return found | values
 
 
 def _transferred_host(given: DeviceFile, chain: tuple[Path, ...]) -> dict[str, float]:

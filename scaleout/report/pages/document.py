@@ -8,15 +8,18 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeGuard
 
 from scaleout.analysis.bounds import Bound
+from scaleout.analysis.breakdown import told_estimated
 from scaleout.analysis.cost import Rent
 from scaleout.analysis.waits import Wait, told_waits
 from scaleout.cluster.topology.what_if import cost_of_changes
 from scaleout.config import units
+from scaleout.report import box
 from scaleout.report.difference import awaited_words
 from scaleout.report.vocabulary import flattened
+from scaleout.workloads.memory.advice import settings_of
 
 MOST_ROWS = 500
 _FEW_ROWS, _MANY_COLUMNS = 12, 14
@@ -125,9 +128,7 @@ def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [row for name in ("fastest", "results") for row in _timed(document.get(name))]
     if rows:
         best = min(rows, key=lambda row: float(row["makespan_s"]))
-        answer = _answer_of(best, rows[0].get("schedule", "the first"))
-        facts = [*answer, *_waits(document, best), *_rent(document, best), *_peak(document), *_room(document), *facts]
-        facts[1:1] = _unchanged(document, best["makespan_s"])
+        facts = [*_answer_of(document, best, rows), *facts]
     else:
         facts[1:1] = _unchanged(document)
     compared = [(name.upper(), str(document[name])) for name in ("a", "b") if name in document]
@@ -187,27 +188,78 @@ def _timed(rows: Any) -> list[Mapping[str, Any]]:
     return [row for row in listed if isinstance(row, Mapping) and _is_number(row.get("makespan_s"))]
 
 
-def _answer_of(row: Mapping[str, Any], first: str) -> Iterator[tuple[str, str]]:
-    """Yield what the fastest schedule or plan comes to, in the order of the terminal's box.
-
-    `first` is the schedule that speed-ups are over.
-    """
+def _answer_of(
+    document: Mapping[str, Any], row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, str]]:
+    """Yield what the fastest schedule or plan comes to, in the order and the words of the terminal's box."""
+    held = row.get("memory", document.get("memory"))
+    words, fits = room_of(held, document.get("ranks")), not (isinstance(held, Mapping) and held.get("fits") is False)
+    fitted = "" if fits else box.FITTED
     if isinstance(plan := row.get("plan"), Mapping):
         chosen = (f"{_words(key)} {text_of(key, each)}" for key, each in plan.items() if each not in _USUAL)
         yield "plan", ", ".join(chosen)
-    step_s = row["makespan_s"]
-    speedup = row.get("speedup", 1)
-    faster = f", {text_of('speedup', speedup)} as fast as under {first}" if speedup != 1 else ""
-    runs_as = f", which runs as {row['runs_as']}" if row.get("runs_as") else ""
-    yield "step", f"{text_of('makespan_s', step_s)} under {row.get('schedule', '')}{runs_as}{faster}"
-    for name in ("tokens_per_s_per_rank", "samples_per_s", "mfu"):
-        if row.get(name) is not None:
-            yield _words(name), text_of(name, row[name])
-    exposed = row.get("exposed_communication_s")
-    if isinstance(exposed, float):
-        share = units.format_share(exposed / step_s) if step_s else "0%"
-        yield "exposed", f"{units.format_seconds(exposed)} of communication, {share} of the step"
+    if words and not fits:
+        yield "memory", words
+    yield "step", _step(row, rows) + fitted
+    yield from _today(row, rows)
+    yield from _unchanged(document, row["makespan_s"])
+    for name, text in _speed(document, row):
+        yield name, text + fitted
+    yield from _kernels(document, row)
+    exposed_s, by_axis = row.get("exposed_communication_s"), row.get("exposed_by_axis_s")
+    if isinstance(exposed_s, float):
+        found = by_axis.items() if isinstance(by_axis, Mapping) else ()
+        axes = {str(axis): each for axis, each in found if _is_number(each)}
+        yield "exposed", box.exposed(exposed_s, row["makespan_s"], axes)
     yield "bound by", text_of("bound_by", row.get("bound_by"))
+    yield from _waits(document, row)
+    if fits and (words or _is_traced(document)):
+        yield "memory", words or box.ROOM_UNKNOWN
+    yield from _rent(document, row)
+
+
+def _step(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say how long a step is, between which ends, and against what."""
+    low_s, high_s, speedup = row.get("step_low_s"), row.get("step_high_s"), row.get("speedup", 1)
+    ends_s = (float(low_s), float(high_s)) if _is_number(low_s) and _is_number(high_s) else None
+    schedule, schedules = str(row.get("schedule", "")), [str(each.get("schedule", "the first")) for each in rows]
+    gains = "" if "plan" in row else box.among(schedule, schedules, speedup if _is_number(speedup) else 1)
+    return f"{box.took(row['makespan_s'], ends_s)} under {box.named(schedule, row.get('runs_as'))}{gains}"
+
+
+def _today(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield how long a step of schedules is under that of today's frameworks, see `box.today`."""
+    if "plan" not in row:
+        times_s = {str(each.get("schedule")): (each["makespan_s"], each.get("runs_as")) for each in rows}
+        yield from box.today(str(row.get("schedule")), times_s).items()
+
+
+def _speed(document: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield how fast a step is, of tokens or samples, and how much of the device's peak that is."""
+    each, mfu = row.get("tokens_per_s_per_rank"), row.get("mfu")
+    peak, ranks = document.get("mfu_peak"), document.get("ranks")
+    known = isinstance(peak, Mapping) and _is_number(peak.get("flops_per_s")) and "dtype" in peak
+    if _is_number(each) and _is_number(mfu) and known:
+        yield "speed", box.speed(each, mfu, peak)
+    elif _is_number(document.get("samples")) and row["makespan_s"] and _is_number(ranks) and ranks:
+        yield "speed", box.speed_of_samples(document["samples"] / row["makespan_s"], ranks)
+    else:
+        for name in ("tokens_per_s_per_rank", "mfu"):
+            if row.get(name) is not None:
+                yield _words(name), text_of(name, row[name])
+
+
+def _kernels(document: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield how much of the kernels' time is an estimate, where that is much."""
+    sources = row.get("kernel_time_sources")
+    share = sources.get("roofline") if isinstance(sources, Mapping) else None
+    if _is_number(share) and (words := told_estimated(share, {}, str(document.get("device")))):
+        yield "kernels", words
+
+
+def _is_traced(document: Mapping[str, Any]) -> bool:
+    inputs = document.get("inputs")
+    return isinstance(inputs, Mapping) and "trace" in inputs
 
 
 def _waits(document: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -228,36 +280,38 @@ def _waits(document: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tupl
 
 def _rent(document: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what a step costs, and tokens, as the terminal says it."""
+    cost, ranks, device = document.get("cost"), document.get("ranks"), document.get("device")
     if not _is_number(row.get("step_dollars")):
+        if isinstance(cost, Mapping) and isinstance(device, str):
+            yield "rent", box.no_rent(device)
         return
     million = row.get("dollars_per_million_tokens")
     rent = Rent(row["step_dollars"], million if _is_number(million) else None)
-    yield "rent", rent.words(document.get("mode"))
+    hour = cost.get("rent_dollars_per_hour") if isinstance(cost, Mapping) else None
+    if _is_number(hour) and isinstance(ranks, int) and ranks:
+        yield "rent", box.rent(rent, hour / 3600, ranks, document.get("mode"))
+    else:
+        yield "rent", rent.words(document.get("mode"))
 
 
 _USUAL = (None, False, 1, 0, "none")
 """Values of keys of a plan that need not be said."""
 
 
-def _peak(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield which rate MFU is a share of, where there is one."""
-    peak = document.get("mfu_peak")
-    if isinstance(peak, Mapping) and _is_number(peak.get("flops_per_s")):
-        yield "peak of MFU", f"{units.format_flops_per_s(peak['flops_per_s'])} in {peak.get('dtype', '')}"
-
-
-def _room(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield whether a job fits into the memory of its devices, where that is known."""
-    if words := room_of(document.get("memory")):
-        yield "memory", words
-
-
-def room_of(held: Any) -> str:
-    """Say whether a job fits into the memory of its devices; nothing where that is not known."""
+def room_of(held: Any, ranks: Any) -> str:
+    """Say whether a job of so many ranks fits into the memory of its devices; nothing where that is not known."""
     if not (isinstance(held, Mapping) and {"fits", "peak_memory_bytes", "memory_capacity_bytes"} <= held.keys()):
         return ""
-    sizes = (units.format_bytes(held[name]) for name in ("peak_memory_bytes", "memory_capacity_bytes"))
-    return f"{'fits' if held['fits'] else 'does not fit'}: {' of '.join(sizes)}"
+    sizes = held["peak_memory_bytes"], held["memory_capacity_bytes"]
+    if not all(map(_is_number, sizes)):
+        return ""
+    advice = held.get("advice")
+    helps = [
+        (settings_of(each["set"]), each["ranks"], each.get("makespan_s"))
+        for each in (advice if isinstance(advice, list) else ())
+        if isinstance(each, Mapping) and each.get("fits") and {"set", "ranks"} <= each.keys()
+    ]
+    return box.room(*sizes, ranks, helps)
 
 
 def tables_of(document: Mapping[str, Any]) -> list[Table]:
@@ -299,7 +353,7 @@ def _cell(name: str, value: Any) -> Cell:
     return Cell(text, float(value) if _is_number(value) and not math.isnan(value) else text)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -52,10 +52,13 @@ class Advice:
     @property
     def settings(self) -> str:
         """The changes as options of the command line, each with its ``--set``."""
-        written = {
-            key: json.dumps(value, separators=(",", ":")).replace('"', "") for key, value in self.changes.items()
-        }
-        return " ".join(f"--set {quote(f'{key}={value}')}" for key, value in written.items())
+        return settings_of(self.changes)
+
+
+def settings_of(changes: Mapping[str, Any]) -> str:
+    """Write changes of keys as options of the command line, each with its ``--set``."""
+    written = {key: json.dumps(value, separators=(",", ":")).replace('"', "") for key, value in changes.items()}
+    return " ".join(f"--set {quote(f'{key}={value}')}" for key, value in written.items())
 
 
 def advise(workload: LayeredModel, capacity_bytes: float) -> list[Advice]:
