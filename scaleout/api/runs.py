@@ -51,7 +51,11 @@ class RunAnswer(Answer):
         from scaleout.config.units import format_seconds  # noqa: PLC0415
 
         found = self.comparison
-        times = ", ".join(f"{each.schedule} {format_seconds(each.makespan_s)}" for each in found.outcomes)
+        times = ", ".join(
+            f"{each.schedule} {format_seconds(each.makespan_s)}"
+            + ("" if each.fit is None or each.fit.fits else ", does not fit")
+            for each in found.outcomes
+        )
         return f"{found.workload} on {found.topology}, ranks {found.ranks:,}, device {found.device}: {times}"
 
     @property

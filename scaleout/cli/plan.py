@@ -63,6 +63,8 @@ def _given(job: NamedJob, options: Stated) -> dict[str, Any]:
 def plan_inputs(text: str) -> "Mapping[str, Any]":
     """Return the inputs of a plan that a search has written: ``FILE#2`` is its second, FILE its folder or summary.json.
 
+    ``FILE#a`` is the first that the Pareto front alone has.
+
     Raises
     ------
     ConfigError
@@ -74,23 +76,37 @@ def plan_inputs(text: str) -> "Mapping[str, Any]":
 
 def _plan_of(text: str) -> "Mapping[str, Any]":
     """Return the row of a plan in the file that a search has written; `ConfigError` if there is none."""
-    from scaleout.config.documents import read_json, whole
+    from scaleout.config.documents import read_json
     from scaleout.report.documents import check_version
 
-    name, sign, number = text.rpartition("#")
-    which = whole(number)
-    if not sign or not which:
-        raise ConfigError(f"--plan {shown(text)}: write FILE#1, the number of a plan, from 1, in a folder of `search`")
+    name, sign, label = text.rpartition("#")
+    if not (sign and label.isascii() and label.isalnum() and label != "0"):
+        raise ConfigError(
+            f"--plan {shown(text)}: write FILE#1, the number of a plan, from 1, or its letter, in a folder of `search`"
+        )
     path = Path(name) / _SUMMARY if Path(name).is_dir() else Path(name)
     summary = read_json(path)
     plans = summary.get("fastest") if isinstance(summary, dict) else None
     if not (isinstance(plans, list) and all(isinstance(each, dict) and "inputs" in each for each in plans)):
         raise ConfigError(f"{path}: is no {_SUMMARY} of `scaleout search --output`; give one")
     check_version(summary, where=str(path))
-    if which > len(plans):
-        raise ConfigError(f"--plan {text}: {path} has {len(plans)} plans; give 1 to {len(plans)}")
-    inputs = plans[which - 1]["inputs"]
-    if not (isinstance(inputs, dict) and isinstance(inputs.get("workload"), str)):
-        raise ConfigError(f"{path}: plan {which} has no inputs; search again")
-    row: Mapping[str, Any] = plans[which - 1]
+    labelled = _labelled(plans, summary.get("front"))
+    if label not in labelled:
+        more = list(labelled)[len(plans) :]
+        letters = f", or {more[0]} to {more[-1]} of the Pareto front" if more else ""
+        raise ConfigError(f"--plan {text}: {path} has {len(plans)} plans; give 1 to {len(plans)}{letters}")
+    row = labelled[label]
+    if not (isinstance(row["inputs"], dict) and isinstance(row["inputs"].get("workload"), str)):
+        raise ConfigError(f"{path}: plan {label} has no inputs; search again")
     return row
+
+
+def _labelled(plans: "Sequence[Mapping[str, Any]]", front: Any) -> "dict[str, Mapping[str, Any]]":
+    """Return the rows of plans by what tables and pictures call them: a number, or letters of the front alone."""
+    from scaleout.study.search.search import letters
+
+    known = [each["inputs"] for each in plans]
+    rows = [each for each in (front if isinstance(front, list) else ()) if isinstance(each, dict) and "inputs" in each]
+    others = [row for row in rows if row["inputs"] not in known]
+    numbered = {str(number): row for number, row in enumerate(plans, start=1)}
+    return numbered | {letters(number): row for number, row in enumerate(others)}

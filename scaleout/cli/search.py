@@ -342,7 +342,7 @@ def _print_best(answer: "SearchAnswer") -> None:
         title = f"least memory for the step time (Pareto front){under}, up to a quarter slower than the fastest"
         _print_plans(title, request, tuple(front), labels, several=False)
     if any(labels[each.choice].isalpha() for each in plans.front):
-        console().print("numbers are those of the fastest plans and of --plan; letters: not among these (--top)\n")
+        console().print("numbers: the fastest plans; letters: not among these (--top); --plan takes both\n")
 
 
 def _print_explanation(answer: "Answer", found: "Explanation", schedules: "Sequence[str]") -> None:

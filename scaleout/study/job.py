@@ -25,6 +25,7 @@ from scaleout.cluster.topology.backends import with_policy
 from scaleout.cluster.topology.topology import Topology, check_ranks
 from scaleout.config.arguments import check_fields
 from scaleout.config.collector import seldom_collected
+from scaleout.config.units import format_seconds
 from scaleout.errors import ConfigError, ScaleoutError
 from scaleout.program.fastest import fastest
 from scaleout.program.program import Program
@@ -141,7 +142,7 @@ def _check_policy(policy: str, schedule: str) -> None:
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Outcome:
     """A job that was simulated.
 
@@ -162,6 +163,10 @@ class Outcome:
     topology: Topology | None = None
     shares: Mapping[str, float] = field(default_factory=dict)  # of a recording: of its time, how much was recorded
     given: Interval | None = None  # of a replay: the error bars of what was recorded
+
+    def __repr__(self) -> str:
+        fits = "" if self.fit is None or self.fit.fits else ", does not fit"
+        return f"<Outcome: {self.schedule} {format_seconds(self.makespan_s)}{fits}>"
 
     @property
     def makespan_s(self) -> float:

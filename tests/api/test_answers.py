@@ -108,6 +108,15 @@ def answers():
     }
 
 
+def test_what_does_not_fit_shows_so(answers):
+    """An outcome showed all its arrays, and a job that does not fit a step like any other."""
+    assert re.fullmatch(r"<Outcome: overlap [\d.]+ .?s>", repr(answers["run"]["overlap"]))
+    changes = {"zero": 0, "data_parallel": 2}
+    large = scaleout.run("llama-3-8b", topology="ring(2,nvlink4)", schedules=["baseline"], changes=changes)
+    assert repr(large).endswith(", does not fit>")
+    assert repr(large["baseline"]).endswith(", does not fit>")
+
+
 @pytest.mark.parametrize("kind", ["run", "search", "collective", "sweep"])
 def test_an_answer_shows_itself(kind, answers):
     answer = answers[kind]

@@ -81,6 +81,19 @@ def test_what_is_no_plan_is_refused(scaleout, found, arguments, message):
     assert error.count("\n") <= 2
 
 
+def test_a_letter_is_the_plan_that_the_front_alone_has(scaleout, found):
+    """Its table and picture named plans by letters that --plan refused."""
+    answer, folder = found
+    known = [each["inputs"] for each in answer["fastest"]]
+    alone = [each for each in answer["front"] if each["inputs"] not in known]
+    assert alone
+    ran = json.loads(scaleout("run", "--plan", f"{folder}#a", "--json")[1])
+    assert ran["results"][0]["makespan_s"] == pytest.approx(alone[0]["makespan_s"], rel=1e-6)
+    code, _, error = scaleout("run", "--plan", f"{folder}#zz")
+    assert code == 2
+    assert "give 1 to 2, or a" in error
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -125,7 +125,7 @@ def test_plans_have_one_number_in_all_tables_of_a_search(scaleout):
     for number, row in numbered:
         plan = answer["fastest"][number - 1]["plan"]
         assert f"microbatch {plan['microbatch']}, zero {plan['zero']}" in row
-    assert "\nnumbers are those of the fastest plans and of --plan; letters: not among these" in out
+    assert "\nnumbers: the fastest plans; letters: not among these (--top); --plan takes both" in out
     done, chosen, left, ruled_out = (
         int(each.replace(",", ""))
         for each in re.search(

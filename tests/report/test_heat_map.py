@@ -212,8 +212,8 @@ def test_switched_nodes_are_drawn_with_every_link_both_ways_on_one_scale(monkeyp
     assert [int(np.argmax(item.get_array())) for item in arrows[::3]] == [0, 5]  # up from the one, down to the other
     assert [label.get_text() for label in axes.get_xticklabels()] == ["node 0", "node 1"]
     said = " ".join(label.get_text() for label in axes.get_yticklabels())
-    assert "nvlink\nup 25%, down 25%" in said
-    assert "infiniband\nup 100%, down 100%" in said
+    assert "nvlink\nup at most 25%, down at most 25%" in said
+    assert "infiniband\nup at most 100%, down at most 100%" in said
     plt.close(figure)
 
 

@@ -82,6 +82,14 @@ def test_a_case_that_fails_is_a_row_with_its_message(cases):
     assert failed["makespan_s"].isna().all()
 
 
+def test_a_case_that_fails_as_it_runs_does_not_fit_nor_not(tmp_path):
+    """Those that a topology has no room for were listed as fitting into memory, with no result."""
+    job = {"workload": "llama-3-8b", "topology": "dgx-h200-1", "schedule": "baseline"}
+    sizes = {"layers": 2, "data_parallel": 1, "tensor_parallel": [2, 8]}
+    found = execute(study_of({**job, "set": sizes}, name="some", where="some.yaml"))
+    assert dict(zip(found["status"], found["fits"].isna(), strict=True)) == {"failed": True, "ok": False}
+
+
 def test_speedups_are_over_the_baseline_that_agrees_in_all_else(cases):
     ran = cases[cases["status"] == "ok"]
     assert (ran[ran["schedule"] == "baseline"]["speedup"] == 1).all()

@@ -193,10 +193,15 @@ def _links(axes: Axes, ends: tuple[_Row, _Row], *, level: _Level, drawn: _Drawn,
 
 
 def _said(name: str, level: _Level) -> str:
-    """Name a level's links and how busy the busiest are, each way."""
-    up, down = (float(np.nanmax(load)) for load in (level.up, level.down))
+    """Name a level's links and how busy they are, each way: the busiest, where not all are alike."""
+    up, down = map(_most, (level.up, level.down))
     above = f"{name}, of {level.span:,} together" if level.span > 1 else name
-    return f"{above}\nup {up:.3g}%, down {down:.3g}%"
+    return f"{above}\nup {up}, down {down}"
+
+
+def _most(load: Floats) -> str:
+    most = float(np.nanmax(load))
+    return f"{'' if np.isclose(np.nanmin(load), most) else 'at most '}{most:.3g}%"
 
 
 def _ranks(axes: Axes, drawn: _Drawn, *, low: float) -> None:

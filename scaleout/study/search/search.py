@@ -59,7 +59,7 @@ class Answer:
         """What each plan of the answer is called: its number among the fastest; those of the front alone by letters."""
         found = {each.choice: str(number) for number, each in enumerate(self.fastest, start=1)}
         others = [each.choice for each in self.front if each.choice not in found]
-        return found | {choice: _letters(number) for number, choice in enumerate(others)}
+        return found | {choice: letters(number) for number, choice in enumerate(others)}
 
     def best_under(self, schedule: str) -> EvaluatedPlan | None:
         """Return the fastest plan that was evaluated under a schedule."""
@@ -67,10 +67,10 @@ class Answer:
         return next(iter(fastest_first(under)), None)
 
 
-def _letters(number: int) -> str:
+def letters(number: int) -> str:
     """Return a, b, ..., z, aa, ab, ..."""
     more, last = divmod(number, len(ascii_lowercase))
-    return (_letters(more - 1) if more else "") + ascii_lowercase[last]
+    return (letters(more - 1) if more else "") + ascii_lowercase[last]
 
 
 @seldom_collected()

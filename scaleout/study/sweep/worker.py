@@ -122,6 +122,7 @@ def run_case(case: Case, constraints: Sequence[Expression] = ()) -> Row:
             return {**row, **left_out(broken)}
         return {**row, **results_of(_shared().run(job), job)}
     except ScaleoutError as error:
+        row.pop("fits", None)  # nobody can say so of what does not run
         return {**row, "status": FAILED, "message": str(error)}
 
 
