@@ -11,7 +11,7 @@ that. All times are means over ranks.
 A collective starts when its last member comes; until then the others are idle (`analysis.waits`). Of the exposed time
 after that a rank waits for the last member for as long as that one still has kernels beside it: the others lie before
 it in the step, would wait for its next kernels as long if the links were faster, and what makes this shorter is a last
-member that is less late. What bounds the collective bounds the rest.
+member that is less late, or whom it waited for itself (`analysis.roots`). What bounds the collective bounds the rest.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from scaleout.analysis.breakdown import Running, by_axis, exposed_by_family
-from scaleout.analysis.roots import last_members
+from scaleout.analysis.roots import Spans, divide, last_members
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.peers import peer_of
 from scaleout.cluster.topology.placement import place, place_isolated
@@ -147,7 +147,8 @@ class Bound:
     bound_by: str  # `LATENCY` or a dimension, or those that are alike
     busy_shares: Mapping[str, float]
     waits_s: float = 0.0  # of the exposed time, what ranks wait for a last member that still has kernels
-    waits_for: tuple[int, ...] = ()  # the ranks that most of this is for
+    waits_for: tuple[int, ...] = ()  # the ranks that are the root of most of this
+    waits_for_s: float = 0.0  # what is for these
     member_share: float = 1.0  # of all ranks, those in such groups: what others have none of is longer in a member
 
     @property
@@ -158,7 +159,10 @@ class Bound:
     @property
     def words(self) -> str:
         """What bounds it, or for which ranks it waits."""
-        return f"waits for {ranks_in_words(self.waits_for)}" if self.mostly_waits else self.bound_by
+        if not self.mostly_waits:
+            return self.bound_by
+        most = self.waits_for_s > 0.5 * self.exposed_communication_s
+        return f"waits for {ranks_in_words(self.waits_for) if most else 'several ranks'}"
 
 
 _Call = tuple[int, ...]
@@ -172,11 +176,12 @@ def bounds(result: Result, topology: Topology) -> list[Bound]:
     """
     found: dict[_Call, Floats] = {}  # count, busy, exposed and waited seconds
     seen: dict[_Call, tuple[Timeline, int]] = {}
-    awaited: dict[_Call, dict[int, float]] = {}
+    spans: list[Spans] = []
+    waiting: list[_Call] = []
     reads = ("kind", "collective", "group", "bytes", "slices")
     found_calls = found_once((line.graph for line in result.timelines), reads, _calls_of)
     running = [Running.of(line, line.is_kernel) for line in result.timelines]
-    last = last_members(result)
+    last, late = last_members(result)
     for number, (line, (nodes, first, which, calls)) in enumerate(zip(result.timelines, found_calls, strict=True)):
         graph = line.graph
         start_s, end_s = _once(line.start_s[nodes], line.end_s[nodes], which)
@@ -192,15 +197,36 @@ def bounds(result: Result, topology: Topology) -> list[Bound]:
         for index, call in enumerate(calls):
             found[call] = found.get(call, np.zeros(len(sums))) + share * sums[:, index]
             seen.setdefault(call, (line, int(nodes[first[index]])))
-        for at in np.flatnonzero(waits_s).tolist():
-            of_call = awaited.setdefault(calls[which[at]], {})
-            of_call[int(others[at])] = of_call.get(int(others[at]), 0.0) + share * float(waits_s[at])
+        at = np.flatnonzero(waits_s)
+        classes, ends_s = np.full(len(at), number), end_s[at]
+        spans.append(Spans(ends_s, ends_s - waits_s[at], classes, late[nodes[at] + result.offsets[number]]))
+        waiting.extend(calls[each] for each in which[at].tolist())
+    awaited = _awaited(result, spans, waiting)
     rows = []
     for call, total in found.items():
-        most = max(awaited.get(call, {}).items(), key=lambda item: item[1], default=None)
-        waits_for = () if most is None else result.timelines[most[0]].ranks
-        rows.append(replace(_bound(result.program, topology, seen[call], total), waits_for=waits_for))
+        row = _bound(result.program, topology, seen[call], total)
+        if call in awaited:
+            root, seconds = max(awaited[call].items(), key=lambda item: item[1])
+            row = replace(row, waits_for=result.timelines[root].ranks, waits_for_s=seconds)
+        rows.append(row)
     return sorted(rows, key=lambda row: (-row.exposed_communication_s, -row.busy_s))
+
+
+def _awaited(result: Result, spans: Sequence[Spans], calls: Sequence[_Call]) -> dict[_Call, dict[int, float]]:
+    """Return how long collectives wait, the mean over ranks, by the class that is the root of it.
+
+    `spans` are those waits of each class, the ends of collectives; `calls` is what each is of.
+    """
+    found: dict[_Call, dict[int, float]] = {}
+    if not calls:
+        return found
+    joined = Spans(*(np.concatenate(each) for each in zip(*spans, strict=True)))
+    for index, roots in divide(result, joined):
+        of_call, one = found.setdefault(calls[index], {}), int(joined.class_of[index])
+        share = len(result.timelines[one].ranks) / result.program.num_ranks
+        for root, seconds in roots.items():
+            of_call[root] = of_call.get(root, 0.0) + share * seconds
+    return found
 
 
 def _between(running: Sequence[Running], which: Ints, start_s: Floats, end_s: Floats) -> Floats:

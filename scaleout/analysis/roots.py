@@ -82,16 +82,25 @@ def divide(result: Result, spans: Spans) -> Iterator[tuple[int, Seconds]]:
             paths.add(index - len(spans.node), {root: seconds for root, seconds in roots.items() if root != one})
 
 
-def last_members(result: Result) -> Ints:
-    """Return of each node of a result the class that came last to it: of a collective that of its last member."""
+def last_members(result: Result) -> tuple[Ints, Ints]:
+    """Return of each node of a result the class that came last to it, of a collective its last member; and to which.
+
+    That is the node itself, but of collectives that began as the one before them ended the first of these: to the
+    others nobody came last.
+    """
     nodes = _Nodes.of(result)
-    found = nodes.class_of[: result.offsets[-1]].copy()
+    found, first = nodes.class_of[: result.offsets[-1]].copy(), np.arange(result.offsets[-1])
     if len(result.timelines) > 1:
         kinds = np.concatenate([line.graph.kind for line in result.timelines])
         at = np.flatnonzero(kinds == NodeKind.COLLECTIVE)
-        late = nodes.late(at)
+        before = nodes.before[at]
+        queued = (nodes.arrived_s[at] >= nodes.start_s[at]) & (kinds[before] == NodeKind.COLLECTIVE) & (before != NONE)
+        first[at[queued]] = before[queued]
+        for _ in range(len(at).bit_length()):
+            first = first[first]
+        late = nodes.late(first[at])
         found[at] = np.where(late == NONE, found[at], nodes.class_of[late])
-    return found
+    return found, first
 
 
 class _Nodes(NamedTuple):

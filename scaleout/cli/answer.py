@@ -125,13 +125,19 @@ def _bound(outcome: "Outcome", steps: int) -> str:
 
 
 def _waited(outcome: "Outcome", steps: int) -> str:
-    """Say how much of the exposed communication waits for a last member that still has kernels, and for which."""
+    """Say how much of the exposed communication waits for a last member that still has kernels, and who is the root."""
     waits_s = fsum(row.waits_s for row in outcome.bounds)
     if waits_s < _MENTIONED * outcome.makespan_s:
         return ""
-    waits_s = min(waits_s, outcome.breakdown.exposed_communication_s)
-    most = max(outcome.bounds, key=lambda row: row.waits_s)
-    return f"; {format_seconds(waits_s / steps)} of it waits for {ranks_in_words(most.waits_for)}"
+    roots = {row.waits_for: 0.0 for row in outcome.bounds}
+    for row in outcome.bounds:
+        roots[row.waits_for] += row.waits_for_s
+    ranks, most_s = max(roots.items(), key=lambda item: item[1])
+    at_once = max(1.0, waits_s / outcome.breakdown.exposed_communication_s)  # unlike ones that each have it
+    waits, most = (format_seconds(seconds / at_once / steps) for seconds in (waits_s, most_s))
+    if most == waits:
+        return f"; {waits} of it waits for {ranks_in_words(ranks)}"
+    return f"; {waits} of it waits for other ranks, {most} of that for {ranks_in_words(ranks)}"
 
 
 def room(found: "Fit | None", ranks: int) -> str:

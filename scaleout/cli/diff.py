@@ -101,7 +101,7 @@ def _print(found: "Difference", models: list[str], awaited: "Mapping[str, Any] |
     changed = [f"{row.name} {_times(row)[2]}" for row in found.operations[:_NAMED] if row.difference_s]
     facts = {row.name: _words(row) for row in (found.makespan, *found.step)}
     if awaited:
-        facts["waits"] = awaited_words(awaited)
+        facts["waits"] = awaited_words(awaited, models)
     facts |= {"most": ", ".join(changed) or "-", "A": str(found.a), "B": str(found.b)}
     print_answer("B against A", facts | {"model": "; ".join(models)} if models else facts)
     collectives = merged(

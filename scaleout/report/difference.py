@@ -112,7 +112,7 @@ def _waits(row: Mapping[str, Any], num_ranks: Any) -> dict[tuple[int, ...], floa
         ranks = each.get("waits_for") if isinstance(each, dict) else None
         if not _is_ranks(ranks) or not ranks or not _is(num_ranks, int) or not num_ranks:
             continue
-        seconds, share = each.get("waits_s"), 1.0
+        seconds, share = each.get("waits_for_s"), 1.0
         if "idle_s" in each:
             members = each.get("members")
             seconds, share = each["idle_s"], len(members) / num_ranks if _is_ranks(members) else 0.0
@@ -250,10 +250,12 @@ def awaited_in(sides: Sequence[Side]) -> dict[str, Any]:
     return {"waits_for": list(ranks), **in_each, "difference_s": longer_s[ranks]}
 
 
-def awaited_words(awaited: Mapping[str, Any]) -> str:
-    """Say for which ranks others wait longer or shorter."""
+def awaited_words(awaited: Mapping[str, Any], models: Sequence[str]) -> str:
+    """Say for which ranks others wait longer or shorter, in results that models answered."""
     before, after = (format_seconds(awaited[name]) for name in ("a_s", "b_s"))
-    beside = "idle or in collectives; contention makes kernels beside these longer, too"
+    beside = "idle or in collectives"
+    if any("contention" in model.split(", ") for model in models):
+        beside += "; contention makes kernels beside these longer, too"
     return f"{after} against {before} for {ranks_in_words(awaited['waits_for'])}, {beside}"
 
 

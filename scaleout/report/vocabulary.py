@@ -90,7 +90,7 @@ OBJECTS: Mapping[str, Contents] = {
     "decisive": Contents("phase operation count critical_s share rank rank_share"),
     "bound": Contents(
         "operation axis bytes group_size count busy_s exposed_communication_s algorithm bound_by busy_shares "
-        "waits_s waits_for member_share"
+        "waits_s waits_for waits_for_s member_share"
     ),
     "wait": Contents("members waits_for until idle_s"),
     "awaited": Contents("waits_for a_s b_s difference_s"),

@@ -18,6 +18,7 @@ from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.dimension import Dimension
 from scaleout.cluster.topology.placement import place
 from scaleout.cluster.topology.topology import Topology, load_topology
+from scaleout.config.units import format_seconds
 from scaleout.network.alpha_beta.cost import collective_cost
 from scaleout.program.graph import GraphBuilder
 from scaleout.program.operations import custom
@@ -175,7 +176,7 @@ def test_no_collective_is_exposed_for_longer_than_the_step(scaleout):
     assert sum(exposed_s) == pytest.approx(row["exposed_communication_s"])
 
 
-@pytest.mark.parametrize("slow", [None, 5])
+@pytest.mark.parametrize("slow", [None, 0, 5])
 def test_what_waits_for_a_slow_rank_is_not_bound_by_a_link(scaleout, slow):
     """The slow rank hides its collectives, and the others, which have nothing left to do, stand bound by NVLink."""
     job = ("run", "llama-small", "--topology=dgx-h100-2", "--schedule=overlap", "--no-contention", "--set=zero=3",
@@ -192,9 +193,34 @@ def test_what_waits_for_a_slow_rank_is_not_bound_by_a_link(scaleout, slow):
         assert "waits for" not in box
         return
     assert all(each["waits_for"] == [slow] for each in row["bounds"] if each["waits_s"])
+    assert all(each["waits_for_s"] == pytest.approx(each["waits_s"]) for each in row["bounds"])
     assert all(0 <= each["waits_s"] <= each["exposed_communication_s"] for each in row["bounds"])
     assert waits_s > 0.5 * row["exposed_communication_s"]
     shorter_s = row["makespan_s"] - faster["makespan_s"]
     assert shorter_s <= row["exposed_communication_s"] - waits_s
     assert re.search(rf"exposed [^;]+; [\d.]+ ms of it waits for rank {slow} ", box)
     assert re.search(rf"exposed longest \([\d.]+ ms\): all_gather over data, which waits for rank {slow} ", box)
+
+
+def test_collectives_wait_for_the_root_and_no_sum_for_one_of_several(scaleout):
+    """Ranks that waited for rank 5 themselves stood as those waited for, and for what was for rank 5 directly, too."""
+    job = ("run", "llama-3-8b", "--topology=dgx-h200-4", "--schedule=overlap", "--slow=5=1.3", "--set=layers=8",
+           "--set=tensor_parallel=8", "--set=data_parallel=4")  # fmt: skip
+    (row,) = json.loads(scaleout(*job, "--json")[1])["results"]
+    over_data = [each for each in row["bounds"] if each["axis"] == "data" and each["waits_s"]]
+    assert over_data
+    assert all(each["waits_for"] == [5] for each in over_data)
+    assert all(each["waits_for_s"] <= each["waits_s"] * (1 + 1e-9) for each in row["bounds"])
+    sums = (fsum(each[key] for each in row["bounds"]) for key in ("waits_s", "waits_for_s"))
+    in_all, of_rank = map(format_seconds, sums)
+    box = " ".join(scaleout(*job)[1].split("\nschedules")[0].replace("│", " ").split())
+    assert in_all != of_rank
+    assert f"; {in_all} of it waits for other ranks, {of_rank} of that for rank 5 " in box
+
+
+def test_collectives_wait_for_the_slowest_of_two(scaleout):
+    """Those that queue behind one that waited were told as waiting for whichever rank came last in order."""
+    job = ("run", "llama-small", "--topology=dgx-h100-2", "--schedule=overlap", "--no-contention", "--set=zero=3",
+           "--set=tensor_parallel=1", "--set=data_parallel=16", "--set=layers=8")  # fmt: skip
+    (row,) = json.loads(scaleout(*job, "--slow=5=2", "--slow=9=1.9", "--json")[1])["results"]
+    assert [each["waits_for"] for each in row["bounds"] if each["waits_s"]] == [[5]] * 4

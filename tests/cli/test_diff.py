@@ -6,6 +6,7 @@ import json
 import pytest
 
 from scaleout.config.units import format_seconds
+from scaleout.report.difference import awaited_words
 from scaleout.report.pages.document import facts_of
 
 TABLES = ("makespan_parts", "by_kind", "by_phase", "by_operation", "by_collective")
@@ -188,13 +189,19 @@ def test_the_box_names_the_rank_that_others_wait_for(scaleout, tmp_path):
     (row,) = json.loads((tmp_path / "b").read_text())["results"]
     idle_s = sum(each["idle_s"] * len(each["members"]) for each in row["waits"] if each["waits_for"] == [5]) / 16
     waits_s = idle_s + sum(each["waits_s"] for each in row["bounds"])
-    assert f" waits {format_seconds(waits_s)} against 0 s for rank 5, idle or in collectives" in out
+    assert f" waits {format_seconds(waits_s)} against 0 s for rank 5, idle or in collectives most " in out
+    assert awaited_words({"waits_for": [5], "a_s": 0, "b_s": 1}, ["link, contention, no host"]).endswith("too")
     document = json.loads(scaleout("diff", tmp_path / "a", tmp_path / "b", "--json")[1])
     told = dict(facts_of(document))["waits"]
     assert f" waits {told}" in out
     assert "waits" not in dict(facts_of({**document, "awaited": {"waits_for": "5", "a_s": None}}))
     assert " waits " not in scaleout("diff", tmp_path / "b", tmp_path / "b")[1]
-    for wrong in ({"waits_for": "5", "waits_s": 1}, {"waits_for": [5], "waits_s": "1"}, {"waits_for": [5]}, None):
+    for wrong in (
+        {"waits_for": "5", "waits_for_s": 1},
+        {"waits_for": [5], "waits_for_s": "1"},
+        {"waits_for": [5]},
+        None,
+    ):
         document = json.loads((tmp_path / "b").read_text())
         document["results"][0]["bounds"] = document["results"][0]["waits"] = [wrong]
         (tmp_path / "wrong").write_text(json.dumps(document))

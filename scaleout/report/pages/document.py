@@ -175,7 +175,7 @@ def _differences(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     awaited = document.get("awaited")
     if isinstance(awaited, Mapping):
         with suppress(KeyError, TypeError, ValueError):  # a document that something else wrote
-            yield "waits", awaited_words(awaited)
+            yield "waits", awaited_words(awaited, [str(each) for each in document["models"]])
 
 
 def _signed(seconds: float) -> str:
