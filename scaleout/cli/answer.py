@@ -76,9 +76,7 @@ def _step(best: "Outcome", comparison: "Comparison") -> str:
     bars, steps = best.interval, comparison.steps or 1
     each_s = best.makespan_s / steps
     took = box.took(each_s, None if bars is None else bars.of(each_s))
-    step = f"{took} under {box.named(best.schedule, best.runs_as)}"
-    if steps > 1:
-        step += f", the mean of {steps} recorded ones"
+    step = f"{took} under {box.named(best.schedule, best.runs_as)}{box.recorded(steps)}"
     return step + box.among(best.schedule, [each.schedule for each in comparison.outcomes], best.speedup)
 
 

@@ -313,6 +313,8 @@ def format_span(seconds: float, low_s: float, high_s: float) -> str:
     '52.9 ms (48 to 58, 90%)'
     >>> format_span(0.2516, 0.23742, 0.2936)
     '252 ms (237 to 294, 90%)'
+    >>> format_span(0.0196, 0.01956, 0.01964)
+    '19.6 ms (19.6 to 19.6, 90%)'
     >>> format_span(0.99, 0.9, 1.25)
     '990 ms (900 to 1,250, 90%)'
     """
@@ -320,6 +322,8 @@ def format_span(seconds: float, low_s: float, high_s: float) -> str:
     unit = shown.rpartition(" ")[2]
     scale = SECONDS.factors[unit]
     low, high = (_two_digits(end_s / scale) for end_s in (low_s, high_s))
+    if low == high:
+        low, high = (f"{end_s / scale:,.3g}" for end_s in (low_s, high_s))
     return f"{shown} ({low} to {high}, 90%)"
 
 

@@ -35,6 +35,11 @@ def took(seconds: float, ends_s: tuple[float, float] | None) -> str:
     return format_seconds(seconds) if ends_s is None else format_span(seconds, *ends_s)
 
 
+def recorded(steps: int) -> str:
+    """Say that a step is the mean of several, which were recorded."""
+    return f", the mean of {steps} recorded ones" if steps > 1 else ""
+
+
 def among(schedule: str, schedules: Sequence[str], speedup: float) -> str:
     """Say what the fastest of several schedules gains over the first; nothing of one alone.
 

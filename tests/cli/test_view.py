@@ -21,6 +21,7 @@ from scaleout.cli.serving import Server
 from scaleout.cli.view import _Questions
 from scaleout.config.units import format_bytes, format_seconds
 from scaleout.errors import ConfigError
+from scaleout.report.pages.document import facts_of
 
 
 @pytest.fixture(scope="module")
@@ -524,3 +525,17 @@ def test_rows_under_names_are_a_table(tmp_path, scaleout):
     assert (table.title, table.columns[:2], table.total) == ("configurations", ["name", "time"], 6)
     assert table.rows[0][0].text == "sequential"
     assert table.rows[0][1].text.endswith(" ms")
+
+
+def test_the_page_of_a_recording_is_of_one_step(scaleout, tmp_path):
+    """Of two recorded steps the page told both as one."""
+    recorded = Path(__file__).parents[2] / "traces" / "h200-pair" / "recordings" / "dlrm-base"
+    assert scaleout("import", "pytorch", recorded, "--output", tmp_path / "trace")[0] == 0
+    code, out, _ = scaleout("run", "--trace", tmp_path / "trace", "--json")
+    assert code == 0
+    document = json.loads(out)
+    facts = dict(facts_of(document))
+    assert document["num_steps"] == 2
+    for name, key in (("step", "makespan_s"), ("exposed", "exposed_communication_s")):
+        assert facts[name].startswith(format_seconds(document["results"][0][key] / 2))
+    assert facts["step"].endswith("the mean of 2 recorded ones")

@@ -133,16 +133,12 @@ def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
         facts[1:1] = _unchanged(document)
     compared = [(name.upper(), str(document[name])) for name in ("a", "b") if name in document]
     facts = [*compared, *_differences(document), *(fact for fact in facts if fact[0] not in ("A", "B"))]
-    return [*facts, *_changed(document), *(("model", str(each)) for each in document.get("models", ()))]
-
-
-def _changed(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what was changed of the machine, such as a rank that is slow."""
-    if changes := _changes(document):
-        yield "changed", text_of("changes", changes)
+    changed = [("changed", text_of("changes", changes)) for changes in [_changes(document)] if changes]
+    return [*facts, *changed, *(("model", str(each)) for each in document.get("models", ()))]
 
 
 def _changes(document: Mapping[str, Any]) -> list[Any]:
+    """Return what was changed of the machine, such as a rank that is slow."""
     model = document.get("model")
     inputs = model.get("inputs") if isinstance(model, Mapping) else None
     changes = inputs.get("changes") if isinstance(inputs, Mapping) else None
@@ -155,12 +151,11 @@ def _unchanged(document: Mapping[str, Any], makespan_s: float | None = None) -> 
     times = [name for name in ("makespan_s", "step_s", "time_s") if isinstance(before, Mapping) and name in before]
     if not (isinstance(before, Mapping) and times and _is_number(before[times[0]])):
         return
-    before_s, steps = before[times[0]], document.get("num_steps")
+    before_s, each = before[times[0]], _steps(document)
     how = f" under {before['schedule']}" if "schedule" in before else ""
     if makespan_s is None:
         yield "unchanged", f"{units.format_seconds(before_s)}{how}"
         return
-    each = steps if isinstance(steps, int) and steps else 1
     cost = cost_of_changes([str(change) for change in _changes(document)], before_s, makespan_s, each)
     yield "unchanged", f"{units.format_seconds(before_s / each)}{how}; {cost}"
 
@@ -200,8 +195,9 @@ def _answer_of(
         yield "plan", ", ".join(chosen)
     if words and not fits:
         yield "memory", words
-    yield "step", _step(row, rows) + fitted
-    yield from _today(row, rows)
+    steps = _steps(document)
+    yield "step", _step(_of_step(row, steps), rows) + box.recorded(steps) + fitted
+    yield from _today(_of_step(row, steps), [_of_step(each, steps) for each in rows])
     yield from _unchanged(document, row["makespan_s"])
     for name, text in _speed(document, row):
         yield name, text + fitted
@@ -209,13 +205,25 @@ def _answer_of(
     exposed_s, by_axis = row.get("exposed_communication_s"), row.get("exposed_by_axis_s")
     if isinstance(exposed_s, float):
         found = by_axis.items() if isinstance(by_axis, Mapping) else ()
-        axes = {str(axis): each for axis, each in found if _is_number(each)}
-        yield "exposed", box.exposed(exposed_s, row["makespan_s"], axes)
+        axes = {str(axis): each / steps for axis, each in found if _is_number(each)}
+        yield "exposed", box.exposed(exposed_s / steps, row["makespan_s"] / steps, axes)
     yield "bound by", text_of("bound_by", row.get("bound_by"))
     yield from _waits(document, row)
     if fits and (words or _is_traced(document)):
         yield "memory", words or box.ROOM_UNKNOWN
     yield from _rent(document, row)
+
+
+def _steps(document: Mapping[str, Any]) -> int:
+    """Return how many steps the times of a document are of: several where they were recorded."""
+    steps = document.get("num_steps")
+    return steps if isinstance(steps, int) and steps > 0 else 1
+
+
+def _of_step(row: Mapping[str, Any], steps: int) -> Mapping[str, Any]:
+    """Return a row with the times of one of so many steps."""
+    times = [name for name in ("makespan_s", "step_low_s", "step_high_s") if _is_number(row.get(name))]
+    return {**row, **{name: row[name] / steps for name in times}}
 
 
 def _step(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
@@ -271,7 +279,7 @@ def _waits(document: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tupl
         waits = [Wait(tuple(each["members"]), tuple(each["waits_for"]), each["until"], each["idle_s"]) for each in rows]
         before = document.get("unchanged")
         idle_s = (row["idle_s"], before["idle_s"]) if isinstance(before, Mapping) and "idle_s" in before else None
-        words = told_waits(waits, ranks, row["makespan_s"], document.get("num_steps") or 1, idle_s)
+        words = told_waits(waits, ranks, row["makespan_s"], _steps(document), idle_s)
     except (KeyError, TypeError, ValueError):  # a document that something else wrote
         return
     if words:
