@@ -283,6 +283,9 @@ def collective(
 ) -> CollectiveAnswer:
     """Return what a collective takes on a network, by each algorithm that can do it.
 
+    The table has a row for each size and algorithm, the fastest first. Unless algorithms are given, its column `auto`
+    marks the one that a run takes, of which alone the command prints a row where several sizes are asked.
+
     Parameters
     ----------
     kind : str
@@ -316,6 +319,9 @@ def collective(
     >>> import scaleout
     >>> answer = scaleout.collective("all_reduce", ["1MiB", "64MiB"], topology="dgx-h200-1")
     >>> sorted(set(answer.to_frame().bytes))
+    [1048576, 67108864]
+    >>> taken = answer.to_frame().query("auto")
+    >>> list(taken.bytes)
     [1048576, 67108864]
     """
     if network not in COST_MODELS:
