@@ -230,7 +230,7 @@ def test_collectives_wait_for_the_slowest_of_two(scaleout):
 def test_the_end_of_a_collective_over_a_slow_link_is_waited_for_as_that_of_all_its_members(scaleout, degraded):
     """Ranks 0 and 8 share the link's collective; with a straggler elsewhere the box named rank 8 in both cases."""
     job = ("run", "llama-3-8b", "--topology=dgx-h200-2", "--network=link", "--schedule=overlap", "--set=layers=8",
-           "--set=tensor_parallel=8", "--set=data_parallel=2", "--slow=5=1.3", 
+           "--set=tensor_parallel=8", "--set=data_parallel=2", "--slow=5=1.3",
            f"--degrade=1:{degraded}-switch=0.5")  # fmt: skip
     (row,) = json.loads(scaleout(*job, "--json")[1])["results"]
     ends = [each for each in row["waits"] if each["until"] == "the end of the step"]
