@@ -12,7 +12,7 @@ import numpy as np
 
 from scaleout.analysis.roots import Spans, divide
 from scaleout.config.units import format_seconds, format_share, ranks_in_words
-from scaleout.program.graph import Bools, Floats, Ints
+from scaleout.program.graph import Bools, Floats, Ints, NodeKind
 from scaleout.simulation.result import Result, Timeline
 
 LEAST = 1e-3
@@ -20,6 +20,8 @@ LEAST = 1e-3
 END = "the end of the step"
 _MUCH = 1e-2
 """Share of a step, the mean over ranks, from which an answer names those that are waited for."""
+_MOST = 0.5
+"""Share of a wait from which what takes so much longer is the reason of it."""
 _FEW = 0.25
 """Share of the ranks above which those that are waited for are no exception."""
 
@@ -90,9 +92,26 @@ def waits_of(result: Result) -> Waits:
         ranks = result.timelines[number].ranks
         means[names[cause]] = means.get(names[cause], 0.0) + seconds * len(ranks) / result.program.num_ranks
         if root != number and seconds >= LEAST * result.makespan_s:
-            waits.append(Wait(ranks, result.timelines[root].ranks, names[cause], seconds))
+            awaited = result.timelines[root].ranks
+            if names[cause] == END and len(result.timelines[number].graph):
+                awaited = _ending_with(result, root, number, seconds)
+            waits.append(Wait(ranks, awaited, names[cause], seconds))
     by_cause_s = dict(sorted(means.items(), key=lambda each: -each[1]))
     return Waits(by_cause_s, tuple(sorted(waits, key=lambda each: -each.idle_s * len(each.ranks))))
+
+
+def _ending_with(result: Result, root: int, number: int, wait_s: float) -> tuple[int, ...]:
+    """Return for which ranks a class waits at the end of a step, of which another is the root.
+
+    Where that one's last collective took longer than its own by most of the wait, none of its members is late alone.
+    """
+    line, other = result.timelines[root], result.timelines[number]
+    last = int(line.end_s.argmax())
+    longer_s = line.duration_s[last] - other.duration_s[int(other.end_s.argmax())]
+    if line.graph.kind[last] != NodeKind.COLLECTIVE or longer_s < _MOST * wait_s:
+        return line.ranks
+    family = result.program.groups[line.graph.group[last]]
+    return tuple(sorted({member for rank in line.ranks for member in family.of(rank)}))
 
 
 def blamed(result: Result) -> dict[tuple[int, int, int], float]:

@@ -224,3 +224,16 @@ def test_collectives_wait_for_the_slowest_of_two(scaleout):
            "--set=tensor_parallel=1", "--set=data_parallel=16", "--set=layers=8")  # fmt: skip
     (row,) = json.loads(scaleout(*job, "--slow=5=2", "--slow=9=1.9", "--json")[1])["results"]
     assert [each["waits_for"] for each in row["bounds"] if each["waits_s"]] == [[5]] * 4
+
+
+@pytest.mark.parametrize("degraded", [0, 8])
+def test_the_end_of_a_collective_over_a_slow_link_is_waited_for_as_that_of_all_its_members(scaleout, degraded):
+    """Ranks 0 and 8 share the link's collective; with a straggler elsewhere the box named rank 8 in both cases."""
+    job = ("run", "llama-3-8b", "--topology=dgx-h200-2", "--network=link", "--schedule=overlap", "--set=layers=8",
+           "--set=tensor_parallel=8", "--set=data_parallel=2", "--slow=5=1.3",
+           f"--degrade=1:{degraded}-switch=0.5")  # fmt: skip
+    (row,) = json.loads(scaleout(*job, "--json")[1])["results"]
+    ends = [each for each in row["waits"] if each["until"] == "the end of the step"]
+    most = max(ends, key=lambda each: each["idle_s"])
+    assert most["waits_for"] == [0, 8]
+    assert not any(set(each["members"]) & set(each["waits_for"]) for each in row["waits"])
