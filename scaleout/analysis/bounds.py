@@ -191,6 +191,7 @@ def bounds(result: Result, topology: Topology) -> list[Bound]:
         others = last[nodes + result.offsets[number]]
         longer_s = _between(running, others, start_s, end_s) - hidden_s
         waits_s = np.where(others == number, 0.0, np.clip(longer_s, 0.0, alone_s))
+        waits_s[end_s - waits_s >= end_s] = 0.0  # the rounding of differences of times
         each = np.stack([1 / graph.slices[nodes], line.duration_s[nodes], alone_s, waits_s])
         sums = np.stack([np.bincount(which, row, minlength=len(first)) for row in each])
         share = len(line.ranks) / result.program.num_ranks
