@@ -187,7 +187,10 @@ _GROUPED_TILES = (64, 128), (128, 256)
 _GROUPED_LAUNCH_S = 7.0e-6
 """Launch of that kernel, of the one before it that writes each group's sizes and pointers, and what they wait."""
 _GROUPED_FILL_S = 2.0e-6
-"""More for each of its tiles: a group's descriptors of memory, first loads, and a result that nothing hides."""
+"""More for each of its tiles: a group's descriptors of memory, first loads, and a result that nothing hides.
+
+Both as the grouped calls on H200 have it (traces/h200/gap-kernels.jsonl), not measured on other devices.
+"""
 
 
 def _grouped(calls: Calls, device: Device) -> Array:
@@ -204,7 +207,10 @@ def _grouped(calls: Calls, device: Device) -> Array:
 _CHANNELS_BYTES = 128
 """Channels that a step of a convolution on matrix units reads of one pixel; fewer are padded to as many."""
 _PADDING_SHARE = 0.4
-"""Share of the bandwidth that cuDNN's copies reach which add channels to whole loads, or drop them."""
+"""Share of the bandwidth that cuDNN's copies reach which add channels to whole loads, or drop them.
+
+As convolutions of random channels on H200 have it (traces/h200/gap-kernels.jsonl).
+"""
 
 
 def is_plain_product(calls: Calls) -> npt.NDArray[np.bool_]:
@@ -379,7 +385,10 @@ def aligned(calls: Calls) -> Calls:
 _ROW_OF_A_WARP = {"softmax_fwd": 2048, "softmax_bwd": 1024, "cross_entropy_fwd": 2048, "cross_entropy_bwd": 1024}
 """Elements of a row that PyTorch gives to one warp at most: 16 rows of 2,048 take 8 us, of 2,158 or 8,192 3 to 4."""
 _ROW_IN_REGISTERS, _ROW_IN_SHARED_BYTES = 9216, 48 * 1024
-"""Elements of a longer row that its block keeps in registers in the forward, and bytes that fit its shared memory."""
+"""Elements of a longer row that its block keeps in registers in the forward, and bytes that fit its shared memory.
+
+PyTorch's kernels as their times change on H200 (traces/h200/gap-kernels.jsonl); 48 KiB a block has by default in CUDA.
+"""
 NUM_CLASSES = 4
 UNALIGNED = 1
 """The class of calls whose rows are no multiple of the width of a load."""
