@@ -81,6 +81,11 @@ def test_nonsense_in_a_measured_row_is_refused(compared, row, key, value, told):
         compared({**row, key: value})
 
 
+def test_where_a_row_stands_is_said_once(compared):
+    with pytest.raises(ScaleoutError, match=r"^\S*rows\.jsonl, line 1: key 'dtype' is missing"):
+        compared({key: value for key, value in GEMM.items() if key != "dtype"})
+
+
 def test_a_causal_mask_is_a_truth_value_or_a_number(compared):
     shape = {"batch": 1, "heads": 32, "seq": 2048, "head_dim": 128}
     row = {"op": "attention_fwd", "dtype": "bf16", "us": 84.5, **shape}
