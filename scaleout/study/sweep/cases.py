@@ -316,7 +316,7 @@ def _check_value(column: str, value: Value) -> None:
     elif key in ("network", "host", "clocks"):
         changed(SimulationOptions(), {key: str(value)})
     elif key in _FLAGS and not isinstance(value, bool):
-        raise ConfigError(f"{key}: must be true or false, not {shown(value)}")
+        raise ConfigError(f"{key} must be true or false, not {shown(value)}")
 
 
 def _check_keys(workload: ModelFamily, keys: Iterable[str]) -> None:
