@@ -151,8 +151,8 @@ RESTATED = (
     ),
     Restated(
         "arXiv:2201.11990",
-        "16-bit bfloat (section 2.3) and 20 bytes a parameter, gradients in 2 + 4 (section 2.1); Megatron-LM had neither "
-        "fused accumulation nor asynchronous all-reduces before 83b1e42f30 (February 2022)",
+        "16-bit bfloat (section 2.3) and 20 bytes a parameter, gradients in 2 + 4 (section 2.1); Megatron-LM had "
+        "neither fused accumulation nor asynchronous all-reduces before 83b1e42f30 (February 2022)",
         changes={"dtype": "bf16", "gradient_dtype": "fp32", "fused_accumulation": False},
         keys={"schedule": "baseline"},
     ),
