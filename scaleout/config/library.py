@@ -74,9 +74,14 @@ def check_kind(values: Mapping[str, Any], kind: str, *, where: str) -> None:
 
 def holds_results(folder: Path) -> bool:
     """Return whether a folder is one of --output or of a study."""
+    return any(_is_there(folder / file) for file in _RESULTS)
+
+
+def _is_there(path: Path, *, folder: bool = False) -> bool:
+    """Return whether there is a file, or a folder; none has a name that is too long, or holds a null."""
     try:
-        return any((folder / file).is_file() for file in _RESULTS)
-    except (OSError, ValueError):  # no folder, as what reads it will say
+        return path.is_dir() if folder else path.is_file()
+    except (OSError, ValueError):
         return False
 
 
@@ -86,11 +91,11 @@ def of_here(name: str) -> str:
         return f"{name!r} is a folder of results here: open it by `scaleout view {name}`"
     if name.endswith((".et", ".json")):
         return "traces are run by --trace FOLDER, recordings read by `scaleout import pytorch`"
-    if name and Path(name).is_dir():
+    if name and _is_there(Path(name), folder=True):
         return (
             f"{name!r} is a folder here: traces are run by --trace {name}, recordings read by `scaleout import pytorch`"
         )
-    return f"for the file of this name write {f'./{name}'!r}" if name and is_file(Path(name)) else ""
+    return f"for the file of this name write {f'./{name}'!r}" if name and _is_there(Path(name)) else ""
 
 
 def find(kind: str, name_or_file: str, *, named_by: str = "") -> Path:
@@ -103,7 +108,11 @@ def find(kind: str, name_or_file: str, *, named_by: str = "") -> Path:
         raise ConfigError(f"{where}no {kind} is given; give --{kind} NAME, or the key {kind} in the workload's file")
     if is_path(name_or_file):
         path = Path(name_or_file)
-        if not is_file(path):
+        try:
+            there = is_file(path)
+        except ConfigError as error:
+            raise ConfigError(f"{where}{error}") from None
+        if not there:
             of_hub = kind == "workload" and not name_or_file.endswith((".yaml", ".yml"))
             hub = "; a model of HuggingFace is read from its config.json by `scaleout import model`" * of_hub
             raise ConfigError(
@@ -112,7 +121,7 @@ def find(kind: str, name_or_file: str, *, named_by: str = "") -> Path:
             )
         return path
     path = folder(kind) / (f"{name_or_file}/{_DEVICE_FILE}" if kind == "device" else f"{name_or_file}.yaml")
-    if not is_file(path):
+    if not _is_there(path):
         hint = of_here(name_or_file) or _other_sizes(kind, name_or_file) or nearest(name_or_file, names(kind))
         raise ConfigError(f"{where}unknown {kind} {name_or_file!r}; {hint} (`scaleout list` names them all)")
     return path

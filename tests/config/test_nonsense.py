@@ -282,8 +282,13 @@ def test_a_bomb_takes_neither_time_nor_memory(tmp_path):
 def test_a_name_that_no_file_can_have_is_cut(scaleout, tmp_path):
     code, out, err = scaleout("run", written(tmp_path, f"like: {LONG}"))
     assert (code, out) == (2, "")
-    assert "File name too long" in err
+    assert "mine.yaml: like: unknown workload 'xxx" in err
     assert len(err) < 12_000
+    for like in ("x" * 300 + ".yaml", "/dev/zero"):
+        code, out, err = scaleout("run", path := written(tmp_path, f"like: {like}"))
+        assert (code, out) == (2, "")
+        assert err.startswith(f"error: {path}: like: ")
+        assert "cannot be read (" in err
 
 
 def test_a_chain_of_files_ends(tmp_path):

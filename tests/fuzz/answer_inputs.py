@@ -103,7 +103,7 @@ def _given(random, method, name):
         return (), {key: _either(random, _HOW[key]) for key in chosen}
     by_name = {"ax": _either(random, [None])} if method == "plot" and random.random() < 0.4 else {}
     if method == "plot" and name == "study":
-        chosen = random.sample(("x", "y", "colour"), random.randrange(4))
+        chosen = random.sample(("x", "y", "colour", "facet"), random.randrange(5))
         by_name |= {key: _either(random, _COLUMNS) for key in chosen}
     return (), by_name
 

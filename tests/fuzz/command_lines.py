@@ -306,7 +306,20 @@ def _show(random):
 def _measure(random):
     what = _name(random, (*experiments.EXPERIMENTS, "all"))
     files = {"rows.jsonl": lines_of(random, rows_of("traces/h200-pair/*.jsonl"))} | _workload(random)[0]
+    if random.random() < 0.5:
+        files["rows.jsonl"] = lines_of(random, Grammar([tree(each) for each in _TO_MEASURE]), first="", most=3)
+        return files, ["rows.jsonl", "--plan", "--gpus", "2", "--output", "out"]
     return files, [what, "--plan", "--quick", "--output", "out"]
+
+
+_TO_MEASURE = [
+    {"experiment": "kernels", "op": "gemm", "dtype": "bf16", "shape": {"M": 16, "N": 512, "K": 512}},
+    {"experiment": "collectives", "collective": "all_reduce", "ranks": 2, "bytes": 1024, "algorithm": "Ring",
+     "protocol": "LL"},
+    {"experiment": "host", "step": "loop"},
+    {"experiment": "fused", "gpus": 2, "op": "gemv_all_reduce", "M": 8192, "K": 4096, "dtype": "bf16"},
+]  # fmt: skip
+"""Rows that a run writes by --measure-next."""
 
 
 def _validate(random):

@@ -1,9 +1,10 @@
 """One input to what became of it: accepted, refused, cut short as a long valid job, or failed, and why.
 
 What must hold of every input: no exception but those of the program's error tree; a refusal takes at most 2 s of a
-core and 500 MB, is one message that a terminal can show, and leaves standard output empty; the exit code is 0 or 2 (1
-for what click says so of); an answer is JSON with finite numbers and positive times. A reader has 2 s for whatever it
-takes as well; a command that is still at work after some seconds is a long valid job, and is cut short.
+core and 500 MB, is one message that a terminal can show and that names its file, and leaves standard output empty; the
+exit code is 0 or 2 (1 for what click says so of); an answer is JSON with finite numbers and positive times. A reader
+has 2 s for whatever it takes as well; a command that is still at work after some seconds is a long valid job, and is
+cut short.
 """
 
 import contextlib
@@ -90,6 +91,12 @@ def _peak_bytes():
 _SIMULATED = ("measured rows",)
 """Kinds of which each input is also simulated when it is read: a table of 1,000 rows takes 8 s, and is no nonsense."""
 
+_NAMING = (
+    "workload", "topology", "fabric", "device", "library", "policy", "study", "kernel rows", "model config",
+    "model arguments", "output", "measured rows", "rows to measure",
+)  # fmt: skip
+"""Kinds of which one file is read, which each refusal names; others contradict one another, or are options."""
+
 
 def _answer_of(case, read):
     def cut(*_):
@@ -120,6 +127,8 @@ def _of_reader(case, read):
     try:
         read(case)
     except ScaleoutError as error:
+        if case.kind in _NAMING and not any(Path(name).stem in str(error) for name in case.files):
+            return Verdict("failed", f"a message that names no file: {error}")
         return _fault_of_message(f"error: {error}") or Verdict("refused")
     return Verdict("accepted")
 
