@@ -304,7 +304,7 @@ def test_run_says_by_how_much_a_plan_does_not_fit_and_what_would_help(scaleout):
 def test_list_pipelines(scaleout):
     code, out, _ = scaleout("list", "pipelines", "--json")
     assert code == 0
-    rows = json.loads(out)
+    rows = json.loads(out)["listed"]["pipelines"]
     assert [row["name"] for row in rows] == list(PIPELINES)
     assert all("arXiv" in row["source"] or "et al." in row["source"] for row in rows)
 
