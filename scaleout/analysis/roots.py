@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaleout.program.graph import NONE, Bools, Floats, Ints, NodeKind
+from scaleout.program.graph import NONE, Bools, ExecutionGraph, Floats, Ints, NodeKind, found_once
 from scaleout.simulation.result import Result, Timeline
 
 Seconds = Mapping[int, float]
@@ -82,7 +82,9 @@ class _Nodes(NamedTuple):
     def of(cls, result: Result) -> "_Nodes":
         """Join what classes did."""
         lines, offsets = result.timelines, result.offsets
-        own = [_before(line) for line in lines]
+        reads = ("dependency_offsets", "kind", "stream", "collective", "group", "peer")
+        found = found_once((line.graph for line in lines), reads, _users_and_streams)
+        own = [_before(line, *each) for line, each in zip(lines, found, strict=True)]
         ends_s = np.concatenate([line.end_s for line in lines])
         last = np.full(len(lines), ends_s.argmax() if len(ends_s) else NONE)
         lasts = [int(line.end_s.argmax()) if len(line.graph) else NONE for line in lines]
@@ -131,20 +133,27 @@ class _Nodes(NamedTuple):
         return np.where(some == NONE, 0.0, self.end_s[some])
 
 
-def _before(line: Timeline) -> tuple[Ints, Floats]:
-    """Return what of its own class each node waited for last, or `NONE`, and when that had ended; (N,) each.
+def _users_and_streams(graph: ExecutionGraph) -> tuple[Ints, Ints]:
+    """Return which node each dependency is of, and on which stream each node runs; (E,) and (N,).
 
-    That is one that it depends on, or the one before it on its stream. Sends have a stream of their own, puts one for
-    each receiver, receives none. Nodes of one stream that begin at the same time are in the graph's order, those of no
-    length first.
+    Sends have a stream of their own, puts one for each receiver.
     """
-    graph = line.graph
     users = np.repeat(np.arange(len(graph)), np.diff(graph.dependency_offsets))
     is_send = graph.kind == NodeKind.SEND
     streams = np.where(is_send, NONE, graph.stream)
     puts = np.flatnonzero(is_send & (graph.collective != NONE))
     receivers = np.unique(np.stack([graph.group[puts], graph.peer[puts]]), axis=1, return_inverse=True)[1].reshape(-1)
     streams[puts] = -2 - receivers
+    return users, streams
+
+
+def _before(line: Timeline, users: Ints, streams: Ints) -> tuple[Ints, Floats]:
+    """Return what of its own class each node waited for last, or `NONE`, and when that had ended; (N,) each.
+
+    That is one that it depends on, or the one before it on its stream; receives have none. Nodes of one stream that
+    begin at the same time are in the graph's order, those of no length first.
+    """
+    graph = line.graph
     order = np.lexsort((line.occupancy_s, line.start_s, streams))
     order = order[graph.kind[order] != NodeKind.RECV]
     follows = np.flatnonzero(np.diff(streams[order]) == 0)

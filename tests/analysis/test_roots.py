@@ -13,7 +13,7 @@ from strategies import contests, exchanges, jobs, pipelines
 import scaleout
 from scaleout import SimulationOptions
 from scaleout.analysis.breakdown import covered
-from scaleout.analysis.roots import _before
+from scaleout.analysis.roots import _before, _users_and_streams
 from scaleout.analysis.waits import blamed
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import SimulationError
@@ -162,7 +162,7 @@ def test_puts_to_other_receivers_and_what_happens_while_one_is_in_flight_make_no
     )
     (outcome,) = answer.outcomes
     for line in outcome.result.timelines:
-        before, _ = _before(line)
+        before, _ = _before(line, *_users_and_streams(line.graph))
         at = np.flatnonzero((line.graph.kind == NodeKind.SEND) & (before != NONE))
         held_s = np.minimum(line.occupancy_s, line.duration_s)[before[at]]
         assert (line.start_s[before[at]] + held_s <= line.start_s[at] + 1e-12).all()
