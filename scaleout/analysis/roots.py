@@ -18,7 +18,6 @@ Applications, ICPP 2010, who pass the cost of waits on to delays by what lies be
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from math import fsum
 from typing import NamedTuple
 
@@ -38,34 +37,6 @@ class Spans(NamedTuple):
     from_s: Floats
     class_of: Ints
     node: Ints  # of the result; behind these is one for each class, which is the end of the step
-
-
-def divide(result: Result, spans: Spans) -> Iterator[tuple[int, Seconds]]:
-    """Divide times among the classes that are their roots, maybe those that wait; yield each span's index with them."""
-    waits = _waits_of(result)
-    spans = spans._replace(node=waits.nodes.first_at(spans.node, spans.from_s))
-    yield from waits.divided(spans, waits.since_met(spans), np.argsort(spans.until_s, kind="stable"))
-
-
-def last_members(result: Result) -> tuple[Ints, Ints]:
-    """Return of each node of a result the class that came last to it, of a collective its last member; and to which.
-
-    That is the node itself, but of collectives that began as the one before them ended the first of these: to the
-    others nobody came last.
-    """
-    nodes = _waits_of(result).nodes
-    found, first = nodes.class_of[: result.offsets[-1]].copy(), np.arange(result.offsets[-1])
-    if len(result.timelines) > 1:
-        kinds = np.concatenate([line.graph.kind for line in result.timelines])
-        at = np.flatnonzero(kinds == NodeKind.COLLECTIVE)
-        before = nodes.before[at]
-        queued = (nodes.arrived_s[at] >= nodes.start_s[at]) & (kinds[before] == NodeKind.COLLECTIVE) & (before != NONE)
-        first[at[queued]] = before[queued]
-        for _ in range(len(at).bit_length()):
-            first = first[first]
-        late = nodes.late(first[at])
-        found[at] = np.where(late == NONE, found[at], nodes.class_of[late])
-    return found, first
 
 
 class _Nodes(NamedTuple):
@@ -302,24 +273,55 @@ class _SinceMet(NamedTuple):
     parts: tuple[tuple[Ints, Ints, Ints, Floats], ...]  # what both had waited for: of the late, then of those that wait
 
 
-class _Waits:
-    """All waits of a result, divided among the classes that are their roots."""
+class Roots:
+    """All waits of a result, divided among the classes that are their roots; for idle time and for what is exposed.
+
+    It takes as much memory as the result, or more: whoever asked drops it.
+    """
 
     def __init__(self, result: Result) -> None:
-        self.nodes = _Nodes.of(result)
-        self._chains, self._kernels = _Chains(self.nodes), [_kernels_of(line) for line in result.timelines]
-        self._offsets = result.offsets
-        waits = self.nodes.waits()
-        self._paths = _Paths(self.nodes, waits)
-        found = self.since_met(waits)
+        self._result, self._nodes = result, _Nodes.of(result)
+        self._chains, self._kernels = _Chains(self._nodes), [_kernels_of(line) for line in result.timelines]
+        waits = self._nodes.waits()
+        self._paths = _Paths(self._nodes, waits)
+        found = self._since_met(waits)
         self._paths.add_alone(np.flatnonzero(found.alone), found.others[found.alone])
         order = np.lexsort((self._paths.at_once(found.late), waits.until_s))  # one after those that it comes of
-        for number, roots in self.divided(waits, found, order[~found.alone[order]]):
+        for number, roots in self._divided(waits, found, order[~found.alone[order]]):
             self._paths.add(number, roots)
 
-    def since_met(self, spans: Spans) -> _SinceMet:
+    def divide(self, spans: Spans) -> Iterator[tuple[int, Seconds]]:
+        """Divide times among the classes that are their roots, maybe those that wait; yield each one's index with them.
+
+        They come in the order of their ends.
+        """
+        spans = spans._replace(node=self._nodes.first_at(spans.node, spans.from_s))
+        yield from self._divided(spans, self._since_met(spans), np.argsort(spans.until_s, kind="stable"))
+
+    def last_members(self) -> tuple[Ints, Ints]:
+        """Return of each node the class that came last to it, of a collective its last member; and to which node.
+
+        That is the node itself, but of collectives that began as the one before them ended the first of these: to the
+        others nobody came last.
+        """
+        nodes, lines, size = self._nodes, self._result.timelines, self._result.offsets[-1]
+        found, first = nodes.class_of[:size].copy(), np.arange(size)
+        if len(lines) > 1:
+            kinds = np.concatenate([line.graph.kind for line in lines])
+            at = np.flatnonzero(kinds == NodeKind.COLLECTIVE)
+            before = nodes.before[at]
+            queued = (nodes.arrived_s[at] >= nodes.start_s[at]) & (kinds[before] == NodeKind.COLLECTIVE)
+            queued &= before != NONE
+            first[at[queued]] = before[queued]
+            for _ in range(len(at).bit_length()):
+                first = first[first]
+            late = nodes.late(first[at])
+            found[at] = np.where(late == NONE, found[at], nodes.class_of[late])
+        return found, first
+
+    def _since_met(self, spans: Spans) -> _SinceMet:
         """Find with whom each class had the same time before it waited, and what both did since."""
-        nodes, paths = self.nodes, self._paths
+        nodes, paths = self._nodes, self._paths
         late = nodes.late(spans.node)
         others = np.where(late == NONE, spans.class_of, nodes.class_of[late])
         kernels = self._last_kernels(spans.class_of, spans.from_s)
@@ -334,7 +336,7 @@ class _Waits:
         worked = np.logical_and.reduce([last == over for last, over, *_ in parts])  # none of them waited
         return _SinceMet(late, others, worked | (others == spans.class_of), parts)
 
-    def divided(self, spans: Spans, found: _SinceMet, order: Ints) -> Iterator[tuple[int, Seconds]]:
+    def _divided(self, spans: Spans, found: _SinceMet, order: Ints) -> Iterator[tuple[int, Seconds]]:
         """Yield the roots of some spans (indices in `order`); the waits that each comes of have been told."""
         columns = (order, found.others[order], (spans.until_s - spans.from_s)[order], found.alone[order])
         rows = (zip(*(each[order].tolist() for each in part), strict=True) for part in found.parts)
@@ -355,11 +357,8 @@ class _Waits:
         for number, of_class in enumerate(np.split(by_class, bounds)):
             kernels, ends_s = self._kernels[number]
             ended = np.searchsorted(ends_s, at_s[of_class], side="right")
-            found[of_class] = np.r_[NONE, kernels + self._offsets[number]][ended]
+            found[of_class] = np.r_[NONE, kernels + self._result.offsets[number]][ended]
         return found
-
-
-_waits_of = lru_cache(maxsize=1)(_Waits)  # asked for by idle time and, twice, by what is exposed
 
 
 def _kernels_of(line: Timeline) -> tuple[Ints, Floats]:
