@@ -147,9 +147,7 @@ class WithSource:
         }
         cited = core_schema.no_info_after_validator_function(
             _value_between,
-            core_schema.no_info_before_validator_function(
-                _with_source, core_schema.typed_dict_schema(fields, extra_behavior="forbid")
-            ),
+            core_schema.typed_dict_schema(fields, extra_behavior="forbid"),
             serialization=core_schema.simple_ser_schema("any"),
         )
         return core_schema.no_info_before_validator_function(_with_its_source, cited)
@@ -160,13 +158,6 @@ def _with_its_source(given: Any) -> Any:
         return given
     wanted = "null" if given is None else shown(given)
     raise ValueError(f"must be {{value: ..., source: ...}}, a number with where it is from, not {wanted}")
-
-
-def _with_source(given: Any) -> Any:
-    if not isinstance(given, Mapping):
-        said = "null" if given is None else shown(given)
-        raise ValueError(f"has no source; write {{value: ..., source: where it is from}}, not {said}")  # noqa: TRY004 - pydantic passes it on
-    return given
 
 
 def _value_between(given: dict[str, Any]) -> Any:

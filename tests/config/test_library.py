@@ -98,11 +98,3 @@ def test_a_file_like_another_is_of_its_kind_whatever_keys_it_has(tmp_path, scale
     (tmp_path / "net.yaml").write_text("like: h200-node-4\nbandwidth: 1 GB/s\n")
     code, _, err = scaleout("show", tmp_path / "net.yaml")
     assert (code, "unknown key 'bandwidth'; known: backends, changes" in err) == (2, True)
-
-
-def test_a_number_without_its_source_is_told_how_it_is_written(tmp_path, scaleout):
-    (tmp_path / "mine.yaml").write_text("like: h200\nrent: 5 USD/h\npower: null\nsms: [1]\n")
-    code, _, err = scaleout("show", tmp_path / "mine.yaml")
-    assert code == 2
-    assert "rent: has no source; write {value: ..., source: where it is from}, not '5 USD/h'" in err
-    assert "sms: has no source" in err
