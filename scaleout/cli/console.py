@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from rich.box import ROUNDED
@@ -19,7 +18,6 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from scaleout.cli.printing import say
 from scaleout.config.units import (
     format_bytes,
     format_bytes_per_s,
@@ -214,17 +212,6 @@ def print_paragraph(name: str, words: str, lines: Iterable[str]) -> None:
     for line in filter(None, lines):
         _print_within(shown, one_line(line), _GAP)
     shown.print()
-
-
-def print_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Print files that were written, and what each holds: below it where the terminal is too narrow for both."""
-    shown = console()
-    for name, meaning in files.items():
-        path, words = one_line(str(folder / name)), one_line(meaning)
-        below = cell_len(path) + _GAP + cell_len(words) > shown.width
-        say(path if below else f"{path}  {words}")
-        if below:
-            _print_within(shown, words, _GAP)
 
 
 def print_links(title: str, links: Sequence[dict[str, Any]]) -> None:

@@ -10,7 +10,7 @@ import click
 
 from scaleout.cli import completion
 from scaleout.cli.job import NamedJob, on_gpus
-from scaleout.cli.printing import say_json
+from scaleout.cli.printing import say_files, say_json
 from scaleout.errors import ConfigError, shown
 
 if TYPE_CHECKING:
@@ -51,10 +51,8 @@ class Output(NamedTuple):
         if self.as_json:
             say_json(summary)
             return
-        from scaleout.cli.console import print_files
-
         print_tables()
-        print_files(Path(self.folder or ""), written)
+        say_files(Path(self.folder or ""), written)
 
     def spare(self, *paths: str) -> None:
         """Refuse to replace what the answer is made of: the folder of another answer, or its summary."""

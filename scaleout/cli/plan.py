@@ -93,6 +93,17 @@ def _plan_of(text: str) -> "Mapping[str, Any]":
     return row
 
 
+def labels_in(folder: Path) -> list[str]:
+    """Return what the plans of a search are called in its folder, or none where it holds no search."""
+    from scaleout.config.documents import read_json
+
+    summary = read_json(folder / _SUMMARY)
+    plans = summary.get("fastest") if isinstance(summary, dict) and summary.get("command") == "search" else None
+    if not (isinstance(plans, list) and all(isinstance(each, dict) and "inputs" in each for each in plans)):
+        return []
+    return list(_labelled(plans, summary.get("front")))
+
+
 def _labelled(plans: "Sequence[Mapping[str, Any]]", front: Any) -> "dict[str, Mapping[str, Any]]":
     """Return the rows of plans by what tables and pictures call them: a number, or letters of the front alone."""
     from scaleout.study.search.search import letters

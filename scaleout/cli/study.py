@@ -194,8 +194,8 @@ def _beside(asked: "Study", cases: "pd.DataFrame", fastest: dict[str, Any]) -> s
 
 
 def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str, Any], *, as_json: bool) -> None:
-    from scaleout.cli.console import console, print_answer, print_files, print_table
-    from scaleout.cli.printing import say, say_json
+    from scaleout.cli.console import console, print_answer, print_table
+    from scaleout.cli.printing import say, say_files, say_json
     from scaleout.config.units import format_dollars, format_rate, format_seconds
     from scaleout.errors import one_line
     from scaleout.study.sweep.columns import column_of
@@ -240,7 +240,7 @@ def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str
         console().print(one_line(f"{each['cases']:,} failed: {each['message']}"))
     for note in summary["notes"]:
         console().print(one_line(f"note: {note}"))
-    print_files(output, summary["files"])
+    say_files(output, summary["files"])
 
 
 def _say_part(asked: "Study", output: Path, how: "Execution", *, as_json: bool) -> None:

@@ -148,7 +148,7 @@ def test_output_writes_summary_nodes_timeline_and_figure(scaleout, tmp_path):
     code, out, _ = scaleout("run", "dlrm-128", "--output", tmp_path / "results")
     assert code == 0
     written = {path.name for path in (tmp_path / "results").glob("[!.]*")}
-    assert written == {"summary.json", "nodes.parquet", "timeline.json", "breakdown.png"}
+    assert written == {"summary.json", "nodes.parquet", "timeline.json", "breakdown.png", "links.png"}
     for name in written:
         assert name in out
 
@@ -544,7 +544,7 @@ def test_controls_of_a_name_are_not_printed(scaleout, tmp_path):
     _, out, _ = scaleout("run", file, "--schedule", "baseline")
     assert "a\\nb\\x1b[31m on torus-8x16, ranks 128" in out
     _, out, _ = scaleout("show", file)
-    assert out.startswith("workload: a\n  b\\x1b[31m\n")
+    assert "│ workload a\\nb\\x1b[31m " in out
 
 
 @pytest.mark.parametrize(

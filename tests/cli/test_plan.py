@@ -136,3 +136,18 @@ def test_a_plan_is_shown_as_the_workload_that_it_runs(scaleout, found):
     code, _, err = scaleout("show", folder)
     assert code == 2
     assert f"holds results, not what is simulated; open it by scaleout view {folder}" in err
+
+
+def test_a_shell_completes_the_plans_of_folders_here(found, tmp_path, monkeypatch):
+    from click.shell_completion import ShellComplete
+
+    from scaleout.cli.verbs import scaleout as command
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "summary.json").write_text("{")
+    completed = ShellComplete(command, {}, "scaleout", "_SCALEOUT_COMPLETE").get_completions
+    names = [item.value for item in completed(["run", "--plan"], "")]
+    assert names[:2] == ["plans#1", "plans#2"]
+    assert [item.value for item in completed(["run", "--plan"], f"{tmp_path}/plans#2")] == [f"{tmp_path}/plans#2"]
+    assert completed(["run", "--plan"], "other#") == []
