@@ -149,6 +149,23 @@ RESTATED = (
         changes={"framework": "deepspeed-2021", "gradient_dtype": None, "fused_accumulation": False},
         keys={"host": "eager"},
     ),
+    Restated(
+        "arXiv:2201.11990",
+        "16-bit bfloat (section 2.3) and 20 bytes a parameter, gradients in 2 + 4 (section 2.1); Megatron-LM had "
+        "neither fused accumulation nor asynchronous all-reduces before 83b1e42f30 (February 2022)",
+        changes={"dtype": "bf16", "gradient_dtype": "fp32", "fused_accumulation": False},
+        keys={"schedule": "baseline"},
+    ),
+    Restated(
+        "arXiv:2204.02311",
+        "section 2 has parallel layers: attention and feed-forward network read one norm of a layer's input",
+        changes={"halves": "parallel_of_one_norm"},
+    ),
+    Restated(
+        "arXiv:2204.06745",
+        "section 2.1.2 computes attention and feed-forward network in parallel, each on a norm of its own",
+        changes={"halves": "parallel"},
+    ),
 )
 """In the order in which they are applied; a later one wins."""
 
