@@ -163,9 +163,9 @@ def _of_class(line: Timeline, offset: int) -> _Waits:
 
 def _starts_s(waits: _Waits, via: Ints, taken_s: Floats, issued_s: Floats) -> Floats:
     """Return when each node starts whose chain leads along one wait a node; sums over 1, 2, 4 and so on of them."""
-    is_first = via == NONE
-    above = np.where(is_first, np.arange(len(via)), waits.before[via])
-    total_s = np.where(is_first, 0.0, taken_s[via])
+    waiting = np.flatnonzero(via != NONE)
+    above, total_s = np.arange(len(via)), np.zeros(len(via))
+    above[waiting], total_s[waiting] = waits.before[via[waiting]], taken_s[via[waiting]]
     while True:
         further = above[above]
         if (further == above).all():
