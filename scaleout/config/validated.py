@@ -155,10 +155,10 @@ class WithSource:
 
 
 def _with_source(given: Any) -> Any:
-    if isinstance(given, Mapping):
-        return given
-    value = "..." if given is None or isinstance(given, list) else shown(given).strip("'")
-    raise ValueError(f"must say its source: {{value: {value}, source: where it is from}}")
+    if not isinstance(given, Mapping):
+        said = "null" if given is None else shown(given)
+        raise ValueError(f"has no source; write {{value: ..., source: where it is from}}, not {said}")  # noqa: TRY004 - pydantic passes it on
+    return given
 
 
 def _value_between(given: dict[str, Any]) -> Any:

@@ -10,8 +10,7 @@ from pydantic import Field
 
 from scaleout.config.keys import keys_of, value_of
 from scaleout.config.units import BYTES, Bytes, Count, SecondsByLevel
-from scaleout.config.validated import Cited, Config, validate
-from scaleout.errors import ConfigError
+from scaleout.config.validated import Cited, Config
 from scaleout.report.keys import _MADE_UP, MODELS, YOURS, rows_of
 
 _SPEC = importlib.util.spec_from_file_location("keys_page", Path(__file__).parents[2] / "figures" / "keys.py")
@@ -85,11 +84,6 @@ def test_keys_are_named_by_their_path():
         "inner": ("section", "", "unset"),
         "inner.size": ("a size with its source", "MiB", "1 MiB"),
     }
-
-
-def test_a_number_without_its_source_is_told_how_to_have_one():
-    with pytest.raises(ConfigError, match=re.escape("inner.size: must say its source: {value: 2 MiB, source: where")):
-        validate(Outer, {"count": 1, "inner": {"size": "2 MiB"}}, where="mine.yaml")
 
 
 def test_values_are_written_as_files_hold_them():
