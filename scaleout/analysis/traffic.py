@@ -41,13 +41,19 @@ class DimensionTraffic:
 
 
 def dimension_traffic(result: Result, topology: Topology, algorithms: Mapping[str, str]) -> DimensionTraffic | None:
-    """Return the loads of a result under the alpha-beta model, see `bytes_by_dimension`; None where nothing is sent."""
+    """Return the loads of a result under the alpha-beta model, see `bytes_by_dimension`.
+
+    None where nothing is sent, and of graphs: which of their edges is the busiest only routing says.
+    """
+    links = links_of(topology)
+    if any(port.role == "edge" for port in links.ports):
+        return None
     carried = bytes_by_dimension(result, topology, algorithms)
     if not (carried and result.makespan_s):
         return None
     rates = [dimension.bytes_per_s for dimension in topology.dimensions]
     busy = {number: size / rates[number] / result.makespan_s for number, size in carried.items()}
-    return DimensionTraffic(links_of(topology), busy, result.makespan_s)
+    return DimensionTraffic(links, busy, result.makespan_s)
 
 
 def bytes_by_dimension(
