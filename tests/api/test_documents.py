@@ -47,7 +47,9 @@ COMMANDS = {
     "study": [f"{STUDY}/out --no-report", f"{STUDY}/part --shard 1/2"],
     "import model": ["import model {data}/config.json"],
     "trace": [f"trace {LLAMA.replace(NODE, '')} --output {{data}}/traces"],
-    "show": ["show h200", "show torus-8x16", "show llama-3-8b", "show ndr", "show topologies"],
+    "show": ["show h200", "show torus-8x16", "show llama-3-8b", "show ndr", "show topologies",
+             "show --keys study"],
+    "list": ["list", "list workloads mixtral"],
 }  # fmt: skip
 """Command to lines of it; those of `astra` and `import pytorch` are tested where their inputs are made."""
 
@@ -137,6 +139,7 @@ def test_a_name_within_the_package_gives_way_to_that_of_documents():
 def test_an_unknown_command_has_no_schema():
     with pytest.raises(ConfigError, match="no documents of 'ran'; did you mean 'run'"):
         scaleout.schema("ran")
+    assert scaleout.schema("import-model") == scaleout.schema("import model")
 
 
 def test_the_published_schemas_are_those_of_the_code():
