@@ -143,6 +143,10 @@ OBJECTS: Mapping[str, Contents] = {
         "tokens_per_s tokens_per_s_per_rank samples_per_s samples_per_s_per_rank network_dollars slower_share fits "
         "roofline_share",
     ),
+    "case_columns": Contents(  # a row of cases.parquet, beside the keys of the study
+        "case key status message run timeline ranks",
+        "exposed_share measured_share slowest_dimension_bytes dimension_bytes",
+    ),
     "failed_for": Contents("message cases case"),
     "recorded_step": Contents("step recorded_s"),
     "group_calls": Contents("kind ranks bytes calls", "transfer_s waiting_s"),
