@@ -168,7 +168,7 @@ def test_algorithms_that_are_named_are_compared(scaleout, summary):
 
 
 def test_algorithms_say_what_nccl_calls_them(summary):
-    found = {each["name"]: each for each in summary("list", "algorithms")}
+    found = {each["name"]: each for each in summary("list", "algorithms")["listed"]["algorithms"]}
     assert set(found) == set(ALGORITHMS)
     nccl = {name: each["NCCL"] for name, each in found.items() if each["NCCL"]}
     assert nccl == {"ring": "Ring", "hierarchical_tree": "Tree", "nvls_tree": "NVLSTree", "in_network": "NVLS"}
