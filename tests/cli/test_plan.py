@@ -54,7 +54,7 @@ def test_a_pipeline_waits_in_a_run_as_its_search_says(scaleout, tmp_path):
     row = json.loads(scaleout(*SEARCH, *held, "--output", tmp_path, "--json")[1])["fastest"][0]
     result = json.loads(scaleout("run", "--plan", f"{tmp_path}#1", "--json")[1])["results"][0]
     assert row["exposed_by_axis_s"]["pipeline"] > 0
-    for key in ("makespan_s", "bubble", "exposed_by_axis_s", "tokens_per_s", "mfu", "compute_s"):
+    for key in ("makespan_s", "bubble", "exposed_by_axis_s", "tokens_per_s", "mfu", "compute_s", "bound_by"):
         assert row[key] == result[key], key
     parts_s = [row["compute_s"], row["bubble_s"], row["host_s"], *row["exposed_by_axis_s"].values()]
     assert sum(parts_s) == pytest.approx(row["makespan_s"])
