@@ -289,6 +289,9 @@ def test_a_name_that_no_file_can_have_is_cut(scaleout, tmp_path):
         assert (code, out) == (2, "")
         assert err.startswith(f"error: {path}: like: ")
         assert "cannot be read (" in err
+    for key in (f"library: {'x' * 300}", "backends: {a: /dev/zero}"):
+        code, out, err = scaleout("show", path := written(tmp_path, f"like: h200-node-4\n{key}"))
+        assert (code, out, err.startswith(f"error: {path}: ")) == (2, "", True)
 
 
 def test_a_chain_of_files_ends(tmp_path):

@@ -158,7 +158,10 @@ def _beside(path: Path, file: str) -> str:
     """
     beside = path.parent / file
     sought = (beside, path.parent.parent / file, library.folder("topology") / file)
-    return str(next((found for found in sought if is_file(found)), beside))
+    try:
+        return str(next((found for found in sought if is_file(found)), beside))
+    except ConfigError as error:  # a device, or no name of a file
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def read_dimension(number: int, entry: DimensionFile, path: Path) -> Dimension:
