@@ -3,13 +3,13 @@
 import inspect
 
 import scaleout
-from scaleout.api.answer import Shown
+from scaleout.api.answer import Answer
 from scaleout.interop.chakra.save import save_program
 
 CALLABLES = [
     name
     for name in scaleout.__all__
-    if not (isinstance(getattr(scaleout, name), type) and issubclass(getattr(scaleout, name), Exception | Shown))
+    if not (isinstance(getattr(scaleout, name), type) and issubclass(getattr(scaleout, name), Exception | Answer))
 ]
 """Public functions, and classes that users make; answers are made by functions."""
 WORKLOAD = "like: llama-3-8b\nlayers: 1\ndata_parallel: 8\nbatch_per_replica: 1\nsequence: 128\ntopology: t3-ring-8\n"
