@@ -336,6 +336,8 @@ OPERATIONS: Mapping[str, Operation] = {
         lambda s, i: (2 * s["tokens"] + s["vocab"]) * s["hidden"] * i,
         "moe_permute_rows",
     ),
+    # Rows of a token's keys, values or both, each to its place in the cache.
+    "cache_write": _rows(2, Family.GATHER, like="moe_permute_rows"),
     "moe_permute_rows": _rows(2, Family.GATHER),
     # Routing by plain tensor operations, several kernels each: ids of experts sorted; gradients of indexing added up in
     # zeros; rows written by index into zeros; rows copied between the orders of ranks and experts; rows times weights.
