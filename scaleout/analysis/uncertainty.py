@@ -1,23 +1,24 @@
 """Simulated steps to error bars: how far off a time may be, what that comes from, and what to measure next.
 
 ``ln(actual / predicted)`` of a step is the sum over what errs as one (all kernels of a class on a device, all
-collectives over a kind of link, the host) of its share of the critical path times its own, and of what concerns the
-whole step. These are independent of each other, and either side adds up in quadrature, as errors are skewed. The
-spreads are those of the device's file, or of its reference device's, and of the communication library's. Knows no
-measured step. See docs/models/uncertainty.md.
+collectives over a kind of link, the host) of its share of a chain of nodes times its own, and of what concerns the
+whole step. These are independent of each other, and either side adds up in quadrature, as errors are skewed. A step is
+its longest chain, and so either end is the greatest that any chain has. The spreads are those of the device's file, or
+of its reference device's, and of the communication library's. Knows no measured step. See docs/models/uncertainty.md.
 
 Symbols: w share of the makespan; s spread, of 90% of all cases.
 """
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from scaleout.analysis.breakdown import critical_nodes
+from scaleout.analysis.chains import Chain, Chains, Work
 from scaleout.cluster.device.kernel_times import source_names
 from scaleout.cluster.device.sections import Spread
 from scaleout.cluster.device.spec import CLASSES, Device, load_device
@@ -56,7 +57,7 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Shares:
-    """What the critical path of a step consists of, in parts of the makespan; they add up to 1.
+    """What a chain of nodes consists of, such as a step's critical path, in parts of its length; they add up to 1.
 
     `kernels` are by where their time comes from; `host` is what nothing but the host held up.
     """
@@ -69,13 +70,14 @@ class Shares:
 
 @dataclass(frozen=True)
 class Cause:
-    """What errs as one: its share of the step, what it adds to either side, and rows that would take it away."""
+    """What errs as one: its share of the critical path, what it adds to either side, and rows that take it away."""
 
     cause: str
     share: float
     faster: float
     slower: float
     rows: tuple[Mapping[str, Any], ...] = ()
+    work: Work | None = None  # the kind that it concerns; None for all
 
     @property
     def variance(self) -> float:
@@ -149,7 +151,75 @@ def interval(result: Result, device: Device, topology: Topology) -> Interval | N
     spread = spread_of(device)
     if spread.step_slower is None or not result.makespan_s:
         return None
-    return interval_of(shares_of(result, topology), device, topology)
+
+    def ends(chain: Chain) -> _Ends:
+        found = _interval(shares_of(result, topology, chain), device, topology, spread)
+        shorter = min(math.log(chain.length_s / result.makespan_s), 0.0)
+        return _Ends(shorter - found.faster, shorter + found.slower, found)
+
+    chains = Chains(result)
+    own = low = high = ends(critical_chain(result))
+    for work, (faster, slower) in _widest(result, topology, spread).items():
+        others = [each for each in own.bars.causes if each.work != work]
+        most = slower * chains.most_s[work] / result.makespan_s
+        if math.hypot(most, *(each.slower for each in others)) > own.high + _WIDE:
+            high = max(high, ends(chains.longest({work: math.exp(slower)})), key=lambda each: each.high)
+        if math.hypot(*(each.faster for each in others)) < -own.low - _WIDE:
+            low = max(low, ends(chains.longest({work: math.exp(-faster)})), key=lambda each: each.low)
+    return own.bars if own is low is high else _joined(own, low.low, high)
+
+
+_WIDE = 0.01
+"""By how much more of the step a chain of nothing but a kind of work, or without it, has to err to be sought."""
+
+
+class _Ends(NamedTuple):
+    """Either end of a chain, ``ln(end / makespan)``, and what they come from."""
+
+    low: float
+    high: float
+    bars: Interval
+
+
+def _widest(result: Result, topology: Topology, spread: Spread) -> dict[Work, tuple[float, float]]:
+    """Return how far work of a kind is off together: all links as the one known least, kernels in the mean."""
+    library = dict(topology.library.spread) if topology.library else {}
+    known = [library.get(each.link or each.kind) for each in topology.dimensions]
+    faster = max((own.faster if own else spread.links_faster or 0.0 for own in known), default=0.0)
+    slower = max((own.slower if own else spread.links_slower or 0.0 for own in known), default=0.0)
+    kernels = math.hypot(spread.machine or 0.0, _mean_of_kernels(result, spread))
+    return {
+        Work.COMMUNICATION: (faster, slower),
+        Work.HOST: (spread.host_faster or 0.0, spread.host_slower or 0.0),
+        Work.KERNELS: (kernels, kernels),
+    }
+
+
+def _mean_of_kernels(result: Result, spread: Spread) -> float:
+    """Return how far kernels are off, by where their times come from, a mean over these times."""
+    transferred = [max(each.values(), default=0.0) for each in (spread.transferred, spread.transferred_each)]
+    off = dict.fromkeys(("measured", *_GIVEN), 0.0)
+    off["interpolated"] = max(spread.interpolated.values(), default=0.0)
+    sources = np.concatenate([line.graph.time_source[line.is_kernel] for line in result.timelines])
+    lasts_s = np.concatenate([line.duration_s[line.is_kernel] for line in result.timelines])
+    first, names = int(sources.min(initial=0)), source_names()
+    total_s = np.bincount(sources - first, lasts_s)
+    of_each = [off.get(names.get(first + number, ""), math.hypot(*transferred)) for number in range(len(total_s))]
+    return float(total_s @ of_each) / (float(total_s.sum()) or 1.0)
+
+
+def _joined(own: _Ends, low: float, high: _Ends) -> Interval:
+    """Return the error bars from a low to a high end: of what errs on the critical path, and on the other chain.
+
+    Where a chain that is shorter as predicted has the end, its causes add to it what is left of them.
+    """
+    slower = high.high / high.bars.slower if high.bars.slower else 0.0
+    faster = low / own.low if own.low else 0.0
+    causes = {each.cause: replace(each, faster=each.faster * faster, slower=0.0) for each in own.bars.causes}
+    for each in high.bars.causes:
+        mine = causes.get(each.cause, replace(each, share=0.0, faster=0.0))
+        causes[each.cause] = replace(mine, slower=each.slower * slower, rows=each.rows or mine.rows)
+    return _largest_first(causes.values())
 
 
 def replay_interval(spread: float, edits: Collection[str] = ()) -> Interval | None:
@@ -184,7 +254,11 @@ def interval_of(shares: Shares, device: Device, topology: Topology) -> Interval:
 
     What no part explains is work of the device that is not modelled: where the host holds up a step, that hides.
     """
-    spread, on_device = spread_of(device), 1.0 - shares.given - shares.host
+    return _interval(shares, device, topology, spread_of(device))
+
+
+def _interval(shares: Shares, device: Device, topology: Topology, spread: Spread) -> Interval:
+    on_device = 1.0 - shares.given - shares.host
     causes = [
         *_of_kernels(shares.kernels, device, spread),
         *_of_calls(shares.calls, topology, spread),
@@ -204,31 +278,26 @@ def _software(share: float, spread: Spread) -> Cause:
 def _host(share: float, device: Device, spread: Spread) -> Cause:
     rows = tuple({"experiment": "host", "step": step} for step in HOST_STEPS)
     faster, slower = (share * (found or 0.0) for found in (spread.host_faster, spread.host_slower))
-    return Cause(f"calls of the host of {device.name}", share, faster, slower, rows)
+    return Cause(f"calls of the host of {device.name}", share, faster, slower, rows, Work.HOST)
 
 
 def _of_kernels(kernels: Mapping[tuple[Kernel, str], float], device: Device, spread: Spread) -> Iterable[Cause]:
     """Yield what kernels add: the machine, and by class those that lie between measured ones, or are transferred."""
     total = math.fsum(kernels.values())
     machine = total * (spread.machine or 0.0)
-    yield Cause(f"differences between machines of {device.name}", total, machine, machine)
+    yield Cause(f"differences between machines of {device.name}", total, machine, machine, (), Work.KERNELS)
     for name in (*dict.fromkeys(CLASSES.values()), UNALIGNED_GEMM, CUSTOM):
         of_class = {key: share for key, share in kernels.items() if class_of(key[0]) == name}
         between = {key: share for key, share in of_class.items() if key[1] == "interpolated"}
         off = math.hypot(*between.values()) * spread.interpolated.get(name, 0.0)
-        yield Cause(
-            f"{name} kernels between those measured on {device.name}",
-            math.fsum(between.values()),
-            off,
-            off,
-            _rows(between),
-        )
+        known_as, share = f"{name} kernels between those measured on {device.name}", math.fsum(between.values())
+        yield Cause(known_as, share, off, off, _rows(between), Work.KERNELS)
         other = {key: share for key, share in of_class.items() if key[1] not in ("measured", "interpolated")}
         share, known = math.fsum(other.values()), "memory" if name == CUSTOM else name
         each = math.hypot(*other.values()) * spread.transferred_each.get(known, 0.0)
         off = math.hypot(share * spread.transferred.get(known, 0.0), each)
         how = "of given FLOPs and bytes, at the roofline of" if name == CUSTOM else "not measured on"
-        yield Cause(f"{name} kernels {how} {device.name}", share, off, off, _rows(other))
+        yield Cause(f"{name} kernels {how} {device.name}", share, off, off, _rows(other), Work.KERNELS)
 
 
 def _rows(kernels: Mapping[tuple[Kernel, str], float]) -> tuple[Mapping[str, Any], ...]:
@@ -270,18 +339,23 @@ def _of_calls(calls: Mapping[Call, float], topology: Topology, spread: Spread) -
             for call in largest
         )
         name = f"collectives over {link}" if own else f"collectives over {link}, of which no library knows"
-        yield Cause(name, share, share * faster, share * slower, tuple(rows))
+        yield Cause(name, share, share * faster, share * slower, tuple(rows), Work.COMMUNICATION)
 
 
-def shares_of(result: Result, topology: Topology) -> Shares:
-    """Divide the critical path of a step among kernels, collectives and the host."""
+def critical_chain(result: Result) -> Chain:
+    """Return the chain that decides the makespan."""
     nodes, times = critical_nodes(result)
-    lasts = -np.diff(times) / result.makespan_s
+    return Chain(np.array(nodes, np.int64), -np.diff(times), times[-1])
+
+
+def shares_of(result: Result, topology: Topology, chain: Chain) -> Shares:
+    """Divide a chain of a step's nodes among kernels, collectives and the host."""
+    nodes, lasts = chain.nodes, chain.lasts_s / chain.length_s
     where = np.searchsorted(result.offsets, nodes, side="right") - 1
-    indices = np.asarray(nodes, np.int64) - result.offsets[where]
+    indices = nodes - result.offsets[where]
     kernels: dict[tuple[Kernel, str], float] = {}
     calls: dict[Call, float] = {}
-    host, given = times[-1] / result.makespan_s, 0.0
+    host, given = chain.host_s / chain.length_s, 0.0
     for number in np.unique(where).tolist():
         line, on_line = result.timelines[number], where == number
         index, share = indices[on_line], lasts[on_line]

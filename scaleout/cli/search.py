@@ -355,7 +355,10 @@ def _print_explanation(answer: "Answer", found: "Explanation", schedules: "Seque
         [each.axis, *map(format_seconds, (each.communication_s, each.overlapped_s, *each.exposed_s.values()))]
         for each in found.overlap
     ]
-    title = "communication of the fastest plan: overlapped with kernels, and exposed by reason"
+    title = (
+        "communication of the fastest plan: overlapped with kernels, and exposed by reason; moments of two axes count "
+        "twice"
+    )
     print_table(title, ("axis", "communication", "overlapped", *REASONS), rows)
     rows = []
     for compared in (found.same, found.other):

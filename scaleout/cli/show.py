@@ -234,7 +234,7 @@ def _kind_of_file(path: Path) -> str:
         chain = library.lengthened(chain, path, key="like")
         values = read_yaml(path)
         for kind, key in _KEYS:
-            if key in values and not (kind == "study" and "like" in values):
+            if key in values and not (kind in ("study", "link type") and "like" in values):
                 return kind
         like = values.get("like")
         if not isinstance(like, str):

@@ -147,9 +147,18 @@ class WithSource:
         }
         return core_schema.no_info_after_validator_function(
             _value_between,
-            core_schema.typed_dict_schema(fields, extra_behavior="forbid"),
+            core_schema.no_info_before_validator_function(
+                _with_source, core_schema.typed_dict_schema(fields, extra_behavior="forbid")
+            ),
             serialization=core_schema.simple_ser_schema("any"),
         )
+
+
+def _with_source(given: Any) -> Any:
+    if not isinstance(given, Mapping):
+        said = "null" if given is None else shown(given)
+        raise ValueError(f"has no source; write {{value: ..., source: where it is from}}, not {said}")  # noqa: TRY004 - pydantic passes it on
+    return given
 
 
 def _value_between(given: dict[str, Any]) -> Any:

@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -28,6 +28,8 @@ RECORD = ".scaleout-output"
 STUDY = ".study"
 """File of a directory that says by name of which study its results are."""
 
+_ANSWER = "summary.json"
+"""File that every answer has."""
 _PROBE_BYTES = 1 << 16
 
 
@@ -151,11 +153,7 @@ def _replace_set(directory: Path, files: Sequence[Path]) -> None:
     before = _recorded(directory)
     new = {path.name: _checksum(path) for path in files}
     for name, checksum in new.items():
-        there = directory / name
-        if os.path.lexists(there) and _checksum(there) not in (checksum, *before.get(name, ())):
-            raise ConfigError(
-                f"{there}: is no file of an earlier run, or was changed since; move it, or give another --output"
-            )
+        _check_replaceable(directory / name, (checksum, *before.get(name, ())))
     either = {name: [*before.get(name, ()), *([new[name]] if name in new else [])] for name in {**before, **new}}
     write_json(directory / RECORD, {"files": either})
     _move(directory, files)
@@ -164,6 +162,14 @@ def _replace_set(directory: Path, files: Sequence[Path]) -> None:
             (directory / name).unlink()
     with contextlib.suppress(OSError):  # what is recorded by now holds as well
         write_json(directory / RECORD, {"files": {name: [checksum] for name, checksum in new.items()}})
+
+
+def _check_replaceable(path: Path, known: Collection[str]) -> None:
+    """Refuse to replace a file that has none of some checksums."""
+    if os.path.lexists(path) and _checksum(path) not in known:
+        raise ConfigError(
+            f"{path}: is no file of an earlier run, or was changed since; move it, or give another --output"
+        )
 
 
 def _recorded(directory: Path) -> dict[str, list[str]]:
@@ -204,7 +210,8 @@ def check_writable(directory: Path, *, own: str = "") -> None:
     ------
     ConfigError
         If there is a file in its place, its disk is read-only or full, its owner is another, its name is none, or it
-        is the root of a file system, which root could write; or if it holds results of the other kind.
+        is the root of a file system, which root could write; or if it holds results of the other kind, or another
+        file in the place of an answer.
     """
     try:
         directory.lstat()
@@ -220,6 +227,8 @@ def check_writable(directory: Path, *, own: str = "") -> None:
     for mark, whose in ((RECORD, "the output of another command"), (STUDY, "the results of a study")):
         if own not in ("", mark) and is_file(directory / mark):
             raise ConfigError(f"{directory} has {whose}, and would mix them; give another --output, or empty it")
+    if own == RECORD and not _is_answer(directory / _ANSWER):
+        _check_replaceable(directory / _ANSWER, _recorded(directory).get(_ANSWER, ()))
     nearest = next(folder for folder in (directory, *directory.absolute().parents) if os.path.lexists(folder))
     try:
         with tempfile.TemporaryFile(dir=nearest) as file:
@@ -227,6 +236,14 @@ def check_writable(directory: Path, *, own: str = "") -> None:
             file.flush()
     except OSError as error:
         raise _unwritable(directory, error) from None
+
+
+def _is_answer(path: Path) -> bool:
+    """Return whether a file may hold the same as what is to take its place, which is then allowed."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return b'"schema": "scaleout/' in file.read(200)
 
 
 def _missing(directory: Path) -> list[Path]:

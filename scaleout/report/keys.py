@@ -30,7 +30,7 @@ MODELS: Mapping[str, tuple[type[BaseModel], ...]] = {
 LIKE = Key(
     "like", "text", "", "unset", "name or file of another one; this file then holds the keys that differ", ""
 )  # fmt: skip
-"""Read before a file is checked, and so no key of a model; of workloads and topologies."""
+"""Read before a file is checked, and so no key of a model; of workloads, topologies and devices."""
 
 YOURS = "yours"
 """Where an example is from that no shipped file has: what the job is, is the user's to say."""
@@ -87,7 +87,7 @@ def rows_of(kind: str) -> list[Row]:
         family = next((name for name, each in FAMILIES.items() if each is model), "")
         for key in keys_of(model):
             found.setdefault(key, []).append(family)
-        if kind in ("workload", "topology"):
+        if kind in ("workload", "topology", "device"):
             found.setdefault(LIKE, []).append(family)
     examples = _examples(kind)
     rows = []

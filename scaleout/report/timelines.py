@@ -54,6 +54,8 @@ def _ran(cases: pd.DataFrame) -> pd.DataFrame:
 def _best(cases: pd.DataFrame, study: Study) -> Sequence[int]:
     """Return the numbers of the fastest cases, at most `MOST` of them."""
     ran = _ran(cases)
+    if ran.empty:  # so that the table lacks columns of results
+        return []
     columns = [column for column in study.axes if column not in study.baseline] if study.baseline else ["workload"]
     groups = ran.groupby(columns, sort=False, dropna=False) if columns else [("", ran)]
     found = sorted(int(group["case"].iloc[int(group["makespan_s"].to_numpy().argmin())]) for _, group in groups)

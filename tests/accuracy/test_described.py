@@ -20,7 +20,7 @@ QUICK = (
 @pytest.mark.skipif(not FILE.is_file(), reason="the described runs lie beside the repository")
 @pytest.mark.filterwarnings("ignore:.*goes with the next release:FutureWarning")
 def test_quick_rows_are_as_near_as_they_were():
-    """32 of the 92: 6.4% in the mean, 5.9% in the median, and the worst -17.5% (all 92: 4.8%, 3.3%, -26.4%)."""
+    """32 of the 92: 6.2% in the mean, 5.6% in the median, and the worst -17.5% (all 92: 4.7%, 3.5%, -24.8%)."""
     errors = {}
     for row in read_rows(FILE):
         if row.id.startswith(QUICK):

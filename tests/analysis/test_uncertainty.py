@@ -18,6 +18,7 @@ from scaleout.analysis.uncertainty import (
     STEP,
     Call,
     Shares,
+    critical_chain,
     interval_of,
     replay_interval,
     shares_of,
@@ -131,7 +132,7 @@ def test_a_kernel_that_is_transferred_is_known_no_better_than_one_that_is_interp
 def test_shares_of_a_step_add_up_and_are_deterministic():
     changes = {"layers": 4, "tensor_parallel": 4, "data_parallel": 2}
     found = scaleout.run("llama-3-8b", schedules=["overlap"], changes=changes, host="eager")["overlap"]
-    shares = shares_of(found.result, found.topology)
+    shares = shares_of(found.result, found.topology, critical_chain(found.result))
     total = math.fsum([*shares.kernels.values(), *shares.calls.values(), shares.host, shares.given])
     assert total == pytest.approx(1.0)
     again = scaleout.run("llama-3-8b", schedules=["overlap"], changes=changes, host="eager")["overlap"]
@@ -186,3 +187,49 @@ def test_edits_err_as_those_measured_did_and_others_have_no_error_bars_of_their_
     edited = replay_interval(0.0, ["batch", "layers"])
     assert edited.slower == pytest.approx(math.hypot(0.002, EDIT.slower))
     assert replay_interval(0.0, ["batch", "tensor"]) is None
+
+
+SIXTEEN = {"layers": 4, "tensor_parallel": 4, "data_parallel": 4}
+SHARDED = {"layers": 4, "zero": 3, "tensor_parallel": 1, "data_parallel": 16}
+FAULTY = {
+    "unknown network": ("dlrm-128", None, "fused", {}),
+    "two nodes": ("llama-3-8b", "dgx-h200-2", "overlap", SIXTEEN),
+    "sharded": ("llama-3-8b", "dgx-h200-2", "overlap", SHARDED),
+    "EFA": ("llama-3-8b", "p5-64-typical", "overlap", SHARDED),
+}
+SLOWER = [{"slow": {5: factor}} for factor in (1.05, 1.3, 2.0, 4.0)]
+FARTHER = [{"bandwidth": {"1": factor}} for factor in ("0.95x", "0.7x", "0.4x")]
+
+
+@pytest.mark.parametrize("name", FAULTY)
+@pytest.mark.parametrize("faults", [SLOWER, FARTHER, "degrade"], ids=["slow", "bandwidth", "degrade"])
+def test_a_slower_machine_has_no_lower_end(name, faults):
+    """One rank slower, all links or one of them slower, and more so: both ends rise, or stay."""
+    workload, topology, schedule, changes = FAULTY[name]
+    if faults == "degrade":
+        link = "0-1" if topology is None else "1:0-switch"
+        faults = [{"degrade": {link: factor}} for factor in (0.9, 0.5, 0.25)]
+    before = (0.0, 0.0)
+    for fault in ({}, *faults):
+        network = {**({} if topology is None else {"nodes": 2}), **fault}
+        answer = scaleout.run(
+            workload, topology=topology, schedules=[schedule], changes=changes, network_changes=network
+        )
+        found = answer[schedule]
+        ends = found.interval.of(found.makespan_s)
+        assert ends[0] <= found.makespan_s <= ends[1]
+        assert ends[0] >= before[0] * (1 - 1e-9), fault
+        assert ends[1] >= before[1] * (1 - 1e-9), fault
+        before = ends
+
+
+def test_a_straggler_leaves_what_an_unknown_network_may_take():
+    """35.3 ms (34 to 72): the collectives' 32.5 ms may take twice as long beside a slow rank's kernels, too."""
+    found = scaleout.run("dlrm-128", schedules=["fused"], network_changes={"slow": {5: 1.3}})["fused"]
+    bars = found.interval
+    assert bars.of(found.makespan_s)[1] == pytest.approx(0.0720, rel=5e-3)
+    assert bars.slower == pytest.approx(math.hypot(*(each.slower for each in bars.causes)))
+    network = bars.causes[0]
+    assert network.cause == "collectives over ring, of which no library knows"
+    assert network.share == pytest.approx(0.479, rel=5e-3)  # of the path as it is predicted
+    assert network.slower > network.share * 0.75

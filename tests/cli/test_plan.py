@@ -48,6 +48,18 @@ def test_a_plan_runs_as_the_search_says(scaleout, found):
     assert by_line["memory"]["peak_memory_bytes"] == pytest.approx(row["peak_memory_bytes"])
 
 
+def test_a_pipeline_waits_in_a_run_as_its_search_says(scaleout, tmp_path):
+    """Its bubble and its exposed messages: the search counted messages as bubble, and a run did not."""
+    held = ("--set", "pipeline_parallel=2", "--set", "layers=8", "--schedule", "overlap", "--simulations", "2")
+    row = json.loads(scaleout(*SEARCH, *held, "--output", tmp_path, "--json")[1])["fastest"][0]
+    result = json.loads(scaleout("run", "--plan", f"{tmp_path}#1", "--json")[1])["results"][0]
+    assert row["exposed_by_axis_s"]["pipeline"] > 0
+    for key in ("makespan_s", "bubble", "exposed_by_axis_s", "tokens_per_s", "mfu", "compute_s"):
+        assert row[key] == result[key], key
+    parts_s = [row["compute_s"], row["bubble_s"], row["host_s"], *row["exposed_by_axis_s"].values()]
+    assert sum(parts_s) == pytest.approx(row["makespan_s"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -91,3 +91,18 @@ def test_a_study_that_is_like_another_says_what_to_do(tmp_path):
     (tmp_path / "s.yaml").write_text("title: t\nlike: topologies\n")
     with pytest.raises(ConfigError, match="a study is like no other; copy its file, and change the copy"):
         load_study(str(tmp_path / "s.yaml"))
+
+
+def test_a_file_like_another_is_of_its_kind_whatever_keys_it_has(tmp_path, scaleout):
+    """Of a bandwidth it was once shown as a link type, which is like no other."""
+    (tmp_path / "net.yaml").write_text("like: h200-node-4\nbandwidth: 1 GB/s\n")
+    code, _, err = scaleout("show", tmp_path / "net.yaml")
+    assert (code, "unknown key 'bandwidth'; known: backends, changes" in err) == (2, True)
+
+
+def test_a_number_without_its_source_is_told_how_it_is_written(tmp_path, scaleout):
+    (tmp_path / "mine.yaml").write_text("like: h200\nrent: 5 USD/h\npower: null\nsms: [1]\n")
+    code, _, err = scaleout("show", tmp_path / "mine.yaml")
+    assert code == 2
+    assert "rent: has no source; write {value: ..., source: where it is from}, not '5 USD/h'" in err
+    assert "sms: has no source" in err

@@ -316,3 +316,16 @@ def test_a_pipe_is_left_alone(tmp_path):
     with pytest.raises(OSError, match="pipe or a device"):
         write_bytes(tmp_path / "pipe", b"x")
     assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("content", ["mine", '{"schema": "another/1"}', None])
+def test_a_foreign_answer_is_found_before_the_work(tmp_path, content):
+    """As the minutes of a search would be for nothing; one of ours may be the same as what is to be written."""
+    path = tmp_path / "summary.json"
+    path.mkdir() if content is None else path.write_text(content)
+    with pytest.raises(ConfigError, match=r"summary\.json: is no file of an earlier run"):
+        check_writable(tmp_path, own=RECORD)
+    check_writable(tmp_path)
+    if content is not None:
+        path.write_text('{\n  "schema": "scaleout/run/3"}')
+        check_writable(tmp_path, own=RECORD)

@@ -232,7 +232,7 @@ _AS_JSON = {
     "goodput", "study",
     "import pytorch", "import model",
 }  # fmt: skip
-_HEAVY = {"strategies": 0.03, "search": 0.03, "reproduce": 0.02, "buckets": 0.06, "study": 0.06, "goodput": 0.3}
+_HEAVY = {"strategies": 0.03, "search": 0.03, "reproduce": 0.02, "buckets": 0.06, "study": 0.3, "goodput": 0.3}
 """Verbs that take long, and how often one of them is kept."""
 
 
@@ -332,7 +332,7 @@ def _goodput(random):
 
 
 def _study(random):
-    files = {"study.yaml": file_of(random, Grammar([tree(_SMALL_STUDY)]), as_yaml)}
+    files = {"study.yaml": file_of(random, Grammar([tree(_SMALL_STUDY), tree(_ONE_AXIS), tree(_FAILING)]), as_yaml)}
     files["mine.yaml"] = as_yaml(tree(SMALL["transformer"])).encode()
     return files, ["study.yaml", "--output", "out", "--workers", "1", "--no-report"]
 
@@ -344,6 +344,12 @@ _SMALL_STUDY = {
     "goodput": {"checkpoint": "10 s", "failures": "1/year", "tokens": "1B"},
     "views": [{"kind": "bar", "x": "schedule", "y": "makespan_s"}],
 }  # fmt: skip
+_ONE_AXIS = {
+    "title": "t", "workload": "mine.yaml", "schedule": ["baseline", "overlap"], "baseline": {"schedule": "baseline"},
+    "where": "fits", "columns": {"x": "makespan_s / ranks"},
+}  # fmt: skip
+_FAILING = {**_ONE_AXIS, "slow": {"9": 2}, "network": "link", "timelines": "best"}
+"""Studies whose baseline is of all that varies; of one all cases fail."""
 
 
 def _search(random):

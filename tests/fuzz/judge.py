@@ -158,7 +158,7 @@ def _fault_of_message(message):
 def _fault_of_streams(code, out, err, *, as_json):
     said = [line for line in err.splitlines() if not line.startswith(("warning: ", "note: "))]
     errors = [line for line in said if line.startswith(("error: ", "Error: "))]
-    partial = code and errors == said[:1] and ("failures" in out or not as_json)
+    partial = code and errors == said[:1] and ("failures" in out or '"failed_for"' in out or not as_json)
     faults = {
         "an exit code of nothing that is known": code not in (0, 1, 2),
         "controls in what is printed": printable(out) != out or printable(err) != err,

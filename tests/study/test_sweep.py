@@ -354,12 +354,16 @@ def test_progress_is_told_in_logs(file, tmp_path, scaleout, monkeypatch):
     assert "of 32 cases" in err
 
 
-def test_a_study_of_which_all_fails_is_an_error(tmp_path, scaleout):
-    (tmp_path / "s.yaml").write_text(yaml.safe_dump({"title": "t", "workload": "dlrm-128", "set": {"global_batch": 1}}))
+@pytest.mark.parametrize("baseline", [{}, {"schedule": "baseline"}])
+def test_a_study_of_which_all_fails_is_an_error(tmp_path, scaleout, baseline):
+    """With a baseline of all keys that vary, too: its cases are one group, then without any that ran."""
+    schedules = {"schedule": ["baseline", "overlap"], "baseline": baseline} if baseline else {}
+    asked = {"title": "t", "workload": "dlrm-128", "set": {"global_batch": 1}, **schedules}
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(asked))
     code, _, err = scaleout("study", tmp_path / "s.yaml", "--output", tmp_path / "out", "--no-report")
     assert code == 2
     assert "all cases failed, the first with: workload dlrm-128: global_batch 1" in err
-    assert pd.read_parquet(tmp_path / "out" / "cases.parquet")["status"].tolist() == ["failed"]
+    assert pd.read_parquet(tmp_path / "out" / "cases.parquet")["status"].tolist() == ["failed"] * (1 + bool(baseline))
 
 
 def test_two_processes_on_a_folder_are_told(tmp_path, monkeypatch, file, scaleout):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import scaleout.api.sweeps  # noqa: F401 - before a test replaces what it imports
 from scaleout.config.library import names
 from scaleout.errors import ConfigError
 from scaleout.study.sweep import cases
@@ -74,6 +75,38 @@ def test_what_is_missing_makes_the_rest_missing_unless_it_is_decided():
 def test_what_is_no_expression_is_refused(text, message):
     with pytest.raises(ConfigError, match=message):
         parse(text, where="where")
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"columns": {"a": "ranks + schedule"}}, "f: columns.a: 'ranks \\+ schedule': 'overlap' is no number"),
+        ({"columns": {"a": "ranks * 2", "b": "a + max(decisions, 1)"}}, "f: columns.b: .* '' is no number"),
+        ({"where": "schedule + 1 > 2"}, "f: where: .* 'overlap' is no number"),
+        (
+            {"views": [{"kind": "bar", "x": "schedule", "y": "mfu", "where": "model - 1 > 0"}]},
+            "f: views.0: .* no number",
+        ),
+        ({"contention": [True, "1 m"]}, "f: contention must be true or false, not '1 m'"),
+        ({"ideal": 1}, "f: ideal must be true or false, not 1"),
+        ({"clocks": ["sustained", "x"]}, "f: unknown clocks 'x'"),
+        ({"host": 5}, "f: unknown host '5'"),
+        ({"network": "lnk"}, "f: unknown network model 'lnk'; did you mean 'link'"),
+        ({"nic_down": ["x", 2]}, "f: nic_down: 'x' is no whole number"),
+        ({"slow": {0: [2, True]}}, "f: slow: True is neither a text nor a number"),
+        ({"injection": "fast"}, "f: 'fast' is not a bandwidth"),
+        ({"algorithm": {"all_reduce": ["ring", "rings"]}}, "f: algorithm.all_reduce: 'rings' is no algorithm"),
+    ],
+)
+def test_what_no_case_can_have_is_found_before_any_runs(keys, told):
+    with pytest.raises(ConfigError, match=told):
+        study_of({"title": "t", "workload": "dlrm-128", "schedule": "overlap", **keys}, name="t", where="f")
+
+
+def test_what_some_case_can_have_is_no_fault():
+    columns = {"a": "1 / (ranks - 1)", "b": "speedup + 1 if schedule == 'fused' else mfu", "c": "set.layers * 2"}
+    keys = {"set": {"layers": [2, 4]}, "where": "ranks > 0", "columns": columns}
+    study_of({"title": "t", "workload": "llama-3-8b", "schedule": ["overlap", "fused"], **keys}, name="t", where="f")
 
 
 def test_only_numbers_are_computed_with():

@@ -135,7 +135,7 @@ def test_rows_are_chosen_by_pattern_and_dtype():
 
 def test_a_call_that_a_graph_cannot_hold_is_profiled():
     row = {"op": "embedding_bwd", "dtype": "bf16", "shape": {"tokens": 8, "hidden": 64, "vocab": 100}}
-    assert shapes.checked([row])[0]["method"] == "kernel_durations"
+    assert shapes.checked(row)["method"] == "kernel_durations"
 
 
 @pytest.mark.parametrize(
@@ -152,15 +152,15 @@ def test_a_call_that_a_graph_cannot_hold_is_profiled():
 )
 def test_rows_that_are_no_kernel_are_refused(row, error, message):
     with pytest.raises(error, match=message):
-        experiments.check_rows("kernels", [row], gpus=1)
+        experiments.check_rows("kernels", {"x": row}, gpus=1)
 
 
 ROW = {"collective": "all_reduce", "ranks": 4, "bytes": 1024}
 
 
 def test_rows_of_collectives_pass():
-    rows = [ROW | {"algorithm": "Ring", "protocol": "LL"}]
-    assert experiments.check_rows("collectives", rows, gpus=4) == rows
+    row = ROW | {"algorithm": "Ring", "protocol": "LL"}
+    assert experiments.check_rows("collectives", {"x": row}, gpus=4) == [row]
 
 
 @pytest.mark.parametrize(
@@ -168,23 +168,23 @@ def test_rows_of_collectives_pass():
     [
         ({"proto": "LL"}, "has the keys collective, ranks, bytes, and at most algorithm and protocol"),
         ({"collective": "all_reduse"}, "cannot measure collective 'all_reduse'; did you mean 'all_reduce'"),
-        ({"ranks": 8}, "a row has ranks 8; this machine can measure 2 to 4"),
-        ({"ranks": 1}, "a row has ranks 1;"),
-        ({"bytes": 2}, "a row has 2 bytes; give a whole number, at least two a rank"),
+        ({"ranks": 8}, "the row has ranks 8; this machine can measure 2 to 4"),
+        ({"ranks": 1}, "the row has ranks 1;"),
+        ({"bytes": 2}, "the row has 2 bytes; give a whole number, at least two a rank"),
     ],
 )
 def test_rows_that_cannot_be_measured_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
-        experiments.check_rows("collectives", [ROW | changes], gpus=4)
+        experiments.check_rows("collectives", {"x": ROW | changes}, gpus=4)
 
 
 def test_rows_of_steps_have_the_keys_of_planned_ones():
     row = experiments.plan("steps", gpus=2)[0]
-    assert experiments.check_rows("steps", [row], gpus=2) == [row]
+    assert experiments.check_rows("steps", {"x": row}, gpus=2) == [row]
     with pytest.raises(ConfigError, match=r"has the keys .*layers.*; this one has name"):
-        experiments.check_rows("steps", [{"name": "transformer_forward"}], gpus=2)
-    with pytest.raises(ConfigError, match="a row is for 2 GPUs; 4 take part, say --gpus 2"):
-        experiments.check_rows("steps", [row], gpus=4)
+        experiments.check_rows("steps", {"x": {"name": "transformer_forward"}}, gpus=2)
+    with pytest.raises(ConfigError, match="x: the row is for 2 GPUs; 4 take part, say --gpus 2"):
+        experiments.check_rows("steps", {"x": row}, gpus=4)
 
 
 # ---- Rows that are kept

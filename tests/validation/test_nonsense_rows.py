@@ -21,14 +21,14 @@ ONE_OF = ("op", "name", "step", "collective", "method")
 
 @pytest.mark.parametrize(("name", "row"), ROWS)
 def test_nonsense_in_a_row_to_measure_is_refused(name, row):
-    assert experiments.check_rows(name, [row], gpus=2)
+    assert experiments.check_rows(name, {"x": row}, gpus=2)
     fields = [(row, key) for key in row] + [(row["shape"], key) for key in row.get("shape", {})]
     for holder, key in fields:
         taken = []
         for value in VALUES:
             changed = {**holder, key: value}
             try:
-                experiments.check_rows(name, [changed if holder is row else {**row, "shape": changed}], gpus=2)
+                experiments.check_rows(name, {"x": changed if holder is row else {**row, "shape": changed}}, gpus=2)
             except ScaleoutError as error:
                 said = str(error)
                 assert printable(said) == said
@@ -40,8 +40,8 @@ def test_nonsense_in_a_row_to_measure_is_refused(name, row):
 
 @pytest.mark.parametrize("value", [None, [], {}, [1], {"a": 1}, 5, "x"])
 def test_nonsense_as_an_experiment_is_refused(value):
-    with pytest.raises(ScaleoutError, match="a row has experiment"):
-        experiments.listed([{"experiment": value, "op": "add"}], where="list.jsonl")
+    with pytest.raises(ScaleoutError, match="line 1: the row has experiment"):
+        experiments.listed({"line 1": {"experiment": value, "op": "add"}}, where="list.jsonl")
 
 
 JOB = {"kind": "transformer", "hidden": 64, "layers": 1, "heads": 4, "ffn": 128, "vocabulary": 128, "sequence": 32,
@@ -79,6 +79,11 @@ def test_nonsense_in_a_measured_row_is_refused(compared, row, key, value, told):
     assert compared(row).accuracy.predicted
     with pytest.raises(ScaleoutError, match=told):
         compared({**row, key: value})
+
+
+def test_where_a_row_stands_is_said_once(compared):
+    with pytest.raises(ScaleoutError, match=r"^\S*rows\.jsonl, line 1: key 'dtype' is missing"):
+        compared({key: value for key, value in GEMM.items() if key != "dtype"})
 
 
 def test_a_causal_mask_is_a_truth_value_or_a_number(compared):

@@ -28,7 +28,8 @@ from scaleout.study.comparison import compare
 from scaleout.workloads.families import FAMILIES
 from scaleout.workloads.generate import generate
 from scaleout.workloads.memory import Ledger
-from scaleout.workloads.pipeline import PIPELINES
+from scaleout.workloads.pipeline import PIPELINES, orders
+from scaleout.workloads.pipeline.messages import Message, in_turn
 
 HEADER = {"description": "a test", "source": "none", "topology": "ring-128", "device": "h200"}
 MODEL = {
@@ -196,6 +197,43 @@ def test_a_message_that_waits_holds_up_those_behind_it():
     needed, made = (run(even(layers=8, messages=way, **keys)).makespan_s for way in ("at_need", "as_made"))
     plain = run(even(layers=8, pipeline_parallel=4, sequence=512, messages="as_made")).makespan_s
     assert needed < plain < made
+
+
+@given(name=st.sampled_from(["gpipe", "1f1b"]), stages=st.integers(2, 6), microbatches=st.integers(1, 8))
+def test_neighbours_exchange_in_the_same_order_in_turn(name, stages, microbatches):
+    """What two neighbours send each other is in one order in both lists, so that none waits in a circle."""
+    order = orders(name, stages=stages, microbatches=microbatches)
+    lists = in_turn(PIPELINES[name], order, num_chunks=1)
+    ends = [[item for item in found if isinstance(item, Message)] for found in lists]
+    for rank, (found, slots) in enumerate(zip(lists, order, strict=True)):
+        assert [item for item in found if not isinstance(item, Message)] == list(slots)
+        upper = [(end.sends, end.forward, end.microbatch) for end in ends[rank] if end.peer == rank + 1]
+        lower = [(not end.sends, end.forward, end.microbatch) for end in ends[(rank + 1) % stages] if end.peer == rank]
+        assert upper == lower or rank == stages - 1
+
+
+def test_messages_in_turn_by_hand():
+    """As above, but one message at a time: the second activation, then the first gradient, then both go on."""
+    job = even(layers=2, pipeline_parallel=2, batch_per_replica=2, messages="in_turn", overlap_sends=False)
+    program = apply_schedule(time_kernels(generate(job), H200), "baseline")
+    size_bytes = job.local_tokens * job.hidden * job.item_bytes
+    first, last = simulate(program, Topology("slow", (Dimension("switch", 2, float(size_bytes), 0.0),))).timelines
+    exchanged_s = span(last, 0, "backward")[1] + 2.0
+    assert span(first, 0, "backward")[0] == pytest.approx(exchanged_s)
+    assert span(last, 1, "forward")[0] == pytest.approx(exchanged_s)
+    assert span(first, 1, "backward")[0] == pytest.approx(span(last, 1, "backward")[1] + 1.0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"pipeline_schedule": "zb_h1", "overlap_sends": False}, "an order for gpipe and 1f1b"),
+        ({"overlap_sends": True}, "lets passes wait for what is sent"),
+    ],
+)
+def test_what_messages_in_turn_cannot_be(keys, message):
+    with pytest.raises(ValueError, match=message):
+        even(layers=4, pipeline_parallel=2, batch_per_replica=4, messages="in_turn", **keys)
 
 
 REPLICAS = {"data_parallel": 4, "optimizer": "adamw"}

@@ -27,7 +27,7 @@ from scaleout.study.search.space import Plan
 FILE = "plans.jsonl"
 """Name of the log in an output directory."""
 
-_FORMAT = 2
+_FORMAT = 3
 """Of the lines; logs of another one are refused."""
 
 

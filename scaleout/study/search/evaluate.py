@@ -59,9 +59,9 @@ class Estimate:
     exposed_s : mapping
         Axis to its exposed communication, which under `baseline` is all of it.
     bubble_s : float
-        Waiting for other pipeline ranks, and for their messages.
+        Waiting for other pipeline ranks; of an estimate that is not simulated, for their messages as well.
     host_s : float
-        Waiting for the host to issue what comes next; without a pipeline, all idle time.
+        Waiting for the host to issue what comes next, or for the end of the step.
     memory_limited_s : float
         Of `compute_s`, kernels that memory limits.
     tokens_per_s : float

@@ -12,7 +12,6 @@ from math import fsum
 from typing import NamedTuple
 
 from scaleout.analysis.bounds import of_memory
-from scaleout.analysis.breakdown import breakdown, by_axis, exposed_by_family
 from scaleout.program.fastest import fastest, ranked
 from scaleout.schedule import in_order
 from scaleout.study.job import Job, Outcome, annotated, prepare, run, simulated
@@ -24,17 +23,16 @@ from scaleout.study.search.space import Family, Plan
 
 
 def estimate_of(outcome: Outcome) -> Estimate:
-    """Say what a simulated step takes; see `evaluate.Estimate`."""
-    result, workload, device = outcome.result, outcome.workload, outcome.device
+    """Say what a simulated step takes, as `run` does; see `evaluate.Estimate`."""
+    result, workload, device, found = outcome.result, outcome.workload, outcome.device, outcome.efficiency
     assert workload is not None
     assert device is not None
-    step_s, compute_s = result.makespan_s, breakdown(result).compute_s
-    exposed = exposed_by_family(result)  # of which messages are part of the bubble
-    exposed_s = by_axis({each: seconds for each, seconds in exposed.items() if each and each.name != "pipeline"})
-    idle_s = max(0.0, step_s - compute_s - fsum(exposed_s.values()))
-    waits = "bubble_s" if workload.pipeline_parallel > 1 else "host_s"
+    assert found is not None
+    step_s, compute_s = result.makespan_s, outcome.breakdown.compute_s
+    bubble_s = found.bubble * step_s
     return Estimate.of(
-        workload, device, step_s, compute_s=compute_s, exposed_s=exposed_s, **{"bubble_s": 0.0, waits: idle_s},
+        workload, device, step_s, compute_s=compute_s, exposed_s=found.exposed_s, bubble_s=bubble_s,
+        host_s=max(0.0, step_s - compute_s - fsum(found.exposed_s.values()) - bubble_s),
         memory_limited_s=compute_s * of_memory(result, device)[0],
     )  # fmt: skip
 

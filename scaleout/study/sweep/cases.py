@@ -21,10 +21,10 @@ from scaleout.cluster.topology.topology import load_topology
 from scaleout.cluster.topology.what_if import NetworkChanges, change_network
 from scaleout.config.reading import nearest
 from scaleout.config.units import BYTES_PER_S, parse
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, shown
 from scaleout.network.collectives import ALGORITHMS, check_kind
 from scaleout.schedule import passes_of
-from scaleout.simulation.options import SimulationOptions
+from scaleout.simulation.options import SimulationOptions, changed
 from scaleout.study.realism import options_for
 from scaleout.study.sweep.grid import Grid, Inputs, Value
 from scaleout.workloads.config.family import ModelFamily
@@ -300,9 +300,23 @@ def check_names(grids: Sequence[Grid]) -> None:
                 workload(str(name)),
                 [column.removeprefix("set.") for column in values if column.startswith("set.")],
             )
-        for column in values:
-            if column.startswith("algorithm."):
-                check_kind(column.removeprefix("algorithm."))
+        for column, of_column in values.items():
+            for value in of_column:
+                if value is not None:
+                    _check_value(column, value)
+
+
+def _check_value(column: str, value: Value) -> None:
+    """Refuse what no network and no simulation can have, whichever they are."""
+    key = column.partition(".")[0]
+    if key in (*_CHANGES, *_KEYED_CHANGES):
+        changes_of({column: value})
+    elif key in ("algorithm", "injection"):
+        stated_of({column: value})
+    elif key in ("network", "host", "clocks"):
+        changed(SimulationOptions(), {key: str(value)})
+    elif key in _FLAGS and not isinstance(value, bool):
+        raise ConfigError(f"{key} must be true or false, not {shown(value)}")
 
 
 def _check_keys(workload: ModelFamily, keys: Iterable[str]) -> None:

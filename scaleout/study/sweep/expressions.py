@@ -10,7 +10,7 @@ here.
 import ast
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -41,8 +41,9 @@ _LONGEST = 1000
 
 @dataclass(frozen=True)
 class Expression:
-    """An expression of a file: its text, the columns that it reads, and what it makes of them."""
+    """An expression of a file: where it stands, its text, the columns that it reads, and what it makes of them."""
 
+    where: str
     text: str
     names: frozenset[str]
     evaluate: _Function
@@ -57,16 +58,16 @@ class Expression:
         except (ZeroDivisionError, OverflowError, ValueError):
             return None
         except TypeError as error:
-            raise ConfigError(f"expression {shown(self.text)}: {error}; compute with numbers alone") from None
+            raise ConfigError(f"{self.where}: {shown(self.text)}: {error}; compute with numbers alone") from None
         if isinstance(value, complex) or (isinstance(value, float) and not math.isfinite(value)):
             return None
         return value
 
-    def check(self, known: Iterable[str], *, where: str) -> None:
-        """Refuse columns that no case has (`ConfigError`, with the nearest name)."""
-        columns = set(known)
-        for name in sorted(self.names - columns):
-            raise ConfigError(f"{where}: {shown(self.text)}: unknown column {name!r}; {nearest(name, columns)}")
+    def check(self, example: Columns) -> None:
+        """Refuse columns that no case has, and to compute with texts as those of an example are (`ConfigError`)."""
+        for name in sorted(self.names - example.keys()):
+            raise ConfigError(f"{self.where}: {shown(self.text)}: unknown column {name!r}; {nearest(name, example)}")
+        self(example)
 
 
 def parse(text: str, *, where: str) -> Expression:
@@ -84,7 +85,7 @@ def parse(text: str, *, where: str) -> Expression:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         why = error.msg if isinstance(error, SyntaxError) else error
         raise ConfigError(f"{where}: {shown(text)} is no expression ({why}); write it as `ranks == 128`") from None
-    return Expression(text, frozenset(names), evaluate)
+    return Expression(where, text, frozenset(names), evaluate)
 
 
 def _compiled(tree: ast.expr, names: set[str]) -> _Function:

@@ -34,7 +34,7 @@ from scaleout.config.validated import Config, Text, read_yaml, validate
 from scaleout.errors import ConfigError, shown
 from scaleout.study.sweep import expressions
 from scaleout.study.sweep.cases import check_names
-from scaleout.study.sweep.columns import BEFORE, COLUMNS, DIMENSION_BYTES
+from scaleout.study.sweep.columns import BEFORE, COLUMNS, DIMENSION_BYTES, TEXTS
 from scaleout.study.sweep.expressions import Expression
 from scaleout.study.sweep.grid import Block, Grid, Value, everything, grids_of, numbered, place
 
@@ -269,15 +269,14 @@ def _check_size(study: Study, where: str) -> None:
 
 def _check_columns(study: Study, where: str) -> None:
     """Refuse constraints, derived columns, a baseline and views of columns that are not there."""
-    inputs, known = set(study.inputs), {*study.inputs, *COLUMNS}
-    known |= {f"{DIMENSION_BYTES}{number}" for number in range(8)}
+    known = _example(study)
     for each in study.where:
-        _check_constraint(each, {*inputs, *BEFORE}, f"{where}: where")
+        _check_constraint(each, {name: known[name] for name in (*study.inputs, *BEFORE)})
     for key, each in study.expressions.items():
         if key in known or not all(part.isidentifier() and not iskeyword(part) for part in key.split(".")):
             raise ConfigError(f"{where}: columns.{key}: is the name of a column already, or no name; give another")
-        each.check(known, where=f"{where}: columns.{key}")
-        known.add(key)
+        each.check(known)
+        known[key] = each(known)
     for column, value in study.baseline.items():
         if column not in study.axes:
             raise ConfigError(
@@ -295,13 +294,21 @@ def _check_columns(study: Study, where: str) -> None:
                 raise ConfigError(f"{where}: views.{number}.{key}: unknown column {column!r}; {nearest(column, known)}")
         if view.where:
             constraint = expressions.parse(view.where, where=f"{where}: views.{number}")
-            _check_constraint(constraint, known, f"{where}: views.{number}")
+            _check_constraint(constraint, known)
 
 
-def _check_constraint(constraint: Expression, known: set[str], where: str) -> None:
+def _example(study: Study) -> dict[str, Any]:
+    """Return a value of each column but expressions: of inputs one that a case has, of results any of its type."""
+    inputs = {column: value for grid in study.grids for column, (value, *_) in grid.values.items()}
+    results = {name: "" if name in TEXTS else True if name == "fits" else 1.0 for name in COLUMNS}
+    results |= {f"{DIMENSION_BYTES}{number}": 1.0 for number in range(8)}
+    return results | dict.fromkeys(study.inputs) | inputs
+
+
+def _check_constraint(constraint: Expression, example: Mapping[str, Any]) -> None:
     if not constraint.names:
-        raise ConfigError(f"{where}: {shown(constraint.text)} names no column; write it as `ranks == 128`")
-    constraint.check(known, where=where)
+        raise ConfigError(f"{constraint.where}: {shown(constraint.text)} names no column; write it as `ranks == 128`")
+    constraint.check(example)
 
 
 def _check_names(study: Study, where: str) -> None:

@@ -46,7 +46,7 @@ class MeasurementLog:
             append(self.rows, [{"provenance": provenance}])
         for mark in self.folder.glob(f".{self.name}.*.running"):
             with suppress(ConfigError):  # cut short when the machine went down: its row is measured again
-                for row in read(mark):
+                for row in read(mark).values():
                     append(self.failed, [{**row, "error": "its process ended while it was measured"}])
             mark.unlink()
 
@@ -88,6 +88,6 @@ def measured(file: Path) -> list[dict[str, Any]]:
     return [row for row in read_log(file).values() if "provenance" not in row]
 
 
-def read(file: Path) -> list[dict[str, Any]]:
-    """Return the rows of a user's file without a provenance; `ConfigError` if a line is no JSON object."""
-    return [row for _, row in read_json_lines(file) if "provenance" not in row]
+def read(file: Path) -> dict[str, Row]:
+    """Return the rows of a user's file by where each stands, without provenance; `ConfigError` if one is no object."""
+    return {where: row for where, row in read_json_lines(file) if "provenance" not in row}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from scaleout.config.checkpoint import Row
 from scaleout.config.reading import nearest
 from scaleout.config.units import MOST_COUNT
-from scaleout.errors import ConfigError, shown
+from scaleout.errors import ConfigError, ScaleoutError, shown
 from scaleout.network.collectives import KINDS
 from scaleout.validation.measure import shapes
 from scaleout.validation.measure.checkpoint import identity
@@ -200,35 +200,46 @@ def plan(name: str, *, gpus: int, quick: bool = False) -> list[Row]:
     return list({identity(row, EXPERIMENTS[name].keys): row for row in rows}.values())
 
 
-def listed(rows: Sequence[Mapping[str, Any]], *, where: str) -> dict[str, list[Row]]:
+def listed(rows: Mapping[str, Row], *, where: str) -> dict[str, dict[str, Row]]:
     """Return rows that say their `experiment` by it, without it; raise `ConfigError` if one says none of ours."""
-    found: dict[str, list[Row]] = {}
-    for row in rows:
+    found: dict[str, dict[str, Row]] = {}
+    for place, row in rows.items():
         name = row.get("experiment")
         if not isinstance(name, str) or name not in EXPERIMENTS:
-            raise ConfigError(f"{where}: a row has experiment {shown(name)}; {nearest(str(name), EXPERIMENTS)}")
-        found.setdefault(name, []).append({key: value for key, value in row.items() if key != "experiment"})
+            raise ConfigError(f"{place}: the row has experiment {shown(name)}; {nearest(str(name), EXPERIMENTS)}")
+        found.setdefault(name, {})[place] = {key: value for key, value in row.items() if key != "experiment"}
     if not found:
         raise ConfigError(f"{where}: holds no rows; give one JSON object a line, with its experiment")
     return {name: found[name] for name in EXPERIMENTS if name in found}
 
 
-def check_rows(name: str, rows: Sequence[Mapping[str, Any]], *, gpus: int) -> list[Row]:
-    """Return the rows of a user's file; raise `ConfigError` or `GraphError` if one does not fit."""
-    if name == "kernels":
-        return shapes.checked(rows)
-    if name == "collectives":
-        return _checked_collectives(rows, gpus)
-    planned = plan(name, gpus=gpus)
-    for row in rows:
-        alike = [each for each in planned if _name(each) == _name(row)] or planned
-        if set(row) not in [set(each) for each in alike]:
-            wanted = ", ".join(alike[0])
-            raise ConfigError(f"a row to measure of {name} has the keys {wanted}; this one has {', '.join(row)}")
-        _check_values(row, alike, of=name)
-        if row.get("gpus", gpus) != gpus:
-            raise ConfigError(f"a row is for {row['gpus']} GPUs; {gpus} take part, say --gpus {row['gpus']}")
-    return list(rows)
+def check_rows(name: str, rows: Mapping[str, Row], *, gpus: int) -> list[Row]:
+    """Return the rows of a user's file, by where each stands; `ConfigError` or `GraphError` if one does not fit."""
+    planned = [] if name in ("kernels", "collectives") else plan(name, gpus=gpus)
+    found = []
+    for where, row in rows.items():
+        try:
+            if name == "kernels":
+                found.append(shapes.checked(row))
+            elif name == "collectives":
+                found.append(_checked_collective(row, gpus))
+            else:
+                found.append(_checked(name, row, planned, gpus))
+        except ScaleoutError as error:
+            raise type(error)(f"{where}: {error}") from None
+    return found
+
+
+def _checked(name: str, row: Row, planned: Sequence[Row], gpus: int) -> Row:
+    """Return a row that has the keys and the kinds of values of one that is planned."""
+    alike = [each for each in planned if _name(each) == _name(row)] or planned
+    if set(row) not in [set(each) for each in alike]:
+        wanted = ", ".join(alike[0])
+        raise ConfigError(f"a row to measure of {name} has the keys {wanted}; this one has {', '.join(row) or 'none'}")
+    _check_values(row, alike, of=name)
+    if row.get("gpus", gpus) != gpus:
+        raise ConfigError(f"the row is for {row['gpus']} GPUs; {gpus} take part, say --gpus {row['gpus']}")
+    return row
 
 
 def _check_values(row: Mapping[str, Any], alike: Sequence[Row], *, of: str) -> None:
@@ -245,24 +256,23 @@ def _check_values(row: Mapping[str, Any], alike: Sequence[Row], *, of: str) -> N
             raise ConfigError(f"a row to measure of {of} has {key} {shown(value)}; give a {wanted}")
 
 
-def _checked_collectives(rows: Sequence[Mapping[str, Any]], gpus: int) -> list[Row]:
-    for row in rows:
-        if not set(KEYS) <= row.keys() <= {*KEYS, *FORCED}:
-            raise ConfigError(
-                f"a collective to measure has the keys {', '.join(KEYS)}, and at most {' and '.join(FORCED)}; "
-                f"this row has {', '.join(row)}"
-            )
-        kind = row["collective"]
-        if not isinstance(kind, str) or kind not in KINDS:
-            raise ConfigError(f"cannot measure collective {shown(kind)}; {nearest(str(kind), KINDS)}")
-        if not (type(row["ranks"]) is int and 2 <= row["ranks"] <= gpus):
-            raise ConfigError(f"a row has ranks {shown(row['ranks'])}; this machine can measure 2 to {gpus}")
-        if not (type(row["bytes"]) is int and 2 * row["ranks"] <= row["bytes"] <= MOST_COUNT):
-            raise ConfigError(f"a row has {shown(row['bytes'])} bytes; give a whole number, at least two a rank")
-        for key in FORCED:
-            if key in row and not isinstance(row[key], str):
-                raise ConfigError(f"a row has {key} {shown(row[key])}; give NCCL's name")
-    return list(rows)
+def _checked_collective(row: Row, gpus: int) -> Row:
+    if not set(KEYS) <= row.keys() <= {*KEYS, *FORCED}:
+        raise ConfigError(
+            f"a collective to measure has the keys {', '.join(KEYS)}, and at most {' and '.join(FORCED)}; "
+            f"this row has {', '.join(row) or 'none'}"
+        )
+    kind = row["collective"]
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ConfigError(f"cannot measure collective {shown(kind)}; {nearest(str(kind), KINDS)}")
+    if not (type(row["ranks"]) is int and 2 <= row["ranks"] <= gpus):
+        raise ConfigError(f"the row has ranks {shown(row['ranks'])}; this machine can measure 2 to {gpus}")
+    if not (type(row["bytes"]) is int and 2 * row["ranks"] <= row["bytes"] <= MOST_COUNT):
+        raise ConfigError(f"the row has {shown(row['bytes'])} bytes; give a whole number, at least two a rank")
+    for key in FORCED:
+        if key in row and not isinstance(row[key], str):
+            raise ConfigError(f"the row has {key} {shown(row[key])}; give NCCL's name")
+    return row
 
 
 _NAMES = ("op", "name", "collective", "step")

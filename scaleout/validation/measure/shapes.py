@@ -5,7 +5,7 @@ exceed the device's memory fail one by one. Operations without measurements use 
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from scaleout.config.checkpoint import Row
@@ -198,21 +198,18 @@ def _row(call: Kernel) -> Row:
     return {"op": call.op, "dtype": call.dtype, "shape": dict(call.shape), "method": method}
 
 
-def checked(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """Return rows of kernels with their method of timing; raise `ConfigError` or `GraphError` if one is no kernel."""
-    found: list[Row] = []
-    for row in rows:
-        if not {"op", "dtype", "shape"} <= row.keys() or not isinstance(row["shape"], Mapping):
-            raise ConfigError(f"a kernel to measure needs the keys op, dtype and shape, not {', '.join(row)}")
-        for key in ("op", "dtype"):
-            if not isinstance(row[key], str) or key in row["shape"]:
-                raise ConfigError(f"a kernel to measure has {key} {shown(row[key])}; give a name, outside its shape")
-        for name, size in row["shape"].items():
-            if isinstance(size, bool) or not isinstance(size, int):
-                raise ConfigError(f"{row['op']}: size {name!r} is {shown(size)}; give a whole number")
-        made = _row(kernel(row["op"], dtype=row["dtype"], **row["shape"]))
-        method = row.get("method", made["method"])
-        if method not in ("graph_replay", "kernel_durations"):
-            raise ConfigError(f"{row['op']}: unknown method {shown(method)}; use graph_replay or kernel_durations")
-        found.append({**made, "method": method})
-    return found
+def checked(row: Row) -> Row:
+    """Return a row of a kernel with its method of timing; raise `ConfigError` or `GraphError` if it is no kernel."""
+    if not {"op", "dtype", "shape"} <= row.keys() or not isinstance(row["shape"], Mapping):
+        raise ConfigError(f"a kernel to measure needs the keys op, dtype and shape, not {', '.join(row) or 'none'}")
+    for key in ("op", "dtype"):
+        if not isinstance(row[key], str) or key in row["shape"]:
+            raise ConfigError(f"a kernel to measure has {key} {shown(row[key])}; give a name, outside its shape")
+    for name, size in row["shape"].items():
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise ConfigError(f"{row['op']}: size {name!r} is {shown(size)}; give a whole number")
+    made = _row(kernel(row["op"], dtype=row["dtype"], **row["shape"]))
+    method = row.get("method", made["method"])
+    if method not in ("graph_replay", "kernel_durations"):
+        raise ConfigError(f"{row['op']}: unknown method {shown(method)}; use graph_replay or kernel_durations")
+    return {**made, "method": method}

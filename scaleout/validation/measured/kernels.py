@@ -47,8 +47,9 @@ def isolated_kernel(row: Row, machine: Machine) -> Case:
     for name, size in sizes.items():
         if not isinstance(size, int) or (isinstance(size, bool) and name != "causal"):
             raise ConfigError(f"{row.where}: {name} is {shown(size)}; give a whole number")
+    dtype = row.word("dtype", tuple(ITEM_BYTES))
     try:
-        called = kernel(op, dtype=row.word("dtype", tuple(ITEM_BYTES)), **sizes)
+        called = kernel(op, dtype=dtype, **sizes)
     except (ConfigError, GraphError) as error:
         raise ConfigError(f"{row.where}: {error}") from None
 

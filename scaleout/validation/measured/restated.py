@@ -130,6 +130,12 @@ RESTATED = (
         where={"attention": "unfused"},
     ),
     Restated(
+        "bigscience-workshop/bigscience",
+        "DeepSpeed's pipeline has one message at a time between passes, which wait for it: runtime/pipe/schedule.py, "
+        "TrainSchedule, and p2p.py, v0.5.3 to v0.6.5",
+        changes={"messages": "in_turn", "overlap_sends": False},
+    ),
+    Restated(
         "InternLM/InternEvo",
         "the table is of 8 July 2023 (InternLM/InternLM, c18bec9), of Flash-Attention 1.0.5 (doc/en/install.md); the "
         "second came on 17 July. Its version in Triton stands for the first",
@@ -148,6 +154,30 @@ RESTATED = (
         "DeepSpeed of early 2021: a gather a parameter, through lists; see `scaleout list frameworks`",
         changes={"framework": "deepspeed-2021", "gradient_dtype": None, "fused_accumulation": False},
         keys={"host": "eager"},
+    ),
+    Restated(
+        "arXiv:2201.11990",
+        "16-bit bfloat (section 2.3) and 20 bytes a parameter, gradients in 2 + 4 (section 2.1); Megatron-LM had "
+        "neither fused accumulation nor asynchronous all-reduces before 83b1e42f30 (February 2022); messages of "
+        "DeepSpeed's pipeline as BLOOM's",
+        changes={
+            "dtype": "bf16",
+            "gradient_dtype": "fp32",
+            "fused_accumulation": False,
+            "messages": "in_turn",
+            "overlap_sends": False,
+        },
+        keys={"schedule": "baseline"},
+    ),
+    Restated(
+        "arXiv:2204.02311",
+        "section 2 has parallel layers: attention and feed-forward network read one norm of a layer's input",
+        changes={"halves": "parallel_of_one_norm"},
+    ),
+    Restated(
+        "arXiv:2204.06745",
+        "section 2.1.2 computes attention and feed-forward network in parallel, each on a norm of its own",
+        changes={"halves": "parallel"},
     ),
 )
 """In the order in which they are applied; a later one wins."""

@@ -104,9 +104,10 @@ class Training(WithFramework):
         default=False,
         description="each tensor-parallel rank sends its part of what the next stage needs, which gathers the parts",
     )
-    messages: Literal["at_need", "as_made"] = Field(
+    messages: Literal["at_need", "as_made", "in_turn"] = Field(
         default="at_need",
-        description="when ends of messages are posted; as_made: one at a time, as PyTorch's interleaved schedules",
+        description="when ends of messages are posted; as_made: one at a time, as PyTorch's interleaved schedules; "
+        "in_turn: one at a time between passes, which wait for both ends, as DeepSpeed's",
     )
     recompute: Literal["none", "selective", "up_projections", "operations", "full"] = Field(
         default="none",
@@ -283,6 +284,13 @@ class Training(WithFramework):
         reason = pipeline.check(self.pipeline_parallel, self.num_microbatches, self.chunks)
         if reason is not None:
             raise ValueError(f"pipeline_schedule {name!r} cannot be: {reason}")
+        if self.messages == "in_turn" and name not in ("gpipe", "1f1b"):
+            raise ValueError(
+                f"messages in_turn is an order for gpipe and 1f1b, and with {name} ranks would wait for each other; "
+                "choose at_need or as_made"
+            )
+        if self.messages == "in_turn" and self.overlap_sends:
+            raise ValueError("messages in_turn lets passes wait for what is sent; set overlap_sends to false")
 
     def _check_recompute(self) -> None:
         if self.recompute_layers is not None and self.recompute == "full" and self.shard_lists:

@@ -118,8 +118,11 @@ class _Rank:
         before: tuple[int, ...] = ()
         for item in items:
             if isinstance(item, Message):
-                self._write_message(item)
-                if item.sends and not self.workload.overlap_sends:
+                waits = before if self.workload.messages == "in_turn" else ()
+                self._write_message(item, waits)
+                if self.workload.messages == "in_turn":
+                    before = (self.last_message,)
+                elif item.sends and not self.workload.overlap_sends:
                     before = (*before, self.last_message)
                 continue
             before = self._act(item, [turns.get((s.chunk, s.microbatch), Turn(False, False)) for s in item], before)
@@ -199,11 +202,14 @@ class _Rank:
             makers = sorted(set(reduction.after) - {NONE}) or list(part.exits)
             self.reductions.append((replace(reduction, after=()), {"after": tuple(at[makers].tolist()), **where}))
 
-    def _write_message(self, end: Message) -> None:
-        """Write one end of a message: a send behind what makes it; where messages keep an order, behind the last."""
+    def _write_message(self, end: Message, before: tuple[int, ...]) -> None:
+        """Write one end of a message: a send behind what makes it; where messages keep an order, behind the last.
+
+        Both ends are behind what came before.
+        """
         kind = NodeKind.SEND if end.sends else NodeKind.RECV
         key = (end.forward, end.chunk, end.microbatch)
-        after = self.made[key] if end.sends else ()
+        after = (*before, *(self.made[key] if end.sends else ()))
         if self.workload.messages == "as_made" and self.last_message != NONE:
             after = (*after, self.last_message)
         graph = _message(end.forward, kind, self.axes.number("pipeline"), self.workload.message_bytes)

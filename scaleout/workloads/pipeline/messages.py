@@ -5,8 +5,12 @@ need*, a receive comes just before the slot that needs it, and messages wait for
 runtimes do that lower a schedule to one list a rank, both ends are posted as soon as the maker is in a list: ranks take
 turns, first to last, each to put its next slot into its list if its inputs have been posted. A rank's messages are then
 carried out in that order, one at a time, so that one which waits holds up those behind it, as in a stream of NCCL's.
+*In turn*, both ends stand between the slots, which wait for them as they wait for the slots: a rank sends what it has
+made once its turn to exchange has come. Two neighbours that have gone a forward and a backward exchange the activations
+first.
 
-Source: torch.distributed.pipelining, PyTorch 2.11, whose interleaved schedules behave so on 4 H200.
+Source: torch.distributed.pipelining, PyTorch 2.11, whose interleaved schedules behave so on 4 H200 (as made);
+DeepSpeed v0.5.3, runtime/pipe/schedule.py, TrainSchedule (in turn).
 
 Symbols: p pipeline ranks; v model chunks of a rank.
 """
@@ -74,7 +78,23 @@ def as_made(pipeline: Pipeline, orders: Sequence[Order], *, num_chunks: int) -> 
     return tuple(map(tuple, lists))
 
 
-POSTINGS = {"at_need": at_need, "as_made": as_made}
+def in_turn(pipeline: Pipeline, orders: Sequence[Order], *, num_chunks: int) -> tuple[Items, ...]:
+    """Put sends and receives between the slots: sends first, but behind a backward the activations that come."""
+    found = []
+    for rank, order in enumerate(orders):
+        items: list[Slot | Message] = []
+        sends: list[Message] = []
+        for slot in order:
+            ends = [_ends(pipeline, rank, step, p=len(orders), v=num_chunks) for step in slot]
+            receives = [receive for receive, _ in ends if receive is not None]
+            turns = sends and receives and not sends[0].forward and receives[0].forward
+            items += [*receives, *sends, slot] if turns else [*sends, *receives, slot]
+            sends = [send for _, send in ends if send is not None]
+        found.append((*items, *sends))
+    return tuple(found)
+
+
+POSTINGS = {"at_need": at_need, "as_made": as_made, "in_turn": in_turn}
 """Ways to post messages by name."""
 
 
