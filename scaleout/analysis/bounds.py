@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from scaleout.analysis.breakdown import Running, by_axis, exposed_by_family
-from scaleout.analysis.roots import Spans, divide, last_members
+from scaleout.analysis.roots import Roots, Spans
 from scaleout.cluster.device.spec import Device
 from scaleout.cluster.topology.peers import peer_of
 from scaleout.cluster.topology.placement import place, place_isolated
@@ -169,10 +169,10 @@ _Call = tuple[int, ...]
 """Kind of node, kind of collective, group and bytes: what nodes have in common that are one row."""
 
 
-def bounds(result: Result, topology: Topology) -> list[Bound]:
+def bounds(result: Result, topology: Topology, roots: Roots) -> list[Bound]:
     """Say of the collectives and messages of a step how long they are exposed, and what bounds each, by exposed time.
 
-    `topology` is the one that the result was simulated on.
+    `topology` is the one that the result was simulated on, `roots` are those of its waits.
     """
     found: dict[_Call, Floats] = {}  # count, busy, exposed and waited seconds
     seen: dict[_Call, tuple[Timeline, int]] = {}
@@ -181,7 +181,7 @@ def bounds(result: Result, topology: Topology) -> list[Bound]:
     reads = ("kind", "collective", "group", "bytes", "slices")
     found_calls = found_once((line.graph for line in result.timelines), reads, _calls_of)
     running = [Running.of(line, line.is_kernel) for line in result.timelines]
-    last, late = last_members(result)
+    last, late = roots.last_members()
     for number, (line, (nodes, first, which, calls)) in enumerate(zip(result.timelines, found_calls, strict=True)):
         graph = line.graph
         start_s, end_s = _once(line.start_s[nodes], line.end_s[nodes], which)
@@ -202,7 +202,7 @@ def bounds(result: Result, topology: Topology) -> list[Bound]:
         classes, ends_s = np.full(len(at), number), end_s[at]
         spans.append(Spans(ends_s, ends_s - waits_s[at], classes, late[nodes[at] + result.offsets[number]]))
         waiting.extend(calls[each] for each in which[at].tolist())
-    awaited = _awaited(result, spans, waiting)
+    awaited = _awaited(result, roots, spans, waiting)
     rows = []
     for call, total in found.items():
         row = _bound(result.program, topology, seen[call], total)
@@ -213,7 +213,9 @@ def bounds(result: Result, topology: Topology) -> list[Bound]:
     return sorted(rows, key=lambda row: (-row.exposed_communication_s, -row.busy_s))
 
 
-def _awaited(result: Result, spans: Sequence[Spans], calls: Sequence[_Call]) -> dict[_Call, dict[int, float]]:
+def _awaited(
+    result: Result, roots: Roots, spans: Sequence[Spans], calls: Sequence[_Call]
+) -> dict[_Call, dict[int, float]]:
     """Return how long collectives wait, the mean over ranks, by the class that is the root of it.
 
     `spans` are those waits of each class, the ends of collectives; `calls` is what each is of.
@@ -222,10 +224,10 @@ def _awaited(result: Result, spans: Sequence[Spans], calls: Sequence[_Call]) -> 
     if not calls:
         return found
     joined = Spans(*(np.concatenate(each) for each in zip(*spans, strict=True)))
-    for index, roots in divide(result, joined):
+    for index, of_span in roots.divide(joined):
         of_call, one = found.setdefault(calls[index], {}), int(joined.class_of[index])
         share = len(result.timelines[one].ranks) / result.program.num_ranks
-        for root, seconds in roots.items():
+        for root, seconds in of_span.items():
             of_call[root] = of_call.get(root, 0.0) + share * seconds
     return found
 

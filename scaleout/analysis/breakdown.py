@@ -238,9 +238,12 @@ def _estimated(result: Result) -> dict[str, float]:
     return {name: seconds / total_s for name, seconds in estimated_s.items() if seconds >= MUCH * total_s}
 
 
-def told_estimates(result: Result, device: str) -> str:
-    """Say how much of the kernels' time are estimates, and which kernels were not measured; nothing if it is little."""
-    share = breakdown(result).kernel_time_sources.get("roofline", 0.0)
+def told_estimates(result: Result, sources: Mapping[str, float], *, device: str) -> str:
+    """Say how much of the kernels' time are estimates, and which kernels were not measured; nothing if it is little.
+
+    `sources` are the result's `Breakdown.kernel_time_sources`.
+    """
+    share = sources.get("roofline", 0.0)
     return told_estimated(share, _estimated(result) if share >= MUCH else {}, device)
 
 

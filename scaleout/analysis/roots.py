@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaleout.program.graph import NONE, Floats, Ints, NodeKind
+from scaleout.program.graph import NONE, Bools, ExecutionGraph, Floats, Ints, NodeKind, found_once
 from scaleout.simulation.result import Result, Timeline
 
 Seconds = Mapping[int, float]
@@ -37,70 +37,6 @@ class Spans(NamedTuple):
     from_s: Floats
     class_of: Ints
     node: Ints  # of the result; behind these is one for each class, which is the end of the step
-
-
-def divide(result: Result, spans: Spans) -> Iterator[tuple[int, Seconds]]:
-    """Divide times among the classes that are their roots, maybe those that wait; yield each span's index with them."""
-    nodes = _Nodes.of(result)
-    waits = nodes.waits()
-    spans = spans._replace(node=nodes.first_at(spans.node, spans.from_s))
-    joined = Spans(*(np.concatenate(each) for each in zip(spans, waits, strict=True)))
-    late = nodes.late(joined.node)
-    others = np.where(late == NONE, joined.class_of, nodes.class_of[late])
-    kernels = _last_kernels(result, joined.class_of, joined.from_s)
-    of_late = _last_kernels(result, others, nodes.start_s[late])
-    chains = _Chains(nodes)
-    met_s = np.minimum(chains.met_s(late, kernels), joined.from_s)
-    paths = _Paths(nodes, waits)
-    parts = (
-        paths.since(of_late, met_s),
-        paths.since(late, np.maximum(met_s, nodes.ended_s(of_late))),
-        paths.since(kernels, met_s),
-        paths.since(nodes.before[joined.node], np.maximum(met_s, nodes.ended_s(kernels))),
-    )
-    worked = np.logical_and.reduce([last == over for last, over, *_ in parts])  # none of them waited since they met
-    alone = worked | (others == joined.class_of)  # then the late one is the only root
-    waits_alone = np.flatnonzero(alone[len(spans.node) :])
-    paths.add_alone(waits_alone, others[len(spans.node) :][waits_alone])
-    at_once = paths.at_once(late[len(spans.node) :])
-    depth = np.r_[np.full(len(spans.node), len(waits.node)), at_once]  # spans after all waits of their moment
-    order = np.lexsort((depth, joined.until_s))  # one after those that it comes of
-    order = order[(order < len(spans.node)) | ~alone[order]]
-    columns = (order, *(each[order] for each in (joined.class_of, others, joined.until_s - joined.from_s, alone)))
-    rows = (zip(*(each[order].tolist() for each in part), strict=True) for part in parts)
-    for index, one, other, wait_s, is_alone, *row in zip(*(each.tolist() for each in columns), *rows, strict=True):
-        longer, total_s = {other: wait_s}, wait_s
-        if not is_alone:
-            longer = paths.waited_s(row)
-            longer.pop(other, None)
-            longer[other] = wait_s - fsum(longer.values())
-            total_s = fsum(seconds for seconds in longer.values() if seconds > 0)
-        roots = {root: wait_s * seconds / total_s for root, seconds in longer.items() if seconds > 0}
-        if index < len(spans.node):
-            yield index, roots
-        else:
-            paths.add(index - len(spans.node), {root: seconds for root, seconds in roots.items() if root != one})
-
-
-def last_members(result: Result) -> tuple[Ints, Ints]:
-    """Return of each node of a result the class that came last to it, of a collective its last member; and to which.
-
-    That is the node itself, but of collectives that began as the one before them ended the first of these: to the
-    others nobody came last.
-    """
-    nodes = _Nodes.of(result)
-    found, first = nodes.class_of[: result.offsets[-1]].copy(), np.arange(result.offsets[-1])
-    if len(result.timelines) > 1:
-        kinds = np.concatenate([line.graph.kind for line in result.timelines])
-        at = np.flatnonzero(kinds == NodeKind.COLLECTIVE)
-        before = nodes.before[at]
-        queued = (nodes.arrived_s[at] >= nodes.start_s[at]) & (kinds[before] == NodeKind.COLLECTIVE) & (before != NONE)
-        first[at[queued]] = before[queued]
-        for _ in range(len(at).bit_length()):
-            first = first[first]
-        late = nodes.late(first[at])
-        found[at] = np.where(late == NONE, found[at], nodes.class_of[late])
-    return found, first
 
 
 class _Nodes(NamedTuple):
@@ -117,7 +53,9 @@ class _Nodes(NamedTuple):
     def of(cls, result: Result) -> "_Nodes":
         """Join what classes did."""
         lines, offsets = result.timelines, result.offsets
-        own = [_before(line) for line in lines]
+        reads = ("dependency_offsets", "kind", "stream", "collective", "group", "peer")
+        found = found_once((line.graph for line in lines), reads, _users_and_streams)
+        own = [_before(line, *each) for line, each in zip(lines, found, strict=True)]
         ends_s = np.concatenate([line.end_s for line in lines])
         last = np.full(len(lines), ends_s.argmax() if len(ends_s) else NONE)
         lasts = [int(line.end_s.argmax()) if len(line.graph) else NONE for line in lines]
@@ -166,20 +104,27 @@ class _Nodes(NamedTuple):
         return np.where(some == NONE, 0.0, self.end_s[some])
 
 
-def _before(line: Timeline) -> tuple[Ints, Floats]:
-    """Return what of its own class each node waited for last, or `NONE`, and when that had ended; (N,) each.
+def _users_and_streams(graph: ExecutionGraph) -> tuple[Ints, Ints]:
+    """Return which node each dependency is of, and on which stream each node runs; (E,) and (N,).
 
-    That is one that it depends on, or the one before it on its stream. Sends have a stream of their own, puts one for
-    each receiver, receives none. Nodes of one stream that begin at the same time are in the graph's order, those of no
-    length first.
+    Sends have a stream of their own, puts one for each receiver.
     """
-    graph = line.graph
     users = np.repeat(np.arange(len(graph)), np.diff(graph.dependency_offsets))
     is_send = graph.kind == NodeKind.SEND
     streams = np.where(is_send, NONE, graph.stream)
     puts = np.flatnonzero(is_send & (graph.collective != NONE))
     receivers = np.unique(np.stack([graph.group[puts], graph.peer[puts]]), axis=1, return_inverse=True)[1].reshape(-1)
     streams[puts] = -2 - receivers
+    return users, streams
+
+
+def _before(line: Timeline, users: Ints, streams: Ints) -> tuple[Ints, Floats]:
+    """Return what of its own class each node waited for last, or `NONE`, and when that had ended; (N,) each.
+
+    That is one that it depends on, or the one before it on its stream; receives have none. Nodes of one stream that
+    begin at the same time are in the graph's order, those of no length first.
+    """
+    graph = line.graph
     order = np.lexsort((line.occupancy_s, line.start_s, streams))
     order = order[graph.kind[order] != NodeKind.RECV]
     follows = np.flatnonzero(np.diff(streams[order]) == 0)
@@ -190,19 +135,6 @@ def _before(line: Timeline) -> tuple[Ints, Floats]:
     before, arrived_s = np.full(len(graph), NONE), np.zeros(len(graph))
     before[users[by_time]], arrived_s[users[by_time]] = needs[by_time], free_s[by_time]  # the last one stays
     return before, np.minimum(arrived_s, line.start_s)
-
-
-def _last_kernels(result: Result, classes: Ints, at_s: Floats) -> Ints:
-    """Return the kernel that each of some classes of ranks had ended last at a time, or `NONE`."""
-    found = np.full(len(classes), NONE)
-    by_class = np.argsort(classes, kind="stable")
-    bounds = np.searchsorted(classes[by_class], np.arange(1, len(result.timelines)))
-    for number, (line, of_class) in enumerate(zip(result.timelines, np.split(by_class, bounds), strict=True)):
-        kernels = np.flatnonzero(line.is_kernel & (line.end_s > line.start_s))
-        kernels = kernels[np.argsort(line.end_s[kernels], kind="stable")]
-        ended = np.searchsorted(line.end_s[kernels], at_s[of_class], side="right")
-        found[of_class] = np.r_[NONE, kernels + result.offsets[number]][ended]
-    return found
 
 
 def _lifted(above: Ints) -> list[Ints]:
@@ -308,8 +240,9 @@ class _Paths:
         return seconds
 
     def add(self, number: int, roots: Seconds) -> None:
-        """Tell the roots of a wait other than the class that waits; those before it on its path are told."""
-        self._own[number] = roots
+        """Tell the roots of a wait, of which the class that waits is none; those before it on its path are told."""
+        one = int(self._class_of[number])
+        self._own[number] = {root: seconds for root, seconds in roots.items() if root != one}
 
     def add_alone(self, numbers: Ints, roots: Ints) -> None:
         """Tell the only root of some waits, maybe the class that waits."""
@@ -329,3 +262,107 @@ class _Paths:
             more = {root: before.get(root, 0.0) + seconds for root, seconds in self._own[each].items()}
             number, self._sums[each] = each, {**before, **more} if more else before
         return self._sums[number]
+
+
+class _SinceMet(NamedTuple):
+    """Of times in which classes wait, what they and those that they wait for did since both last had the same time."""
+
+    late: Ints  # the node that each waits for, or `NONE`
+    others: Ints  # whose it is
+    alone: Bools  # whether they are the only root
+    parts: tuple[tuple[Ints, Ints, Ints, Floats], ...]  # what both had waited for: of the late, then of those that wait
+
+
+class Roots:
+    """All waits of a result, divided among the classes that are their roots; for idle time and for what is exposed.
+
+    It takes as much memory as the result, or more: whoever asked drops it.
+    """
+
+    def __init__(self, result: Result) -> None:
+        self._result, self._nodes = result, _Nodes.of(result)
+        self._chains, self._kernels = _Chains(self._nodes), [_kernels_of(line) for line in result.timelines]
+        waits = self._nodes.waits()
+        self._paths = _Paths(self._nodes, waits)
+        found = self._since_met(waits)
+        self._paths.add_alone(np.flatnonzero(found.alone), found.others[found.alone])
+        order = np.lexsort((self._paths.at_once(found.late), waits.until_s))  # one after those that it comes of
+        for number, roots in self._divided(waits, found, order[~found.alone[order]]):
+            self._paths.add(number, roots)
+
+    def divide(self, spans: Spans) -> Iterator[tuple[int, Seconds]]:
+        """Divide times among the classes that are their roots, maybe those that wait; yield each one's index with them.
+
+        They come in the order of their ends.
+        """
+        spans = spans._replace(node=self._nodes.first_at(spans.node, spans.from_s))
+        yield from self._divided(spans, self._since_met(spans), np.argsort(spans.until_s, kind="stable"))
+
+    def last_members(self) -> tuple[Ints, Ints]:
+        """Return of each node the class that came last to it, of a collective its last member; and to which node.
+
+        That is the node itself, but of collectives that began as the one before them ended the first of these: to the
+        others nobody came last.
+        """
+        nodes, lines, size = self._nodes, self._result.timelines, self._result.offsets[-1]
+        found, first = nodes.class_of[:size].copy(), np.arange(size)
+        if len(lines) > 1:
+            kinds = np.concatenate([line.graph.kind for line in lines])
+            at = np.flatnonzero(kinds == NodeKind.COLLECTIVE)
+            before = nodes.before[at]
+            queued = (nodes.arrived_s[at] >= nodes.start_s[at]) & (kinds[before] == NodeKind.COLLECTIVE)
+            queued &= before != NONE
+            first[at[queued]] = before[queued]
+            for _ in range(len(at).bit_length()):
+                first = first[first]
+            late = nodes.late(first[at])
+            found[at] = np.where(late == NONE, found[at], nodes.class_of[late])
+        return found, first
+
+    def _since_met(self, spans: Spans) -> _SinceMet:
+        """Find with whom each class had the same time before it waited, and what both did since."""
+        nodes, paths = self._nodes, self._paths
+        late = nodes.late(spans.node)
+        others = np.where(late == NONE, spans.class_of, nodes.class_of[late])
+        kernels = self._last_kernels(spans.class_of, spans.from_s)
+        of_late = self._last_kernels(others, nodes.start_s[late])
+        met_s = np.minimum(self._chains.met_s(late, kernels), spans.from_s)
+        parts = (
+            paths.since(of_late, met_s),
+            paths.since(late, np.maximum(met_s, nodes.ended_s(of_late))),
+            paths.since(kernels, met_s),
+            paths.since(nodes.before[spans.node], np.maximum(met_s, nodes.ended_s(kernels))),
+        )
+        worked = np.logical_and.reduce([last == over for last, over, *_ in parts])  # none of them waited
+        return _SinceMet(late, others, worked | (others == spans.class_of), parts)
+
+    def _divided(self, spans: Spans, found: _SinceMet, order: Ints) -> Iterator[tuple[int, Seconds]]:
+        """Yield the roots of some spans (indices in `order`); the waits that each comes of have been told."""
+        columns = (order, found.others[order], (spans.until_s - spans.from_s)[order], found.alone[order])
+        rows = (zip(*(each[order].tolist() for each in part), strict=True) for part in found.parts)
+        for index, other, wait_s, is_alone, *row in zip(*(each.tolist() for each in columns), *rows, strict=True):
+            longer, total_s = {other: wait_s}, wait_s
+            if not is_alone:
+                longer = self._paths.waited_s(row)
+                longer.pop(other, None)
+                longer[other] = wait_s - fsum(longer.values())
+                total_s = fsum(seconds for seconds in longer.values() if seconds > 0)
+            yield index, {root: wait_s * seconds / total_s for root, seconds in longer.items() if seconds > 0}
+
+    def _last_kernels(self, classes: Ints, at_s: Floats) -> Ints:
+        """Return the kernel that each of some classes of ranks had ended last at a time, or `NONE`."""
+        found = np.full(len(classes), NONE)
+        by_class = np.argsort(classes, kind="stable")
+        bounds = np.searchsorted(classes[by_class], np.arange(1, len(self._kernels)))
+        for number, of_class in enumerate(np.split(by_class, bounds)):
+            kernels, ends_s = self._kernels[number]
+            ended = np.searchsorted(ends_s, at_s[of_class], side="right")
+            found[of_class] = np.r_[NONE, kernels + self._result.offsets[number]][ended]
+        return found
+
+
+def _kernels_of(line: Timeline) -> tuple[Ints, Floats]:
+    """Return the kernels of a class that take time in the order of their ends, and these."""
+    kernels = np.flatnonzero(line.is_kernel & (line.end_s > line.start_s))
+    kernels = kernels[np.argsort(line.end_s[kernels], kind="stable")]
+    return kernels, line.end_s[kernels]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaleout.analysis.roots import Spans, divide
+from scaleout.analysis.roots import Roots, Spans
 from scaleout.config.units import format_seconds, format_share, ranks_in_words
 from scaleout.program.graph import Bools, Floats, Ints, NodeKind
 from scaleout.simulation.result import Result, Timeline
@@ -83,12 +83,15 @@ class Waits:
     by_rank: tuple[Wait, ...]  # all from `LEAST` of the step, those that add up to most over their ranks first
 
 
-def waits_of(result: Result) -> Waits:
-    """Divide idle time among what ranks wait for; where several nodes start, the communication counts."""
+def waits_of(result: Result, roots: Roots) -> Waits:
+    """Divide idle time among what ranks wait for; where several nodes start, the communication counts.
+
+    `roots` are those of the result's waits.
+    """
     names = ["kernels", "messages", *(f"communication over {family.axis}" for family in result.program.groups), END]
     means: dict[str, float] = {}
     waits: list[Wait] = []
-    for (number, root, cause), seconds in blamed(result).items():
+    for (number, root, cause), seconds in blamed(result, roots).items():
         ranks = result.timelines[number].ranks
         means[names[cause]] = means.get(names[cause], 0.0) + seconds * len(ranks) / result.program.num_ranks
         if root != number and seconds >= LEAST * result.makespan_s:
@@ -114,7 +117,7 @@ def _ending_with(result: Result, root: int, number: int, wait_s: float) -> tuple
     return tuple(sorted({member for rank in line.ranks for member in family.of(rank)}))
 
 
-def blamed(result: Result) -> dict[tuple[int, int, int], float]:
+def blamed(result: Result, roots: Roots) -> dict[tuple[int, int, int], float]:
     """Return the idle time of each class of ranks by the class that is its root, maybe itself, and by what ends it.
 
     What ends it is numbered: 0 for kernels, 1 for messages, then the families of groups, then the end of the step.
@@ -129,8 +132,8 @@ def blamed(result: Result) -> dict[tuple[int, int, int], float]:
         until_s = np.r_[line.start_s[found.order[found.begin]], result.makespan_s]
         columns.append((until_s, found.from_s, np.full(len(nodes), number), nodes, causes))
     *spans, causes = (np.concatenate(each) for each in zip(*columns, strict=True))
-    for index, roots in divide(result, Spans(*spans)):
-        for root, seconds in roots.items():
+    for index, of_span in roots.divide(Spans(*spans)):
+        for root, seconds in of_span.items():
             key = int(spans[2][index]), root, int(causes[index])
             sums[key] = sums.get(key, 0.0) + seconds
     return {key: seconds for key, seconds in sums.items() if seconds}

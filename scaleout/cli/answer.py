@@ -88,7 +88,7 @@ def network_of(topology: "Topology", device: str, ranks: int) -> dict[str, str]:
 
 def _kernels(outcome: "Outcome", device: str) -> dict[str, str]:
     """Say which kernels' times are estimates, where that is much of the step."""
-    words = analysis.told_estimates(outcome.result, device)
+    words = analysis.told_estimates(outcome.result, outcome.breakdown.kernel_time_sources, device=device)
     return {"kernels": words} if words else {}
 
 

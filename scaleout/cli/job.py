@@ -113,11 +113,12 @@ def _on_network(job: NamedJob, workload: "ModelFamily", gpus: int) -> NamedJob:
     Where it names none, and the workload's is a network of another device or of one node that is too small, on that of
     its own device, if such a one ships.
     """
+    from scaleout.cluster.device.spec import sold_as
     from scaleout.cluster.topology.nodes import of_device, sized
     from scaleout.cluster.topology.topology import load_topology
     from scaleout.study.provenance import devices_of
 
-    device, found = job.device or workload.device, None
+    device, found = sold_as(job.device or workload.device), None
     if job.topology is None:
         network = load_topology(workload.topology)
         too_small = len(network.dimensions) < 2 and network.num_ranks < gpus

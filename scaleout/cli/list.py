@@ -58,7 +58,9 @@ def list_names(kind: str | None, word: str | None, as_json: bool) -> None:
         hint = nearest(word, [*names, *(() if kind else KINDS)])
         raise ConfigError(f"no {kind or 'kind and no name'} has {word!r}; {hint}")
     if as_json:
-        say_json(found if kind is None else found[kind])
+        from scaleout.report.documents import document
+
+        say_json(document("list", {"listed": found}, inputs={"kind": kind, "word": word}))
         return
     from scaleout.cli.console import print_table
 

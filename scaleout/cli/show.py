@@ -145,7 +145,10 @@ def _show_keys(kind: str, word: str, *, as_json: bool) -> None:
         raise ConfigError(f"no key of a {kind} has {word!r}; {nearest(word, [row.key.name for row in every])}")
     rows.sort(key=lambda row: _distance(word.lower(), row.key.name.lower(), row.key.meaning.lower()))
     if as_json:
-        say_json([row.summary() for row in rows])
+        from scaleout.report.documents import document
+
+        inputs = {"keys": kind, "word": word or None}
+        say_json(document("show", {"known_keys": [row.summary() for row in rows]}, inputs=inputs))
         return
     from scaleout.cli.console import print_paragraph
 

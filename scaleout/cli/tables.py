@@ -331,7 +331,7 @@ def _each(waits: "Sequence[Wait]", steps: int) -> str:
 
 
 def _print_ranks(outcome: "Outcome") -> None:
-    """Print which rank is done with each phase first and which last; the JSON says it of all."""
+    """Print which rank ends its last kernel of each phase first and which last; the JSON says it of all."""
     found = analysis.ends_of_ranks(outcome.result)
     rows = []
     for phase in dict.fromkeys(phase for each in found for phase in each.phase_end_s):
@@ -339,7 +339,7 @@ def _print_ranks(outcome: "Outcome") -> None:
         first, last = min(ends), max(ends)
         times = [format_seconds(seconds) for seconds in (first[0], last[0], last[0] - first[0])]
         rows.append([phase_name(phase), str(first[1]), times[0], str(last[1]), times[1], times[2]])
-    columns = ("phase", "first rank", "done at", "last rank", "done at", "spread")
+    columns = ("phase", "first rank", "last kernel ends", "last rank", "last kernel ends", "spread")
     print_table(f"ranks of {outcome.schedule}", columns, rows)
 
 

@@ -8,7 +8,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-SELDOM = (50_000, 100, 4)
+SELDOM = (250_000, 100, 4)
 """Thresholds of Python's collector."""
 
 

@@ -145,13 +145,21 @@ class WithSource:
                 core_schema.list_schema(value, min_length=2, max_length=2), required=False
             ),
         }
-        return core_schema.no_info_after_validator_function(
+        cited = core_schema.no_info_after_validator_function(
             _value_between,
             core_schema.no_info_before_validator_function(
                 _with_source, core_schema.typed_dict_schema(fields, extra_behavior="forbid")
             ),
             serialization=core_schema.simple_ser_schema("any"),
         )
+        return core_schema.no_info_before_validator_function(_with_its_source, cited)
+
+
+def _with_its_source(given: Any) -> Any:
+    if isinstance(given, Mapping):
+        return given
+    wanted = "null" if given is None else shown(given)
+    raise ValueError(f"must be {{value: ..., source: ...}}, a number with where it is from, not {wanted}")
 
 
 def _with_source(given: Any) -> Any:

@@ -143,6 +143,10 @@ OBJECTS: Mapping[str, Contents] = {
         "tokens_per_s tokens_per_s_per_rank samples_per_s samples_per_s_per_rank network_dollars slower_share fits "
         "roofline_share",
     ),
+    "case_columns": Contents(  # a row of cases.parquet, beside the keys of the study
+        "case key status message run timeline ranks",
+        "exposed_share measured_share slowest_dimension_bytes dimension_bytes",
+    ),
     "failed_for": Contents("message cases case"),
     "recorded_step": Contents("step recorded_s"),
     "group_calls": Contents("kind ranks bytes calls", "transfer_s waiting_s"),
@@ -198,13 +202,16 @@ DOCUMENTS: Mapping[str, Contents] = {
         "physical mode model workload topology device results samples cost mfu_peak memory notes",
     ),
     "trace": Contents("workload device topology ranks output num_files"),
-    "show": Contents("", open=True),
+    "list": Contents("listed"),
+    "show": Contents("", "known_keys", open=True),
 }
 """Command to what its document holds beside its head."""
 
 
 def schema(command: str) -> dict[str, Any]:
     """Return the JSON Schema of what a command prints with ``--json``, such as ``run`` or ``import pytorch``.
+
+    A document's own word, ``import-pytorch``, is taken as well.
 
     Raises
     ------
@@ -216,8 +223,9 @@ def schema(command: str) -> dict[str, Any]:
     >>> schema("run")["properties"]["results"]["items"]["properties"]["makespan_s"]["type"]
     'number'
     """
+    asked, command = command, command.replace("-", " ")
     if command not in DOCUMENTS:
-        raise ConfigError(f"no documents of {command!r}; {nearest(command, DOCUMENTS)}")
+        raise ConfigError(f"no documents of {asked!r}; {nearest(command, DOCUMENTS)}")
     contents = DOCUMENTS[command]
     whole = Contents(f"{_HEAD} {contents.always}", contents.maybe, contents.open)
     return {

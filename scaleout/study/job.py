@@ -16,6 +16,7 @@ from scaleout.analysis.bounds import Bound, bounds
 from scaleout.analysis.breakdown import Breakdown, breakdown
 from scaleout.analysis.cost import Energy, energy
 from scaleout.analysis.efficiency import Efficiency, Fit, efficiency
+from scaleout.analysis.roots import Roots
 from scaleout.analysis.uncertainty import Interval, interval
 from scaleout.analysis.waits import Waits, waits_of
 from scaleout.cluster.device.annotate import annotate
@@ -194,15 +195,21 @@ class Outcome:
             return None
         return interval(self.result, self.device, self.topology)
 
-    @cached_property
+    @property
     def bounds(self) -> list[Bound]:
         """How long its collectives and messages are exposed, and what bounds each, the most exposed first."""
-        return [] if self.topology is None else bounds(self.result, self.topology)
+        return self._bounds_and_waits[0]
 
-    @cached_property
+    @property
     def waits(self) -> Waits:
         """What idle time ends with, and who waits for whom."""
-        return waits_of(self.result)
+        return self._bounds_and_waits[1]
+
+    @cached_property
+    def _bounds_and_waits(self) -> tuple[list[Bound], Waits]:
+        roots = Roots(self.result)
+        found = [] if self.topology is None else bounds(self.result, self.topology, roots)
+        return found, waits_of(self.result, roots)
 
     @cached_property
     def energy(self) -> Energy | None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import scaleout
 from scaleout.analysis.bounds import bound_of, bound_of_step, bounds, busy_shares, dimension_names, of_memory
 from scaleout.analysis.breakdown import Running
+from scaleout.analysis.roots import Roots
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.dimension import Dimension
 from scaleout.cluster.topology.placement import place
@@ -91,7 +92,7 @@ def test_exposed_times_of_collectives_add_up_where_nothing_overlaps(network):
         network=network,
     )
     (outcome,) = answer.outcomes
-    rows = bounds(outcome.result, outcome.topology)
+    rows = bounds(outcome.result, outcome.topology, Roots(outcome.result))
     assert fsum(row.exposed_communication_s for row in rows) == pytest.approx(
         outcome.breakdown.exposed_communication_s, rel=1e-9
     )

@@ -14,6 +14,7 @@ import scaleout as package
 from scaleout.analysis.breakdown import breakdown, exposed_by_family
 from scaleout.analysis.efficiency import fit
 from scaleout.analysis.pipeline import actions, over_time
+from scaleout.analysis.roots import Roots
 from scaleout.analysis.waits import LEAST, waited_for, waits_of
 from scaleout.cli.options import parse_settings
 from scaleout.cli.tables import print_comparison
@@ -58,7 +59,7 @@ def test_exposed_communication_and_idle_time_are_divided_in_full(job):
     assert sum(exposed_by_family(result).values()) == pytest.approx(parts.exposed_communication_s, abs=1e-15)
     assert waited_for(result, lambda line: np.ones(len(line.graph), bool)) == pytest.approx(parts.idle_s, abs=1e-15)
     assert waited_for(result, lambda line: np.zeros(len(line.graph), bool)) <= parts.idle_s + 1e-15
-    found = waits_of(result)
+    found = waits_of(result, Roots(result))
     assert sum(found.by_cause_s.values()) == pytest.approx(parts.idle_s, abs=1e-15)
     named = sum(each.idle_s * len(each.ranks) for each in found.by_rank)
     assert named <= parts.idle_s * program.num_ranks * (1 + 1e-9)
@@ -304,7 +305,7 @@ def test_run_says_by_how_much_a_plan_does_not_fit_and_what_would_help(scaleout):
 def test_list_pipelines(scaleout):
     code, out, _ = scaleout("list", "pipelines", "--json")
     assert code == 0
-    rows = json.loads(out)
+    rows = json.loads(out)["listed"]["pipelines"]
     assert [row["name"] for row in rows] == list(PIPELINES)
     assert all("arXiv" in row["source"] or "et al." in row["source"] for row in rows)
 

@@ -13,7 +13,7 @@ from strategies import contests, exchanges, jobs, pipelines
 import scaleout
 from scaleout import SimulationOptions
 from scaleout.analysis.breakdown import covered
-from scaleout.analysis.roots import _before
+from scaleout.analysis.roots import Roots, _before, _users_and_streams
 from scaleout.analysis.waits import blamed
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import SimulationError
@@ -30,7 +30,7 @@ def idle_s(result):
 def by_root(result):
     """Idle time of all ranks by the ranks that are its root."""
     sums = Counter()
-    for (number, root, _), seconds in blamed(result).items():
+    for (number, root, _), seconds in blamed(result, Roots(result)).items():
         sums[result.timelines[root].ranks] += seconds * len(result.timelines[number].ranks)
     return sums
 
@@ -57,7 +57,7 @@ def test_all_idle_time_is_somebody_s(job):
     except SimulationError:
         return  # roles that wait for one another for ever
     sums = Counter()
-    for (number, _, _), seconds in blamed(result).items():
+    for (number, _, _), seconds in blamed(result, Roots(result)).items():
         assert seconds > 0
         sums[number] += seconds
     expected = idle_s(result)
@@ -121,7 +121,11 @@ def test_blame_goes_on_through_a_chain():
         built.append(graph.build())
     program = Program("chain", tuple(built), np.arange(4), pairs)
     result = simulate(program, load_topology("switch(4,nvlink4)"))
-    of = {(number, root): round(seconds, 3) for (number, root, _), seconds in blamed(result).items() if seconds > 0.001}
+    of = {
+        (number, root): round(seconds, 3)
+        for (number, root, _), seconds in blamed(result, Roots(result)).items()
+        if seconds > 0.001
+    }
     assert of == {(1, 0): 9.0, (2, 0): 9.0, (3, 0): 9.0, (3, 2): 2.0, (0, 2): 2.0, (1, 2): 2.0}
 
 
@@ -139,7 +143,9 @@ def test_of_two_that_come_at_the_same_time_the_one_that_did_not_wait_is_the_root
             built[rank] = graph.build()
         program = Program("tie", tuple(built[rank] for rank in range(4)), np.arange(4), families)
         result = simulate(program, load_topology("switch(4,nvlink4)"))
-        found = {(number, root) for (number, root, _), seconds in blamed(result).items() if seconds > 0.001}
+        found = {
+            (number, root) for (number, root, _), seconds in blamed(result, Roots(result)).items() if seconds > 0.001
+        }
         assert found == {(0, worked), (waited, 3)}
 
 
@@ -162,7 +168,7 @@ def test_puts_to_other_receivers_and_what_happens_while_one_is_in_flight_make_no
     )
     (outcome,) = answer.outcomes
     for line in outcome.result.timelines:
-        before, _ = _before(line)
+        before, _ = _before(line, *_users_and_streams(line.graph))
         at = np.flatnonzero((line.graph.kind == NodeKind.SEND) & (before != NONE))
         held_s = np.minimum(line.occupancy_s, line.duration_s)[before[at]]
         assert (line.start_s[before[at]] + held_s <= line.start_s[at] + 1e-12).all()
@@ -192,7 +198,7 @@ def test_waits_at_one_moment_that_come_of_one_another_in_a_circle_are_told():
     dimensions = tuple(replace(each, latency_s=0.0) for each in topology.dimensions)
     result = simulate(Program("circle", tuple(built), np.arange(4), families), replace(topology, dimensions=dimensions))
     sums = Counter()
-    for (number, _, _), seconds in blamed(result).items():
+    for (number, _, _), seconds in blamed(result, Roots(result)).items():
         sums[number] += seconds
     assert [sums[number] for number in range(4)] == pytest.approx([0.0, 1.5, 1.5, 1.5])
 
@@ -214,7 +220,7 @@ def test_what_a_sender_does_while_its_message_is_in_flight_makes_nobody_late():
             graph.add([late], name="send", kind=NodeKind.SEND, peer=0, bytes=8)
         built.append(graph.build())
     result = simulate(Program("in flight", tuple(built), np.arange(3), ()), load_topology("switch(3,nvlink4)"))
-    assert blamed(result) == {
+    assert blamed(result, Roots(result)) == {
         (1, 0, 1): pytest.approx(result.makespan_s),
         (2, 0, 2): pytest.approx(result.makespan_s - result.timelines[2].end_s.max()),
     }

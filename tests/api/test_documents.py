@@ -13,7 +13,8 @@ from scaleout.cli.verbs import scaleout as command_line
 from scaleout.errors import ConfigError
 from scaleout.report.documents import NAMES, document
 from scaleout.report.vocabulary import DOCUMENTS, OBJECTS, vocabulary
-from scaleout.study.sweep.columns import COLUMNS
+from scaleout.study.sweep.columns import COLUMNS, DIMENSION_BYTES
+from scaleout.study.sweep.table import _ABOUT
 
 NODE = "--topology dgx-h200-1"
 LLAMA = f"llama-small --set layers=1 --set data_parallel=8 {NODE}"
@@ -47,7 +48,9 @@ COMMANDS = {
     "study": [f"{STUDY}/out --no-report", f"{STUDY}/part --shard 1/2"],
     "import model": ["import model {data}/config.json"],
     "trace": [f"trace {LLAMA.replace(NODE, '')} --output {{data}}/traces"],
-    "show": ["show h200", "show torus-8x16", "show llama-3-8b", "show ndr", "show topologies"],
+    "show": ["show h200", "show torus-8x16", "show llama-3-8b", "show ndr", "show topologies",
+             "show --keys study"],
+    "list": ["list", "list workloads mixtral"],
 }  # fmt: skip
 """Command to lines of it; those of `astra` and `import pytorch` are tested where their inputs are made."""
 
@@ -137,6 +140,7 @@ def test_a_name_within_the_package_gives_way_to_that_of_documents():
 def test_an_unknown_command_has_no_schema():
     with pytest.raises(ConfigError, match="no documents of 'ran'; did you mean 'run'"):
         scaleout.schema("ran")
+    assert scaleout.schema("import-model") == scaleout.schema("import model")
 
 
 def test_the_published_schemas_are_those_of_the_code():
@@ -149,8 +153,9 @@ def test_the_published_schemas_are_those_of_the_code():
 
 def test_columns_of_studies_mean_what_names_of_documents_mean():
     """Texts of a row stand in one cell: lists joined, and the model as the line that `models` has."""
+    assert {*COLUMNS, *_ABOUT, DIMENSION_BYTES.rstrip(".")} <= set(vocabulary())
     for name, column in COLUMNS.items():
-        if name in vocabulary() and name not in ("decisions", "model"):
+        if name not in ("decisions", "model"):
             kind = vocabulary()[name].type.removesuffix("?")
             assert kind == {"ranks": "integer", "fits": "boolean"}.get(name, "number"), name
             assert bool(column.unit) == (kind == "number"), name

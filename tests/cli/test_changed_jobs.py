@@ -348,3 +348,23 @@ def test_training_says_what_it_assumed_and_where_that_is_from(scaleout):
     assert re.search(r"a restart +default: Jiang et al., MegaScale, NSDI 2024 +600 s", table)
     assert re.search(r"training between checkpoints +default: the best for these +[\d.]+ h", table)
     assert re.search(r"a checkpoint +given +20 s", table)
+
+
+def test_gpus_of_a_device_like_another_are_on_the_network_that_this_is_sold_with(scaleout, tmp_path):
+    """The workload names one of H200, which the file was given before."""
+    (tmp_path / "mine.yaml").write_text("like: h100\nrent: {value: 3 USD/h, source: a test}\n", encoding="utf-8")
+    (tmp_path / "again.yaml").write_text(f"like: {tmp_path / 'mine.yaml'}\n", encoding="utf-8")
+    for device in ("h100", tmp_path / "mine.yaml", tmp_path / "again.yaml"):
+        code, out, _ = scaleout(
+            "run", "llama-3-8b", "--device", device, "--gpus", "8", "--schedule", "baseline", "--json"
+        )
+        assert code == 0
+        assert json.loads(out)["topology"] == "dgx-h100-1"
+
+
+def test_a_number_of_a_device_without_its_source_is_told_the_form(scaleout, tmp_path):
+    (tmp_path / "bare.yaml").write_text("like: h100\nmemory: 40 GiB\nsms: null\n", encoding="utf-8")
+    code, _, error = scaleout("run", "llama-3-8b", "--device", tmp_path / "bare.yaml")
+    assert code == 2
+    assert "memory: must be {value: ..., source: ...}, a number with where it is from, not '40 GiB'\n" in error
+    assert "sms: must be {value: ..., source: ...}, a number with where it is from, not null\n" in error

@@ -219,7 +219,7 @@ def test_collective_over_a_group(summary):
 def test_list_names_what_is_shipped(scaleout):
     _, out, _ = scaleout("list", "workloads")
     assert {"dlrm-128", "gpt-3", "llama-3-8b", "mixtral-8x7b"} <= set(out.split())
-    found = json.loads(scaleout("list", "--json")[1])
+    found = json.loads(scaleout("list", "--json")[1])["listed"]
     assert list(found) == [*KINDS]
     assert all(entry["name"] and entry["description"] for entries in found.values() for entry in entries)
     rows = {row["name"]: row for row in found["workloads"]}
@@ -227,9 +227,9 @@ def test_list_names_what_is_shipped(scaleout):
 
 
 def test_list_takes_a_word(scaleout):
-    found = json.loads(scaleout("list", "workloads", "MIXTRAL", "--json")[1])
+    found = json.loads(scaleout("list", "workloads", "MIXTRAL", "--json")[1])["listed"]["workloads"]
     assert {row["name"] for row in found} == {"mixtral-8x7b", "mixtral-8x7b-256"}
-    found = json.loads(scaleout("list", "workloads", "moe", "--json")[1])  # a family
+    found = json.loads(scaleout("list", "workloads", "moe", "--json")[1])["listed"]["workloads"]  # a family
     assert {"deepseek-v3", "gpt-oss-120b", "mixtral-8x7b"} <= {row["name"] for row in found}
     _, out, _ = scaleout("list", "torus-8x16")
     assert "dlrm-128" in out  # runs on it
@@ -298,7 +298,8 @@ def test_every_verb_says_what_it_does_on_one_line(scaleout, verb):
 
 def test_list_says_what_each_schedule_does(scaleout):
     _, out, _ = scaleout("list", "schedules", "--json")
-    assert {row["name"]: row["description"] for row in json.loads(out)} == {k: v.summary for k, v in SCHEDULES.items()}
+    rows = json.loads(out)["listed"]["schedules"]
+    assert {row["name"]: row["description"] for row in rows} == {k: v.summary for k, v in SCHEDULES.items()}
 
 
 @pytest.mark.parametrize("name", ["dlrm-128", "mixtral-8x7b", "torus-8x16", "dgx-h200-16", "h200", "mi210"])

@@ -76,7 +76,7 @@ def test_shares_of_estimates_are_those_of_the_box_and_what_is_not_known_says_why
 
 
 def test_a_list_of_devices_says_how_many_operations_were_measured(scaleout):
-    found = json.loads(scaleout("list", "devices", "--json")[1])
+    found = json.loads(scaleout("list", "devices", "--json")[1])["listed"]["devices"]
     rows = {row["name"]: row["description"] for row in found}
     assert rows["a100-80g"].endswith("; kernels of 1 operation measured, others estimated from h200")
     assert rows["tpu-v4"].endswith("; kernels estimated from h200")

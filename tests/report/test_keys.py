@@ -99,7 +99,7 @@ def test_show_prints_keys_by_a_word_and_a_workload_with_meanings(scaleout):
     assert "gradient_bucket: a size, such as in MiB; default 25 MiB" in out
     assert "tensor_parallel" not in out
     _, out, _ = scaleout("show", "--keys", "device", "--json")
-    (limit,) = [row for row in json.loads(out) if row["name"] == "power.limit"]
+    (limit,) = [row for row in json.loads(out)["known_keys"] if row["name"] == "power.limit"]
     assert (limit["unit"], limit["default"]) == ("W", "required")
     _, out, _ = scaleout("show", "llama-3-8b")
     assert "25 MiB" in out
@@ -109,11 +109,12 @@ def test_show_prints_keys_by_a_word_and_a_workload_with_meanings(scaleout):
 
 def test_a_key_of_that_name_comes_first_then_whole_words(scaleout):
     """``mode`` is a key, a word of the meaning of some, and within 'model' of many."""
-    rows = json.loads(scaleout("show", "--keys", "workload", "mode", "--json")[1])
+    rows = json.loads(scaleout("show", "--keys", "workload", "mode", "--json")[1])["known_keys"]
     far = [(row["name"] != "mode") + (not re.search(r"\bmode\b", f"{row['name']} {row['meaning']}")) for row in rows]
     assert far == sorted(far)
     assert rows[0]["name"] == "mode"
-    every = [row["name"] for row in json.loads(scaleout("show", "--keys", "workload", "--json")[1])]
+    found = json.loads(scaleout("show", "--keys", "workload", "--json")[1])
+    every = [row["name"] for row in found["known_keys"]]
     assert every.index("mode") > 0
 
 

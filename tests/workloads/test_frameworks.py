@@ -152,7 +152,7 @@ def test_show_says_what_the_framework_set_and_list_names_it(capsys, monkeypatch)
     assert (flat["value"], flat["set_by"], flat["framework_value"]) == (False, "the workload", True)
     monkeypatch.setattr("sys.argv", ["scaleout", "list", "frameworks", "--json"])
     main()
-    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(FRAMEWORKS)
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)["listed"]["frameworks"]] == list(FRAMEWORKS)
 
 
 def test_a_search_times_a_framework_as_a_run_does():

@@ -205,6 +205,19 @@ def load_device(name_or_path: str | Path) -> Device:
     return _load(library.find("device", str(name_or_path)), seen=())
 
 
+def sold_as(name_or_path: str) -> str:
+    """Return the name of the device that one is `like`, or the one that this is like, or else its own: its networks'.
+
+    >>> sold_as("h200")
+    'h200'
+    """
+    path, seen = library.find("device", name_or_path), tuple[Path, ...]()
+    while (like := read_yaml(path).get("like")) is not None:
+        seen = library.lengthened(seen, path, key="like")
+        path = library.find("device", str(like), named_by=f"{path}: like")
+    return library.name_of(path)
+
+
 def _load(path: Path, *, seen: tuple[Path, ...]) -> Device:
     """Read a device's file; `seen` are those that name it by `host_from`, one from another."""
     chain = library.lengthened(seen, path, key="host_from")

@@ -226,8 +226,8 @@ def _shown(request: SearchRequest, choices: Sequence[Choice]) -> list[Any]:
         (
             None if outcome.interval is None else [asdict(cause) for cause in outcome.interval.causes],
             [astuple(each) for each in overlap_by_axis(outcome.result)],
-            outcome.breakdown.kernel_time_sources,
-            told_estimates(outcome.result, request.device.name),
+            (sources := outcome.breakdown.kernel_time_sources),
+            told_estimates(outcome.result, sources, device=request.device.name),
         )
         for outcome in outcomes
     ]
