@@ -9,7 +9,8 @@ longer there.
 Symbols: ``bytes_d = sum of serialization / inflation * share_d * bandwidth_d`` over the collectives of a rank.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,10 +18,42 @@ from scaleout.cluster.topology.peers import peer_of
 from scaleout.cluster.topology.placement import Placement, place, place_isolated
 from scaleout.cluster.topology.topology import Topology
 from scaleout.network.alpha_beta.cost import collective_cost
+from scaleout.network.routes.links import Ints, Links, Port, links_of
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, Floats, NodeKind
 from scaleout.program.program import Program
 from scaleout.simulation.folded_program import transfer_of
 from scaleout.simulation.result import Result, Timeline
+
+
+@dataclass(frozen=True)
+class DimensionTraffic:
+    """What the links of a network carry as far as a closed form knows: of each dimension its busiest link's load."""
+
+    links: Links
+    utilisation: Mapping[int, float]
+    time_s: float
+
+    def ports(self) -> Iterator[tuple[Port, Ints, Floats, Floats]]:
+        """Yield every port with its ranks, and bytes and utilisation of its links: those of the dimension's busiest."""
+        for number, port in enumerate(self.links.ports):
+            ranks, busy = self.links.having(number), self.utilisation.get(port.dimension, 0.0)
+            yield port, ranks, np.full(len(ranks), busy * port.bytes_per_s * self.time_s), np.full(len(ranks), busy)
+
+
+def dimension_traffic(result: Result, topology: Topology, algorithms: Mapping[str, str]) -> DimensionTraffic | None:
+    """Return the loads of a result under the alpha-beta model, see `bytes_by_dimension`.
+
+    None where nothing is sent, and of graphs: which of their edges is the busiest only routing says.
+    """
+    links = links_of(topology)
+    if any(port.role == "edge" for port in links.ports):
+        return None
+    carried = bytes_by_dimension(result, topology, algorithms)
+    if not (carried and result.makespan_s):
+        return None
+    rates = [dimension.bytes_per_s for dimension in topology.dimensions]
+    busy = {number: size / rates[number] / result.makespan_s for number, size in carried.items()}
+    return DimensionTraffic(links, busy, result.makespan_s)
 
 
 def bytes_by_dimension(

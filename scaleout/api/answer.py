@@ -1,11 +1,10 @@
 """What every question is answered with: a document, a table and a picture of the same numbers."""
 
-import html
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from scaleout.config.units import format_number
+from scaleout.config.units import counted
 from scaleout.report.documents import document
 
 if TYPE_CHECKING:
@@ -19,45 +18,21 @@ _MOST_ROWS = 40
 """Of a table in a notebook."""
 
 
-class Shown(ABC):
-    """What shows itself: in a line as text, as a table in a notebook, and by `plot` as a picture."""
+class Answer(ABC):
+    """An answer to a question: `to_dict` is what the command line prints with ``--json``, `to_frame` its rows.
 
-    @property
-    @abstractmethod
-    def title(self) -> str:
-        """What it is, in a line."""
-
-    @abstractmethod
-    def to_frame(self) -> "pd.DataFrame":
-        """Return it as a table."""
-
-    @abstractmethod
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw it on axes of matplotlib, or on new ones, and return them."""
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """What was assumed or left out."""
-        return ()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self.title}>"
-
-    def _repr_html_(self) -> str:
-        frame = self.to_frame()
-        shown = frame.head(_MOST_ROWS).to_html(index=False, na_rep="", float_format=format_number)
-        more = [f"and {len(frame) - _MOST_ROWS:,} rows more"] if len(frame) > _MOST_ROWS else []
-        notes = "".join(f"<p>{html.escape(note)}</p>" for note in (*more, *self.notes))
-        return f"<p><b>{html.escape(self.title)}</b></p>{shown}{notes}"
-
-
-class Answer(Shown):
-    """An answer to a question: `to_dict` is what the command line prints with ``--json``, `to_frame` its rows."""
+    It shows itself in a line as text, as the answer and its main table in a notebook, and by `plot` as a picture.
+    """
 
     command: str
     """Of the command line, which gives the same document."""
     rows: str = "results"
     """Name of the list in the document of which the table has a row each."""
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """What it is, in a line."""
 
     @property
     @abstractmethod
@@ -72,6 +47,14 @@ class Answer(Shown):
     @abstractmethod
     def found(self) -> Mapping[str, Any]:
         """Return the results as plain values."""
+
+    @abstractmethod
+    def columns(self) -> Sequence[str]:
+        """Return the columns of the table that a notebook shows, as far as there are such: those of the terminal."""
+
+    @abstractmethod
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw it on axes of matplotlib, or on new ones, and return them."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document: plain values, by the names of `scaleout.schema`."""
@@ -95,3 +78,24 @@ class Answer(Shown):
     def notes(self) -> Sequence[str]:
         """What was assumed or left out."""
         return tuple(self.to_dict().get("notes", ()))
+
+    def _main(self, frame: "pd.DataFrame") -> "pd.DataFrame":
+        """Return the rows that a notebook shows, of which `frame` has all."""
+        return frame
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.title}>"
+
+    def _repr_html_(self) -> str:
+        from scaleout.report.pages.document import box_of, table_of  # noqa: PLC0415 - only notebooks need it
+        from scaleout.report.pages.notebook import in_notebook  # noqa: PLC0415
+
+        frame = self.to_frame()
+        rows = self._main(frame)
+        names = [name for name in self.columns() if name in rows]
+        shown = rows[names].head(_MOST_ROWS).astype(object)
+        known = shown.where(shown.notna(), None)
+        table = table_of("", [dict(zip(names, row, strict=True)) for row in known.itertuples(index=False)])
+        facts = [*box_of(self.to_dict()), *(("model", each) for each in self.models)]
+        told = f"all {len(frame.columns)} columns of {counted(len(frame), 'row')}: to_frame()"
+        return in_notebook(self.title, facts, table, (*self.notes, told))

@@ -250,6 +250,11 @@ class CollectiveAnswer(Answer):
         plain |= {} if self.unchanged is None else {"unchanged": dict(self.unchanged)}
         return {**plain, **({"left_out": list(self.left_out)} if self.left_out else {})}
 
+    def columns(self) -> tuple[str, ...]:
+        """Return those of the terminal's table of algorithms."""
+        rates = ("algorithm_bandwidth_bytes_per_s", "bus_bandwidth_bytes_per_s")
+        return ("bytes", "algorithm", "auto", "protocol", "num_chunks", "time_s", *rates, "bound_by")
+
     def found(self) -> Mapping[str, Any]:
         """Return the results as plain values: traffic as sums by dimension and direction."""
         return {**self.about(), "results": [_plain(row) for rows in self.by_size for row in rows]}

@@ -89,6 +89,11 @@ class RunAnswer(Answer):
         known = {"schedule": before.schedule, "makespan_s": before.makespan_s, **idle}
         return {**self.comparison.summary(), "unchanged": known}
 
+    def columns(self) -> tuple[str, ...]:
+        """Return those of the terminal's tables of schedules."""
+        times = ("makespan_s", "speedup", "compute_s", "communication_s", "exposed_communication_s", "idle_s")
+        return ("schedule", *times, "tokens_per_s_per_rank", "mfu", "peak_memory_bytes", "fits")
+
     def to_frame(self) -> "pd.DataFrame":
         """Return a row for each schedule, see `Answer.to_frame`; what one decided stands in a cell, in words."""
         frame = super().to_frame()

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from scaleout.report.plots.schedules import Axes
 
 
+_USUAL = (None, False, 1, "none")
+"""Values of a plan's keys that need no column where all plans have one of them."""
 _ABOUT = ("name", "description", "source", "topology", "device", "schedules")
 """Keys of a workload that are no part of its step."""
 
@@ -253,6 +255,21 @@ class SearchAnswer(Answer):
         there = {key: (value, getattr(planned, key, None)) for key, value in workload.model_dump().items()}
         differs = {key: value for key, (value, ours) in there.items() if value != ours and key not in _ABOUT}
         return ReadBack(outcome.makespan_s, fit(workload, request.device).peak.total_bytes, differs)
+
+    def columns(self) -> tuple[str, ...]:
+        """Return what tells plans apart, and what they come to."""
+        plans = [each.plan._asdict() for each in self.plans.fastest]
+        keys = [key for key in plans[0] if any(plan[key] not in _USUAL for plan in plans)]
+        found = (
+            "makespan_s",
+            "tokens_per_s_per_rank",
+            "mfu",
+            "bubble",
+            "peak_memory_bytes",
+            "headroom_bytes",
+            "bound_by",
+        )
+        return (*(f"plan.{key}" for key in keys), "schedule", *found)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw step time against memory of all plans that were evaluated."""

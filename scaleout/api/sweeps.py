@@ -85,6 +85,13 @@ class SweepAnswer(Answer):
         """Return all cases, as `cases.parquet` has them."""
         return self.cases
 
+    def columns(self) -> tuple[str, ...]:
+        """Return inputs that vary, and what cases come to."""
+        varied = [name for name, values in self.study.axes.items() if len(values) > 1]
+        found = ("makespan_s", "speedup", "tokens_per_s_per_rank", "mfu", "exposed_share", "peak_memory_bytes", "fits")
+        failed = ("status", "message") if set(self.cases["status"]) != {"ok"} else ()
+        return ("case", *varied, *found, *self.study.columns, *failed)
+
     def plot(
         self, ax: "Axes | None" = None, *, x: str = "", y: str = "makespan_s", colour: str = "", facet: str = ""
     ) -> "Axes":

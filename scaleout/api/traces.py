@@ -156,6 +156,15 @@ class Trace(Answer):
         ]
         return pd.concat(frames, ignore_index=True)
 
+    def columns(self) -> tuple[str, ...]:
+        """Return those of the terminal's table of kernels."""
+        return ("kernel", "count", "time_s", "work_flops", "moved_bytes")
+
+    def _main(self, frame: "pd.DataFrame") -> "pd.DataFrame":
+        import pandas as pd  # noqa: PLC0415 - takes half a second
+
+        return pd.DataFrame(self.found()["kernels"])
+
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw the time of each operation, the longest first."""
         from scaleout.report.plots.schedules import plot_operations  # noqa: PLC0415 - matplotlib takes half a second

@@ -12,6 +12,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
+from scaleout.analysis.traffic import DimensionTraffic
 from scaleout.api.again import collective_inputs, run_inputs
 from scaleout.api.answer import Answer
 from scaleout.api.collectives import CollectiveAnswer
@@ -23,6 +24,7 @@ from scaleout.config.units import format_seconds
 from scaleout.errors import ConfigError, ScaleoutError, one_line
 from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.report.drawing import draw
+from scaleout.report.files import loads_of_fastest
 from scaleout.report.pages.document import Cell, Table, facts_of, room_of, tables_of
 from scaleout.report.pages.slices import Slices, slices_of
 from scaleout.report.pages.view import Control, Page
@@ -288,10 +290,12 @@ def _address(file: Path) -> str:
 
 
 def loads_of(answer: Answer) -> list[tuple[str, str]]:
-    """Return pictures of how busy the links are, where the network model knows links."""
-    traffic = dict[str, LinkTraffic]()
+    """Return pictures of how busy the links are, or the busiest of each dimension where that alone is known."""
+    traffic = dict[str, LinkTraffic | DimensionTraffic]()
     if isinstance(answer, RunAnswer):
         traffic = {each.schedule: each.result.link_traffic for each in answer.outcomes if each.result.link_traffic}
+        fastest = None if traffic else loads_of_fastest(answer.comparison, answer.inputs)
+        traffic = traffic if fastest is None else dict([fastest])
     if isinstance(answer, CollectiveAnswer):
         traffic = {row["algorithm"]: row["traffic"] for rows in answer.by_size for row in rows if row.get("traffic")}
     if not traffic:

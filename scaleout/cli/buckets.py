@@ -3,13 +3,14 @@
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from scaleout.cli.collective import SIZES_HELP, parse_sizes
 from scaleout.cli.job import NamedJob
 from scaleout.cli.options import Output, Stated, job_options, output_options, simulation_options
+from scaleout.cli.printing import say
 from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: Stated, o
         "model": model.title,
     }
     title = f"{loaded.name} on {topology.name}, ranks {loaded.num_ranks:,}, device {device.name}"
-    shown = partial(_print, title, facts, rows, (found, default), fits=held.fits)
+    run = "" if found == default else _run_line(job.given(options), found)
+    shown = partial(_print, title, facts, rows, (found, default), fits=held.fits, run=run)
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.report.plots.studies import draw_buckets
@@ -83,6 +85,18 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: Stated, o
     output.give(summary, shown, write)
 
 
+def _run_line(given: "Mapping[str, Any]", found: "Bucketed") -> str:
+    """Return the command that simulates the step with buckets of the size and way that were found."""
+    from scaleout.api.inputs import given_of
+    from scaleout.network.collectives import ALGORITHMS
+    from scaleout.study.buckets import AUTO
+    from scaleout.study.sweep.cases import run_line
+
+    way = "algorithm.all_reduce" if found.way in ALGORITHMS else "policy"
+    chosen = {"set.gradient_bucket": found.bucket_bytes, "schedule": "overlap:always"}
+    return run_line(given_of({**given, **chosen, **({} if found.way == AUTO else {way: found.way})}))
+
+
 def _print(
     title: str,
     facts: "Mapping[str, str]",
@@ -90,6 +104,7 @@ def _print(
     named: "tuple[Bucketed, Bucketed]",
     *,
     fits: bool,
+    run: str,
 ) -> None:
     """Print the best size, what it gains over the default (`named` are both), and all sizes."""
     from scaleout.cli.console import print_answer, print_table
@@ -106,6 +121,8 @@ def _print(
         "exposed": format_seconds(found.exposed_s),
     }
     print_answer(title, {**answer, **facts} if fits else {"memory": facts["memory"], **answer, **facts})
+    if run:
+        say(f"{run}\n")
     cells = []
     for row in rows:
         mark = ", ".join(["best"] * (row == found) + ["default"] * (row == default))

@@ -4,6 +4,8 @@
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -75,6 +77,18 @@ def schedules(_: click.Context, incomplete: str) -> Iterable[str]:
 
     before, plus, _last = incomplete.rpartition("+")
     return (f"{before}{plus}{name}" for name in SCHEDULES)
+
+
+@one_of
+def plans(_: click.Context, incomplete: str) -> Iterable[str]:
+    """Complete the plans of searches whose folders lie here, or of the one that is named before the #."""
+    from scaleout.cli.plan import labels_in
+
+    named, sign, _label = incomplete.partition("#")
+    folders = [Path(named)] if sign else sorted(path.parent for path in Path().glob("*/summary.json"))
+    for folder in folders:
+        with suppress(ScaleoutError, OSError):
+            yield from (f"{folder}#{label}" for label in labels_in(folder))
 
 
 @one_of

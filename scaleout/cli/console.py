@@ -226,6 +226,19 @@ def print_links(title: str, links: Sequence[dict[str, Any]]) -> None:
     )
 
 
+def print_description(facts: Mapping[str, Any], drawing: Iterable[str] = ()) -> None:
+    """Print the facts of a line in a box, named by the first of them; below it a drawing, if any, and all else."""
+    (kind, name), *others = facts.items()
+    lines = {key: _written(key, value) for key, value in others if not isinstance(value, dict | list)}
+    boxed = {key: line for key, line in lines.items() if "\n" not in line}
+    print_answer(f"{_title(kind)} {name}", {_title(key): line for key, line in boxed.items()})
+    for line in drawing:
+        console().print(line)
+    if drawing:
+        console().print()
+    print_facts({key: value for key, value in others if key not in boxed})
+
+
 def print_facts(facts: Mapping[str, Any]) -> None:
     """Print a description: plain facts line by line, mappings and lists of rows as tables."""
     for key, value in facts.items():
@@ -234,10 +247,10 @@ def print_facts(facts: Mapping[str, Any]) -> None:
             columns = list(dict.fromkeys(name for row in value for name in row))
             cells = [_column(name, [row.get(name, "") for row in value]) for name in columns]
             rows = [list(row) for row in zip(*cells, strict=True)]
-            print_table(key.replace("_", " "), list(map(_title, columns)), rows, left=max(2, _leading_text(value)))
+            print_table(key.replace("_", " "), list(map(_title, columns)), rows, left=_leading_text(value))
         elif isinstance(value, dict):
             if value:
-                print_table(title, ("", ""), _rows(key, value), left=2)
+                print_table(title, ("", ""), _rows(key, value), left=1 if all(map(_is_number, value.values())) else 2)
         else:
             text = printable(_written(key, value)).replace("\n", "\n  ")  # no line of it is to pass for a fact
             console().print(Text.assemble((one_line(title), "bold"), f": {text}"))
@@ -249,7 +262,7 @@ def _rows(key: str, entries: Mapping[str, Any]) -> list[list[str]]:
         return [list(row) for row in zip(entries, _column(key, list(entries.values())), strict=True)]
     own = {name for name, value in entries.items() if _is_number(value) and name.endswith(tuple(_FORMATS))}
     return [
-        [_title(name) if name in own else name, _written(name if name in own else key, value)]
+        [_title(name) if own else name, _written(name if name in own else key, value)]
         for name, value in entries.items()
     ]
 
@@ -262,9 +275,9 @@ def _column(name: str, values: Sequence[Any]) -> list[str]:
 
 
 def _leading_text(rows: Sequence[Mapping[str, Any]]) -> int:
-    """Count the first columns of rows in which no cell but the second is a number."""
+    """Count the first columns of rows in which no cell is a number, the first among them whatever it has."""
     text = [not any(_is_number(row.get(name)) for row in rows) for name in rows[0]]
-    return next((number for number, each in enumerate(text) if number > 1 and not each), len(text))
+    return next((number for number, each in enumerate(text) if number and not each), len(text))
 
 
 def _is_number(value: Any) -> bool:

@@ -1,10 +1,12 @@
 """`scaleout goodput`: from the step of a job to the time that training takes, with failures, checkpoints and jitter."""
 
+import shlex
 from functools import partial
 from math import isinf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+from click.core import ParameterSource
 
 from scaleout.cli import completion
 from scaleout.cli.job import NamedJob
@@ -20,6 +22,7 @@ from scaleout.cli.options import (
     quantity_of,
     simulation_options,
 )
+from scaleout.cli.printing import say
 from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,6 +34,10 @@ if TYPE_CHECKING:
     from scaleout.cluster.topology.topology import Topology
     from scaleout.study.job import Job
     from scaleout.workloads.config.layered import LayeredModel
+
+
+_OWN = ("tokens", "duration", "checkpoint", "restart", "interval", "failures", "jitter", "stragglers", "seed")
+"""Options of what disturbs the training."""
 
 
 @click.command()
@@ -120,8 +127,28 @@ def goodput(job: NamedJob, schedule: str, options: Stated, output: Output, **ask
     title = f"{workload.name} on {on}"
     network = network_of(simulated.topology, model.inputs["device"], workload.num_ranks)
     words = {**network, "memory": room(held, workload.num_ranks), "model": model.title}
-    shown = partial(_print, title, words, (found, unchanged), disturbance, summary)
+    helps = _line_that_fits({**job.given(options), "schedule": schedule}, held, workload.num_ranks)
+    shown = partial(_print, title, words, (found, unchanged), disturbance, summary, helps=helps)
     output.give(summary, shown, lambda _: {})
+
+
+def _line_that_fits(given: "Mapping[str, Any]", held: "Fit", ranks: int) -> str:
+    """Return this command with a change that makes the job fit as many ranks; nothing if it fits, or none does."""
+    from scaleout.api.inputs import given_of
+    from scaleout.study.sweep.cases import run_line
+
+    advice = next((each for each in held.advice if each.fits and each.ranks == ranks), None)
+    if advice is None:
+        return ""
+    known = type(advice.workload).RENAMED
+    kept = {key: value for key, value in given.items() if known.get(key.removeprefix("set.")) not in advice.changes}
+    changed = given_of({**kept, **{f"set.{key}": value for key, value in advice.changes.items()}})
+    context = click.get_current_context()
+    own = [name for name in _OWN if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    values = {name: context.params[name] for name in own}
+    words = [(f"--{name}", str(value[0] if isinstance(value, tuple) else value)) for name, value in values.items()]
+    line = run_line(changed).replace("scaleout run", "scaleout goodput", 1)
+    return f"{line} {shlex.join(word for pair in words for word in pair)}"
 
 
 class _AskedFor(NamedTuple):
@@ -242,6 +269,8 @@ def _print(
     goodputs: "tuple[Goodput, Goodput | None]",
     disturbance: "Disturbance",
     summary: dict[str, Any],
+    *,
+    helps: str,
 ) -> None:
     """Print what training comes to; `words` are other facts, `goodputs` of the job and, if changed, of it unchanged."""
     from scaleout.cli.console import console, print_answer, print_table
@@ -276,6 +305,8 @@ def _print(
     if not summary["memory"]["fits"]:
         answer = {"memory": words["memory"], **answer, "training": f"{answer['training']}, if it fitted"}
     print_answer(title, answer | words)
+    if helps:
+        say(f"{helps}\n")
     interval_s = found.interval_s
     slowest = [f"jitter {format_share(disturbance.jitter)}"] if disturbance.jitter else []
     slowest += [f"{format_share(disturbance.stragglers)} stragglers"] if disturbance.stragglers else []

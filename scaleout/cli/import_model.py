@@ -1,6 +1,7 @@
 """`scaleout import model`: a model as other tools describe it, as a workload."""
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,6 +10,8 @@ from scaleout.cli.options import FILE, PATH, json_option, machine_options, parse
 from scaleout.cli.printing import say, say_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scaleout.interop.models import Imported
 
 
@@ -61,13 +64,13 @@ def model(
         asked = {"path": str(path), **{f"set.{key}": value for key, value in changes.items()}}
         say_json(document("import model", _summary(found), inputs=asked))
         return
-    for note in (*found.notes, *(() if topology is None else _of_another(topology, found.keys["device"]))):
-        say(f"note: {note}", err=output is None)  # standard output is the file then
+    notes = (*found.notes, *(() if topology is None else _of_another(topology, found.keys["device"])))
     if output is None:
+        for note in notes:
+            say(f"note: {note}", err=True)  # standard output is the file
         say(found.text.rstrip())
         return
-    _print(found)
-    say(f"{output}  the workload, for `scaleout run {output}` or `scaleout search {output}`")
+    _print(found, notes, output)
 
 
 def _of_another(topology: str, device: str) -> list[str]:
@@ -107,14 +110,21 @@ def _summary(found: "Imported") -> dict[str, Any]:
     }
 
 
-def _print(found: "Imported") -> None:
-    from scaleout.cli.console import print_table
+def _print(found: "Imported", notes: "Sequence[str]", output: Path) -> None:
+    from scaleout.cli.console import console, print_answer
+    from scaleout.config.units import format_flops
 
     workload = found.workload
-    rows = [
-        ["parameters", f"{workload.num_parameters:,}"],
-        ["of these multiply a token", f"{workload.active_parameters:,}"],
-        [f"FLOPs a token of {workload.sequence:,}, {workload.mode}", f"{workload.flops_per_token:,.0f}"],
-        ["ranks", f"{workload.num_ranks:,}"],
-    ]
-    print_table(str(found.keys["description"]), ("", "count"), rows, left=1)
+    flops = format_flops(workload.flops_per_token)
+    print_answer(
+        str(found.keys["description"]),
+        {
+            "parameters": f"{workload.num_parameters:,}, of which {workload.active_parameters:,} multiply a token",
+            "compute": f"{flops} a token of {workload.sequence:,}, {workload.mode}",
+            "ranks": f"{workload.num_ranks:,}",
+            "written": str(output),
+        },
+    )
+    say(f"scaleout run {quote(str(output))}\n")
+    for note in notes:
+        console().print(f"note: {note}")

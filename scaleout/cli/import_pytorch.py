@@ -1,11 +1,16 @@
 """`scaleout import pytorch`: recordings of PyTorch as Chakra traces."""
 
 from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
 
 import click
 
 from scaleout.cli.options import FOLDER, NAME_OR_FILE, PATH, Whole, json_option
 from scaleout.cli.printing import say, say_json
+
+if TYPE_CHECKING:
+    from scaleout.interop.pytorch.load import Report
 
 
 @click.command()
@@ -45,9 +50,29 @@ def pytorch(
         inputs = {name: value for name, value in asked.items() if value is not None}
         say_json(document("import pytorch", report.summary(), inputs=inputs))
         return
-    from scaleout.cli.console import print_table
-    from scaleout.config.units import counted, format_bytes, format_seconds
+    _print(report, f"{len(files):,} in {output}", output)
 
+
+def _print(report: "Report", written: str, output: Path) -> None:
+    from scaleout.cli.console import console, print_answer, print_table
+    from scaleout.config.units import counted, format_seconds, format_sizes
+
+    replay = f"scaleout run --trace {quote(str(output))}" + ("" if report.steps else " --topology NAME")
+    print_answer(
+        f"{report.name}: {counted(report.ranks, 'rank')} ({report.recorded_ranks} recorded) on {report.device}",
+        {
+            "steps": ", ".join(f"{each.step} {format_seconds(each.recorded_s)}" for each in report.steps)
+            or "one, without times",
+            "kernels": f"{report.kernels_kept:,} of {report.kernels:,} kept, {report.kernels_linked:,} with launches",
+            "copies": f"{report.copies:,} copies and memsets",
+            "collectives": f"{counted(report.collectives, 'call')}, {report.collectives_sized:,} of known size",
+            "waits": f"between streams: {report.waits_linked:,} recorded, {report.waits_inferred:,} inferred",
+            "files": written,
+        },
+    )
+    say(f"{replay}\n")
+    sized = [row["bytes"] for row in report.by_group if row["bytes"] is not None]
+    sizes = dict(zip(sized, format_sizes(sized), strict=True))
     if report.by_group:
         print_table(
             "collectives",
@@ -56,29 +81,12 @@ def pytorch(
                 [
                     row["kind"],
                     str(row["ranks"]),
-                    "unknown" if row["bytes"] is None else format_bytes(row["bytes"]),
+                    sizes.get(row["bytes"], "unknown"),
                     str(row["calls"]),
                     *(format_seconds(row[key] / row["calls"]) for key in ("transfer_s", "waiting_s") if key in row),
                 ]
                 for row in report.by_group
             ],
         )
-    print_table(
-        f"{report.name}: {counted(report.ranks, 'rank')} ({report.recorded_ranks} recorded) on {report.device}",
-        ("step", "recorded"),
-        [[str(each.step), format_seconds(each.recorded_s)] for each in report.steps] or [["one", "no time"]],
-    )
-    say(
-        f"{report.kernels_kept:,} of {counted(report.kernels, 'kernel')} kept, {report.kernels_linked:,} linked to "
-        f"launches; copies and memsets: {report.copies:,}"
-    )
-    say(
-        f"{counted(report.collectives, 'call')} of collectives and messages, {report.collectives_sized:,} of known "
-        f"size; waits between streams: {report.waits_linked:,} recorded, {report.waits_inferred:,} inferred"
-    )
     for note in report.notes:
-        say(f"note: {note}")
-    more = (
-        "replay them: scaleout run --trace" if report.steps else "simulate them: scaleout run --topology NAME --trace"
-    )
-    say(f"{counted(len(files), 'file')} in {output}; {more} {output}")
+        console().print(f"note: {note}")

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scaleout.api.runs import RunAnswer
+    from scaleout.cli.options import Stated
     from scaleout.cluster.device.spec import Device
     from scaleout.cluster.topology.topology import Topology
     from scaleout.cluster.topology.what_if import NetworkChanges
@@ -51,6 +52,13 @@ class NamedJob(NamedTuple):
             {"workload": self.workload, **named}, settings=self.settings, changes=self.changes, options=options,
             schedules=schedules,
         )  # fmt: skip
+
+    def given(self, options: "Stated") -> dict[str, Any]:
+        """Return what the line gives alone, by the keys of a study's file."""
+        from scaleout.api.inputs import inputs_of, stated_as_inputs
+
+        named = {"workload": self.workload, "topology": self.topology, "device": self.device}
+        return {**inputs_of(named, settings=self.settings, changes=self.changes), **stated_as_inputs(options)}
 
     def load(self) -> "tuple[ModelFamily, Topology, Device]":
         """Load the workload, and the topology and device that it names where the command line names none."""

@@ -10,15 +10,14 @@ import click
 
 from scaleout.cli import completion
 from scaleout.cli.job import NamedJob, on_gpus
-from scaleout.cli.printing import say, say_json
-from scaleout.errors import ConfigError, one_line, shown
+from scaleout.cli.printing import say_files, say_json
+from scaleout.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from scaleout.cluster.topology.what_if import NetworkChanges
     from scaleout.config.units import Quantity
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
 
 SUMMARY = "summary.json"
 """The file of an answer that every verb writes into the folder of --output."""
@@ -53,8 +52,7 @@ class Output(NamedTuple):
             say_json(summary)
             return
         print_tables()
-        for name, meaning in written.items():
-            say(one_line(f"{Path(self.folder or '') / name}  {meaning}"))
+        say_files(Path(self.folder or ""), written)
 
     def spare(self, *paths: str) -> None:
         """Refuse to replace what the answer is made of: the folder of another answer, or its summary."""

@@ -40,7 +40,7 @@ def read_plan(text: str, job: NamedJob, options: Stated) -> "Mapping[str, Any]":
     from scaleout.cli.options import beside_a_plan
 
     plan = _plan_of(text)
-    given, keys = _given(job, options), plan.get("plan")
+    given, keys = job.given(options), plan.get("plan")
     fixed = {*plan["inputs"], *(f"set.{key}" for key in (keys if isinstance(keys, dict) else ()))}
     twice = [key for key in given if key in fixed]
     if twice:
@@ -50,14 +50,6 @@ def read_plan(text: str, job: NamedJob, options: Stated) -> "Mapping[str, Any]":
             f"search` prints for the plan. Beside a plan there may be {beside_a_plan()}"
         )
     return {**plan["inputs"], **given}
-
-
-def _given(job: NamedJob, options: Stated) -> dict[str, Any]:
-    """Return what a line gives, by the keys of a study's file."""
-    from scaleout.api.inputs import inputs_of, stated_as_inputs
-
-    names = {"workload": job.workload, "topology": job.topology, "device": job.device}
-    return {**inputs_of(names, settings=job.settings, changes=job.changes), **stated_as_inputs(options)}
 
 
 def plan_inputs(text: str) -> "Mapping[str, Any]":
@@ -99,6 +91,17 @@ def _plan_of(text: str) -> "Mapping[str, Any]":
     if not (isinstance(row["inputs"], dict) and isinstance(row["inputs"].get("workload"), str)):
         raise ConfigError(f"{path}: plan {label} has no inputs; search again")
     return row
+
+
+def labels_in(folder: Path) -> list[str]:
+    """Return what the plans of a search are called in its folder, or none where it holds no search."""
+    from scaleout.config.documents import read_json
+
+    summary = read_json(folder / _SUMMARY)
+    plans = summary.get("fastest") if isinstance(summary, dict) and summary.get("command") == "search" else None
+    if not (isinstance(plans, list) and all(isinstance(each, dict) and "inputs" in each for each in plans)):
+        return []
+    return list(_labelled(plans, summary.get("front")))
 
 
 def _labelled(plans: "Sequence[Mapping[str, Any]]", front: Any) -> "dict[str, Mapping[str, Any]]":

@@ -53,11 +53,17 @@ def _simulate(names: tuple[str, ...], vary: bool) -> "tuple[Reproduced, ...]":
 
 
 def _print(rows: "tuple[Reproduced, ...]") -> None:
-    from scaleout.cli.console import print_table
+    from scaleout.cli.console import print_answer, print_table
     from scaleout.validation.papers import BASES, HEADER, cells, counts
 
-    print_table("published and simulated", HEADER[:-1], [cells(row)[:-1] for row in rows], left=3)
+    missed = [row.claim.id for row in rows if not row.met]
+    facts = {}
+    for paper, *of_basis, together in counts(rows):
+        told = (f"{basis} {met}" for basis, met in zip(BASES, of_basis, strict=True) if met != "-")
+        facts[paper] = f"{together} met: {', '.join(told)}"
+    print_answer("published numbers, simulated", {**facts, **({"missed": ", ".join(missed)} if missed else {})})
+    columns = len(HEADER) - (1 if any(row.varied for row in rows) else 2)  # the notes stand below
+    print_table("published and simulated", HEADER[:columns], [cells(row)[:columns] for row in rows], left=3)
     noted = [[row.claim.id, row.note] for row in rows if row.note and row.simulated is not None]
     if noted:
         print_table("notes", ("claim", "what to know"), noted, left=2)
-    print_table("claims met", ("paper", *BASES, "together"), counts(rows))

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 @click.option(
     "--plan",
     metavar="FILE#N",
+    shell_complete=completion.plans,
     help="Simulate plan N (a number, or a letter as its tables have them) of a folder that `scaleout search --output` "
     "has written, such as plans#1, not a workload; "
     "beside it there may be all that the plan does not set, such as --slow or --bandwidth.",

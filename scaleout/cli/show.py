@@ -67,19 +67,18 @@ def show(
         inputs = inputs_of({"name": name_or_file}, settings=chosen, changes=changes)
         say_json(document("show", facts, inputs=inputs))
         return
-    from scaleout.cli.console import console, print_facts
+    from scaleout.cli.console import print_description
 
     if "link_names" in facts:
         from scaleout.cluster.topology.topology import load_topology
         from scaleout.cluster.topology.what_if import change_network
         from scaleout.report.drawing import draw
 
-        for line in draw(change_network(load_topology(name_or_file), changes)):
-            console().print(line)
-        console().print()
         del facts["link_names"]  # drawn
+        print_description(facts, draw(change_network(load_topology(name_or_file), changes)))
+        return
     if "keys" not in facts:
-        print_facts(_bounded(facts) if "trace" in facts else facts)
+        print_description(_bounded(facts) if "trace" in facts else facts)
         return
     from scaleout.workloads.families import load_workload
 
@@ -87,7 +86,7 @@ def show(
     del facts["keys"]
     for row in facts.get("framework_keys", ()):
         row |= {name: _value(job, row["key"], row[name]) for name in ("value", "framework_value")}
-    print_facts(facts)
+    print_description(facts)
     _print_values(job)
 
 

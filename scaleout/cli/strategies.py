@@ -73,7 +73,7 @@ def strategies(job: NamedJob, names: tuple[str, ...], options: Stated, verbose: 
             show(number, len(wanted), name)
             found.append(follow(name, workload, topology=topology, device=device, options=how))
     comparison = replace(side_by_side(found, device=device), bill=bill(topology, device))
-    given, same = _given(job, options), same_as(found)
+    given, same = job.given(options), same_as(found)
     rows = [_row(each, comparison.outcomes[0].makespan_s, same, given) for each in found]
     model = provenance_of(Job(workload, device, topology, options=how))
     about = {"workload": workload.name, "topology": topology.name, "device": device.name, "ranks": workload.num_ranks}
@@ -84,14 +84,6 @@ def strategies(job: NamedJob, names: tuple[str, ...], options: Stated, verbose: 
     facts = {**network_of(topology, device.name, workload.num_ranks), "model": model.title}
     printed = partial(_print, title, facts, rows, _facts_of(comparison, rows), verbose=verbose)
     output.give(summary, printed, partial(write, comparison, summary=summary))
-
-
-def _given(job: NamedJob, options: Stated) -> "dict[str, Any]":
-    """Return what the line gives, by the keys of a study's file."""
-    from scaleout.api.inputs import inputs_of, stated_as_inputs
-
-    names = {"workload": job.workload, "topology": job.topology, "device": job.device}
-    return {**inputs_of(names, settings=job.settings, changes=job.changes), **stated_as_inputs(options)}
 
 
 def _row(each: "Followed", first_s: float, same: "Mapping[str, str]", given: "Mapping[str, Any]") -> dict[str, Any]:

@@ -195,7 +195,7 @@ def _beside(asked: "Study", cases: "pd.DataFrame", fastest: dict[str, Any]) -> s
 
 def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str, Any], *, as_json: bool) -> None:
     from scaleout.cli.console import console, print_answer, print_table
-    from scaleout.cli.printing import say, say_json
+    from scaleout.cli.printing import say, say_files, say_json
     from scaleout.config.units import format_dollars, format_rate, format_seconds
     from scaleout.errors import one_line
     from scaleout.study.sweep.columns import column_of
@@ -235,13 +235,12 @@ def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str
             )
         )
     for each in first.values():
-        say(one_line(f"case {each['case']} alone: {each['run']}"))
+        say(f"case {each['case']} alone:\n{one_line(each['run'])}")
     for each in summary["failed_for"]:
         console().print(one_line(f"{each['cases']:,} failed: {each['message']}"))
     for note in summary["notes"]:
-        say(one_line(f"note: {note}"))
-    for name, meaning in summary["files"].items():
-        say(one_line(f"{output / name}  {meaning}"))
+        console().print(one_line(f"note: {note}"))
+    say_files(output, summary["files"])
 
 
 def _say_part(asked: "Study", output: Path, how: "Execution", *, as_json: bool) -> None:

@@ -1,6 +1,7 @@
 """`scaleout trace`: write a workload as Chakra execution traces, one file a rank."""
 
 from pathlib import Path
+from shlex import quote
 
 import click
 
@@ -49,7 +50,11 @@ def trace(workload: str, output: Path, device: str | None, settings: tuple[str, 
         inputs = inputs_of({**facts, "workload": workload}, settings=changes)
         say_json(document("trace", found, inputs=inputs, models=[model]))
         return
-    say(f"{counted(len(files), 'file')} in {output}, for {counted(program.num_ranks, 'rank')}")
-    from scaleout.cli.console import console
+    from scaleout.cli.console import print_answer
 
-    console().print(f"model: {model}")
+    written = f"{counted(len(files), 'file')} in {output}, for {counted(program.num_ranks, 'rank')}"
+    print_answer(
+        f"{job.name} as Chakra execution traces",
+        {"written": written, "topology": job.topology, "model": model},
+    )
+    say(f"scaleout run --trace {quote(str(output))}")

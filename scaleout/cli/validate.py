@@ -87,13 +87,16 @@ def _print(comparison: "Comparison", contenders: "Sequence[Contender]") -> None:
                 row.id,
                 row.name or row.family,
                 "-" if row.measured is None else formats[row.quantity](row.measured),
-                f"not predicted: {row.reason}" if row.predicted is None else formats[row.quantity](row.predicted),
+                "-" if row.predicted is None else formats[row.quantity](row.predicted),
                 "-" if row.error is None else f"{row.error:+.1%}",
             ]
             for row in comparison.rows
         ],
         left=2,
     )
+    reasons = [[row.id, row.reason] for row in comparison.rows if row.predicted is None]
+    if reasons:
+        print_table("not predicted", ("row", "why"), reasons, left=2)
     families = comparison.families
     rows = [[name, *_cells(accuracy)] for name, accuracy in families.items()]
     if len(families) > 1:

@@ -177,14 +177,20 @@ _OF_MONEY = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
 _OF_TOKENS = ((1e12, "T"), *_OF_MONEY)
 
 
-def _three_digits(number: float, value: float) -> str:
-    """Write `number`, which is `value` at three digits: with its zeros where it is rounded, and without where exact.
+def _three_digits(*values: float) -> list[str]:
+    """Write numbers at three digits: without zeros at their ends where all are exact, else with them.
 
-    >>> _three_digits(4.8, 4.7983), _three_digits(4.8, 4.8), _three_digits(120.0, 119.6), _three_digits(1340.0, 1337)
-    ('4.80', '4.8', '120', '1340')
+    >>> _three_digits(4.8), _three_digits(4.7983), _three_digits(119.6), _three_digits(1337)
+    (['4.8'], ['4.80'], ['120'], ['1340'])
+    >>> _three_digits(48, 32), _three_digits(48, 32.04, 0)
+    (['48', '32'], ['48.0', '32.0', '0'])
     """
-    exact = math.isclose(number, value, rel_tol=1e-9)
-    return f"{number:.10g}" if exact or abs(number) >= 1000 else f"{number:#.3g}".rstrip(".")
+    rounded = [float(f"{value:.3g}") for value in values]
+    exact = all(math.isclose(number, value, rel_tol=1e-9) for number, value in zip(rounded, values, strict=True))
+    return [
+        f"{number:.10g}" if exact or number == 0 or abs(number) >= 1000 else f"{number:#.3g}".rstrip(".")
+        for number in rounded
+    ]
 
 
 def _scaled(value: float, unit: str, prefixes: tuple[tuple[float, str], ...], space: str = " ") -> str:
@@ -195,8 +201,8 @@ def _scaled(value: float, unit: str, prefixes: tuple[tuple[float, str], ...], sp
     """
     rounded = ((float(f"{value / factor:.3g}"), factor, prefix) for factor, prefix in prefixes)
     least = (float(f"{value:.3g}"), 1.0, "")
-    number, factor, prefix = next((each for each in rounded if abs(each[0]) >= 1), least)
-    return _three_digits(number, value / factor) + (f"{space}{prefix}{unit}" if prefix or unit else "")
+    _, factor, prefix = next((each for each in rounded if abs(each[0]) >= 1), least)
+    return _three_digits(value / factor)[0] + (f"{space}{prefix}{unit}" if prefix or unit else "")
 
 
 def counted(number: int, one: str) -> str:
@@ -244,15 +250,21 @@ def format_sizes(sizes_bytes: Iterable[float]) -> list[str]:
 
     Where both are too far apart for that, by a factor of a million or so, each has its own.
 
+    >>> format_sizes([2**10, 2**20])
+    ['1 KiB', '1024 KiB']
     >>> format_sizes([48 * 2**20, 2.53 * 2**30]), format_sizes([60 * 2**20, 0, 140 * 2**30]), format_sizes([4, 2**30])
-    (['48 MiB', '2590 MiB'], ['0.0586 GiB', '0 GiB', '140 GiB'], ['4 B', '1 GiB'])
+    (['48.0 MiB', '2590 MiB'], ['0.0586 GiB', '0 GiB', '140 GiB'], ['4 B', '1 GiB'])
     """
     sizes = list(sizes_bytes)
     told = [size for size in sizes if size] or [0.0]
     units = [_scaled(end, "B", _BINARY_UP).split()[1] for end in (min(told), max(told))]
     for unit, factor in ((unit, _BYTE_UNITS[unit]) for unit in units):
         if max(told) < 10_000 * factor and min(told) >= 0.001 * factor:
-            return [f"{_three_digits(float(f'{size / factor:.3g}'), size / factor)} {unit}" for size in sizes]
+            scaled = [float(size / factor) for size in sizes]
+            whole = all(map(float.is_integer, scaled))
+            return [
+                f"{number} {unit}" for number in (map("{:.0f}".format, scaled) if whole else _three_digits(*scaled))
+            ]
     return list(map(format_bytes, sizes))
 
 
@@ -356,7 +368,7 @@ def format_rate(per_s: float) -> str:
     """Write how many of something there are in a second, such as ``'5,450'``."""
     rounded = float(f"{per_s:.3g}")
     if abs(rounded) < 1000:
-        return _three_digits(rounded, per_s)
+        return _three_digits(per_s)[0]
     return f"{rounded:,.10g}" if abs(per_s) < 999_500 else _scaled(per_s, "", _OF_TOKENS)
 
 

@@ -1,4 +1,4 @@
-"""What all pictures share: colours, the unit of times, and which lines lie on which."""
+"""What all pictures share: colours, the units of times and sizes, and which lines lie on which."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -43,3 +43,15 @@ def time_scale(longest_s: float) -> tuple[float, str]:
         if longest_s * scale >= 1:
             return scale, unit
     return 1e9, "ns"
+
+
+def size_scale(largest_bytes: float) -> tuple[float, str]:
+    """Return what to multiply bytes by, and the unit's name, so that the largest size reads well.
+
+    >>> size_scale(48 * 2.0**30), size_scale(0)
+    ((9.313225746154785e-10, 'GiB'), (1.0, 'B'))
+    """
+    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if largest_bytes >= 2.0**power:
+            return 2.0**-power, unit
+    return 1.0, "B"

@@ -8,6 +8,7 @@ import numpy as np
 
 from scaleout.analysis.breakdown import critical_path
 from scaleout.analysis.pipeline import actions, over_time
+from scaleout.analysis.traffic import DimensionTraffic, dimension_traffic
 from scaleout.cluster.device.kernel_times import source_names
 from scaleout.config.writing import replacing, write_json
 from scaleout.network.flow.link_traffic import LinkTraffic
@@ -27,7 +28,7 @@ FILES = {
     "timeline.json": "open in https://ui.perfetto.dev or chrome://tracing",
     "breakdown.png": "where the time goes",
 }
-"""Files that `write` makes, and what they are; under the link model those of `LINKS` as well."""
+"""Files that `write` makes, and what they are; of links those of `LINKS` as well."""
 
 LINKS = {"links.parquet": "bytes and utilisation of every link", "links.png": "the network and how busy its links are"}
 """Files about links; where there are several schedules there is a picture of each."""
@@ -47,11 +48,38 @@ def write(comparison: "Comparison", folder: Path, summary: Mapping[str, Any]) ->
     if traffic:
         _write_links(traffic, folder / "links.parquet")
         files["links.parquet"] = LINKS["links.parquet"]
+    files |= {} if traffic else _draw_dimensions(comparison, folder, summary)
     for schedule, links in traffic.items():
         name = f"links-{schedule}.png" if len(traffic) > 1 else "links.png"
         draw_links(links, folder / name, title=f"{comparison.workload}, {schedule}, on {comparison.topology}")
         files[name] = f"{LINKS['links.png']} under {schedule}"
     return files | _draw_steps(comparison, folder)
+
+
+def _draw_dimensions(comparison: "Comparison", folder: Path, summary: Mapping[str, Any]) -> dict[str, str]:
+    """Draw the network with what a closed form knows of its loads under the fastest schedule; nothing of a replay."""
+    from scaleout.report.plots.links import draw_links  # noqa: PLC0415 - matplotlib takes half a second
+
+    found = loads_of_fastest(comparison, summary.get("inputs", {}))
+    if found is None:
+        return {}
+    schedule, loads = found
+    draw_links(loads, folder / "links.png", title=f"{comparison.workload}, {schedule}, on {comparison.topology}")
+    return {"links.png": f"the network and how busy the busiest link of each dimension is under {schedule}"}
+
+
+def loads_of_fastest(comparison: "Comparison", inputs: Mapping[str, Any]) -> tuple[str, DimensionTraffic] | None:
+    """Return the fastest schedule and the loads of its dimensions; None of a replay, which has no network of its own.
+
+    `inputs` are those of the comparison, which may name algorithms.
+    """
+    fastest = min(comparison.outcomes, key=lambda each: each.makespan_s)
+    if fastest.topology is None or comparison.steps:
+        return None
+    named = {key: str(name) for key, name in inputs.items() if key.startswith("algorithm.")}
+    algorithms = {key.removeprefix("algorithm."): name for key, name in named.items()}
+    loads = dimension_traffic(fastest.result, fastest.topology, algorithms)
+    return None if loads is None else (fastest.schedule, loads)
 
 
 def _draw_steps(comparison: "Comparison", folder: Path) -> dict[str, str]:

@@ -63,6 +63,9 @@ _MADE_UP: Mapping[str, Mapping[str, str]] = {
 }  # fmt: skip
 """Kind of file to examples of keys that no shipped one has, and of which the key's own type says none."""
 
+_RATHER = {"gradient_bucket": "100 MiB"}
+"""Keys of which shipped files have an unusual value alone, such as a bucket of one byte."""
+
 _LONGEST = 60
 
 
@@ -95,6 +98,7 @@ def rows_of(kind: str) -> list[Row]:
         mine = examples.get(key.name, {})
         made_up = (_MADE_UP.get(kind, {}).get(key.name) or key.example, YOURS)
         value, source = next((mine[each] for each in (*families, "") if each in mine), made_up)
+        value, source = (_RATHER[key.name], YOURS) if key.name in _RATHER else (value, source)
         rows.append(Row(key, () if len(families) == len(MODELS[kind]) else tuple(families), value, source))
     return rows
 

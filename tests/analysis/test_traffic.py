@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaleout.analysis.traffic import bytes_by_dimension, slowest_dimension_bytes
+from scaleout.analysis.traffic import bytes_by_dimension, dimension_traffic, slowest_dimension_bytes
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.program.graph import NodeKind
 from scaleout.simulation.options import SimulationOptions
@@ -32,6 +32,11 @@ def test_the_closed_form_and_links_agree(workload, topology, h200):
     for model in ("alpha_beta", "link"):
         result = run(Job(work, h200, network, "overlap", SimulationOptions(network=model))).result
         found.append(bytes_by_dimension(result, network))
+        if model == "alpha_beta":
+            drawn = dimension_traffic(result, network, {})
+            times = {port.dimension: busy.max() * result.makespan_s for port, _, _, busy in drawn.ports()}
+            rates = [dimension.bytes_per_s for dimension in network.dimensions]
+            assert {at: times[at] * rates[at] for at in found[0]} == pytest.approx(found[0])
     assert found[1] == pytest.approx(found[0], rel=1e-4)  # the busiest of each kind may be another link
 
 

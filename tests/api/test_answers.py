@@ -117,14 +117,23 @@ def test_what_does_not_fit_shows_so(answers):
     assert repr(large["baseline"]).endswith(", does not fit>")
 
 
-@pytest.mark.parametrize("kind", ["run", "search", "collective", "sweep"])
+COLUMNS = {"run": 11, "search": 13, "collective": 9, "sweep": 9}
+"""In a notebook: those of the terminal's main table, of up to 61 that the frame has."""
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
 def test_an_answer_shows_itself(kind, answers):
     answer = answers[kind]
     assert repr(answer).startswith(f"<{type(answer).__name__}: ")
     assert len(repr(answer)) < 400
     page = answer._repr_html_()
     assert not re.search(r">[\d.]+e\+\d+<", page), "numbers are written out"
-    assert page.count("<tr") == len(answer.to_frame()) + 1
+    box, main = page.split("<table>")[1:]
+    facts = dict(re.findall(r"<th [^>]*>([^<]+)</th><td [^>]*>([^<]+)</td>", box))
+    assert {"model", *({"step", "speed"} if kind in ("run", "search") else ())} <= facts.keys()
+    headings, *rows = re.findall(r"<tr>(.*?)</tr>", main)
+    assert (headings.count("<th "), len(rows)) == (COLUMNS[kind], len(answer.to_frame()))
+    assert all(row.count("<td ") == COLUMNS[kind] for row in rows)
     _, axes = plt.subplots()
     assert answer.plot(axes) is axes
     assert axes.has_data()

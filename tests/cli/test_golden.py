@@ -14,4 +14,4 @@ def test_every_file_has_a_command_and_no_line_is_wider_than_its_terminal():
     for path in FOLDER.iterdir():
         for part, width in zip(path.read_text(encoding="utf-8").split("\n$ ")[1:], WIDTHS, strict=True):
             lines = part.splitlines()[1:]
-            assert max(len(line) for line in lines if not line.startswith(("scaleout run", "or: "))) <= width, path
+            assert max(len(line) for line in lines if not line.startswith(("scaleout ", "or: "))) <= width, path

@@ -54,7 +54,7 @@ def test_a_pipeline_waits_in_a_run_as_its_search_says(scaleout, tmp_path):
     row = json.loads(scaleout(*SEARCH, *held, "--output", tmp_path, "--json")[1])["fastest"][0]
     result = json.loads(scaleout("run", "--plan", f"{tmp_path}#1", "--json")[1])["results"][0]
     assert row["exposed_by_axis_s"]["pipeline"] > 0
-    for key in ("makespan_s", "bubble", "exposed_by_axis_s", "tokens_per_s", "mfu", "compute_s"):
+    for key in ("makespan_s", "bubble", "exposed_by_axis_s", "tokens_per_s", "mfu", "compute_s", "bound_by"):
         assert row[key] == result[key], key
     parts_s = [row["compute_s"], row["bubble_s"], row["host_s"], *row["exposed_by_axis_s"].values()]
     assert sum(parts_s) == pytest.approx(row["makespan_s"])
@@ -148,3 +148,18 @@ def test_a_plan_is_shown_as_the_workload_that_it_runs(scaleout, found):
     code, _, err = scaleout("show", folder)
     assert code == 2
     assert f"holds results, not what is simulated; open it by scaleout view {folder}" in err
+
+
+def test_a_shell_completes_the_plans_of_folders_here(found, tmp_path, monkeypatch):
+    from click.shell_completion import ShellComplete
+
+    from scaleout.cli.verbs import scaleout as command
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "summary.json").write_text("{")
+    completed = ShellComplete(command, {}, "scaleout", "_SCALEOUT_COMPLETE").get_completions
+    names = [item.value for item in completed(["run", "--plan"], "")]
+    assert names[:2] == ["plans#1", "plans#2"]
+    assert [item.value for item in completed(["run", "--plan"], f"{tmp_path}/plans#2")] == [f"{tmp_path}/plans#2"]
+    assert completed(["run", "--plan"], "other#") == []

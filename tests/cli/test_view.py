@@ -92,7 +92,9 @@ def test_a_slider_gives_the_number_of_the_api(opened, folder):
     page.wait_for_selector("#timeline canvas")
     control = next(each for each in open_output(folder).controls(0) if each.name == "bandwidth.1")
     place = control.labels.index("0.25x")
+    assert not page.locator("#of-file").is_visible()
     move(page, "bandwidth.1", place)
+    assert page.locator("#of-file").is_visible()
     expected = api.run(
         "llama-3-8b", topology="dgx-h200-2", changes={"tensor_parallel": 8, "data_parallel": 2},
         schedules=["baseline", "overlap"], network_changes={"bandwidth": {"1": "0.25x"}},

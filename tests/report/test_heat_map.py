@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from matplotlib import pyplot as plt
 from strategies import topologies
 
+from scaleout.analysis.traffic import DimensionTraffic
 from scaleout.cli import main
-from scaleout.cluster.topology.topology import Dimension, Topology, degrade_links, load_topology
+from scaleout.cluster.topology.topology import Dimension, Topology, break_links, degrade_links, load_topology
 from scaleout.network.flow.collective import collective_cost, collective_costs
 from scaleout.network.routes.links import links_of
 from scaleout.report import files as report
@@ -233,4 +234,46 @@ def test_of_many_nodes_the_busy_ones_are_drawn_and_the_others_counted(monkeypatc
     figure = figure_of(alike, monkeypatch, tmp_path)
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["node 0", "node 1", "node 63"]
     assert "3 of 64 nodes (all loaded alike)" in figure.axes[0].get_xlabel()
+    plt.close(figure)
+
+
+def marks_of(axes):
+    """Name of a mark to the places of those marked so."""
+    found = {}
+    for line in axes.lines:
+        if line.get_zorder() == 5:
+            found.setdefault(line.get_marker(), []).extend(zip(*line.get_data(), strict=True))
+    return found
+
+
+def test_broken_and_degraded_links_are_marked_where_they_are(monkeypatch, tmp_path):
+    nodes = (Dimension("switch", 4, 4e9, 0.0), Dimension("switch", 6, 1e9, 0.0))
+    changed = degrade_links(Topology("six", nodes), {"1:18-switch": 0.5})  # the third rank of the last node but one
+    figure = figure_of(traffic_of(changed, "all_gather"), monkeypatch, tmp_path)
+    (ring,) = marks_of(figure.axes[0])["o"]
+    shown = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert "node 4" in shown
+    assert set(marks_of(figure.axes[0])) == {"o"}
+    rank_x = figure.axes[0].get_xticks()[shown.index("node 4")] + 0.5  # of four ranks, the third
+    assert abs(ring[0] - rank_x) < abs(figure.axes[0].get_xlim()[1] - figure.axes[0].get_xlim()[0]) / 2
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["less bandwidth than built"]
+    plt.close(figure)
+    plane = Topology("plane", (Dimension("ring", 4, 1e9, 0.0), Dimension("ring", 3, 1e9, 0.0)))
+    figure = figure_of(traffic_of(break_links(degrade_links(plane, {"1:0-4": 0.25}), ["0:1-2"])), monkeypatch, tmp_path)
+    found = {
+        mark: {(round(float(x), 1), round(float(y), 1)) for x, y in at} for mark, at in marks_of(figure.axes[0]).items()
+    }
+    assert found["x"] == {(0.1, 1.5), (-0.1, 1.5)}  # between ranks 1 and 2, which lie above each other
+    assert found["o"] == {(0.5, -0.1), (0.5, 0.1)}
+    plt.close(figure)
+
+
+@each_topology
+def test_what_a_closed_form_knows_is_drawn_as_the_busiest_of_each_dimension(topology, monkeypatch, tmp_path):
+    traffic = DimensionTraffic(links_of(topology), {0: 0.25, 1: 0.5}, 1.0)
+    figure = figure_of(traffic, monkeypatch, tmp_path)
+    assert "busiest link of each dimension [%]" in {axes.get_ylabel() for axes in figure.axes}
+    assert "alike" not in figure.axes[0].get_xlabel()
+    for port, ranks, _, busy in traffic.ports():
+        assert busy.tolist() == [{0: 0.25, 1: 0.5}.get(port.dimension, 0.0)] * len(ranks)
     plt.close(figure)

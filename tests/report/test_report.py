@@ -32,7 +32,7 @@ def directory(comparison, tmp_path_factory):
 
 
 def test_all_files_are_written_and_nothing_else(directory):
-    assert {path.name for path in directory.iterdir()} == set(report.FILES)
+    assert {path.name for path in directory.iterdir()} == {*report.FILES, "links.png"}
 
 
 def test_the_summary_holds_the_numbers_of_the_comparison(comparison, directory):

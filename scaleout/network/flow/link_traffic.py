@@ -74,7 +74,7 @@ class LinkTraffic:
         """Yield every port with the ranks that have it, and the bytes and the utilisation of their links."""
         count = self.links.topology.num_ranks
         for number, port in enumerate(self.links.ports):
-            ranks = self._having(number)
+            ranks = self.links.having(number)
             links = number * count + ranks
             alike = self.symmetry.representatives_of_links(self.links, links)
             yield port, ranks, self.sent_bytes[alike], self._utilisation(links, self.carried_bytes[alike])
@@ -86,7 +86,7 @@ class LinkTraffic:
             parts.append(
                 {
                     "dimension": np.full(len(ranks), port.dimension),
-                    "kind": np.full(len(ranks), self.kind_of(port)),
+                    "kind": np.full(len(ranks), self.links.kind_of(port)),
                     "role": np.full(len(ranks), port.role),
                     "rank": ranks,
                     "bytes": size_bytes,
@@ -104,7 +104,7 @@ class LinkTraffic:
         return [
             {
                 "dimension": port.dimension,
-                "kind": self.kind_of(port),
+                "kind": self.links.kind_of(port),
                 "role": port.role + (f" over {port.span}" if port.span > 1 else ""),
                 "links": len(ranks),
                 "total_bytes": float(size_bytes.sum()),
@@ -115,20 +115,5 @@ class LinkTraffic:
             if len(ranks)
         ]
 
-    def kind_of(self, port: Port) -> str:
-        """Return the kind of dimension that a port is in, or that it is in none."""
-        dimensions = self.links.topology.dimensions
-        return dimensions[port.dimension].kind if port.dimension < len(dimensions) else "injection"
-
     def _utilisation(self, links: Ints, size_bytes: Floats) -> Floats:
         return np.asarray(size_bytes / self.links.bytes_per_s(links) / (self.time_s or 1.0), np.float64)
-
-    def _having(self, number: int) -> Ints:
-        """Ranks that have a port: one of all below a bundle, and no end of a mesh."""
-        port, count = self.links.ports[number], self.links.topology.num_ranks
-        weight = self.links.spread(port)[0]
-        ranks: Ints = np.arange(count)
-        having = (ranks // weight % port.span == 0) & (self.links.bytes_per_s(number * count + ranks) > 0)
-        if port.absent_at:
-            having &= ~np.isin(ranks // weight % self.links.topology.shape[port.dimension], port.absent_at)
-        return np.asarray(ranks[having], np.int64)

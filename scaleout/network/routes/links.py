@@ -114,6 +114,32 @@ class Links:
             return 1, 1
         return _weights(self.topology)[port.dimension], port.span
 
+    def having(self, number: int) -> Ints:
+        """Return the ranks that have a port: one of all below a bundle, and no end of a mesh."""
+        port, count = self.ports[number], self.topology.num_ranks
+        weight = self.spread(port)[0]
+        ranks: Ints = np.arange(count)
+        having = (ranks // weight % port.span == 0) & (self.bytes_per_s(number * count + ranks) > 0)
+        if port.absent_at:
+            having &= ~np.isin(ranks // weight % self.topology.shape[port.dimension], port.absent_at)
+        return np.asarray(ranks[having], np.int64)
+
+    def left_of(self, number: int) -> Floats:
+        """(R,) what is left of a port's bandwidth at each rank: 0 where the link is broken, 1 where it is as built."""
+        every = np.arange(self.topology.num_ranks)
+        built = self.ports[number].bytes_per_s
+        left = self.bytes_per_s(number * self.topology.num_ranks + every) / built
+        absent = self.ports[number].absent_at
+        if absent:
+            weight = self.spread(self.ports[number])[0]
+            left[np.isin(every // weight % self.topology.shape[self.ports[number].dimension], absent)] = 1
+        return np.asarray(left, np.float64)
+
+    def kind_of(self, port: Port) -> str:
+        """Return the kind of dimension that a port is in, or that it is in none."""
+        dimensions = self.topology.dimensions
+        return dimensions[port.dimension].kind if port.dimension < len(dimensions) else "injection"
+
     def neighbours(self, port: Port, ranks: Ints) -> Ints:
         """Return the ranks at the other end of links between two ranks."""
         size, weight = self.topology.shape[port.dimension], self.spread(port)[0]

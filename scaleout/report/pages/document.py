@@ -31,8 +31,9 @@ _LONG_TEXT = 80
 """Letters of a text that stands in a table of its own where its row has much else."""
 _HEAD = ("schema", "version", "command", "inputs", "models", "model")
 _FORMS = (
-    ("_bytes_per_s", units.format_bytes_per_s), ("_per_s", units.format_rate), ("_per_rank", units.format_rate),
-    ("_s", units.format_seconds), ("bytes", units.format_bytes), ("_dollars", units.format_dollars),
+    ("_bytes_per_s", units.format_bytes_per_s), ("_flops", units.format_flops),
+    ("_per_s", units.format_rate), ("_per_rank", units.format_rate), ("_s", units.format_seconds),
+    ("bytes", units.format_bytes), ("_dollars", units.format_dollars),
     ("dollars", units.format_dollars), ("dollars_per_million_tokens", units.format_dollars),
     ("rent_dollars_per_hour", units.format_dollars), ("joules", units.format_joules),
     ("tokens", units.format_tokens), ("_share", units.format_share), ("utilisation", units.format_share),
@@ -119,22 +120,26 @@ def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     kept = {
         name: value
         for name, value in document.items()
-        if name not in (*_HEAD, "memory", "mfu_peak", "unchanged", "awaited")
-        and not _is_list(value)
-        and not _is_row(value)
+        if name not in _TOLD_APART and not _is_list(value) and not _is_row(value)
     }
     facts = [(_words(name), text_of(name, value)) for name, value in flattened(kept) if "." not in name]
     facts = [(name, text) for name, text in facts if text]
-    rows = [row for name in ("fastest", "results") for row in _timed(document.get(name))]
-    if rows:
-        best = min(rows, key=lambda row: float(row["makespan_s"]))
-        facts = [*_answer_of(document, best, rows), *facts]
+    answer = box_of(document)
+    if answer:
+        facts = [*answer, *facts]
     else:
         facts[1:1] = _unchanged(document)
     compared = [(name.upper(), str(document[name])) for name in ("a", "b") if name in document]
     facts = [*compared, *_differences(document), *(fact for fact in facts if fact[0] not in ("A", "B"))]
     changed = [("changed", text_of("changes", changes)) for changes in [_changes(document)] if changes]
     return [*facts, *changed, *(("model", str(each)) for each in document.get("models", ()))]
+
+
+def box_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the rows of the terminal's box: what the fastest schedule or plan comes to; none of other documents."""
+    rows = [row for name in ("fastest", "results") for row in _timed(document.get(name))]
+    best = min(rows, key=lambda row: float(row["makespan_s"]), default=None)
+    return [] if best is None else list(_answer_of(document, best, rows))
 
 
 def _changes(document: Mapping[str, Any]) -> list[Any]:
@@ -338,7 +343,7 @@ def table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     if len(columns) > _MANY_COLUMNS:
         name, *rest = columns
         columns = [name, *(each for each in _SOUGHT if each in rest), *(each for each in rest if each not in _SOUGHT)]
-    cells = [[_cell(name, row.get(name)) for name in columns] for row in shown]
+    cells = list(zip(*(_cells(name, [row.get(name) for row in shown]) for name in columns), strict=True))
     numbers = {
         place for place, name in enumerate(columns)
         if all(_is_number(row.get(name)) for row in shown if row.get(name) is not None)
@@ -356,9 +361,14 @@ _OF_COLLECTIVES = ("bytes", "group_size")
 """Columns that are 0 where a row is of no collective."""
 
 
-def _cell(name: str, value: Any) -> Cell:
-    text = text_of(name, value)
-    return Cell(text, float(value) if _is_number(value) and not math.isnan(value) else text)
+def _cells(name: str, values: Sequence[Any]) -> list[Cell]:
+    """Write the values of a column, sizes in one unit."""
+    is_size = _form(name.partition(".")[0]) is units.format_bytes
+    sizes = [value for value in values if is_size and _is_number(value) and value >= 0]
+    one_unit = dict(zip(sizes, units.format_sizes(sizes), strict=True))
+    texts = [one_unit[each] if _is_number(each) and each in one_unit else text_of(name, each) for each in values]
+    keys = (value if _is_number(value) and not math.isnan(value) else None for value in values)
+    return [Cell(text, text if key is None else key) for text, key in zip(texts, keys, strict=True)]
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
@@ -465,7 +475,7 @@ def _words(name: str) -> str:
         return "bubble time"
     plain, _, rest = name.partition(".")
     for end in ("_bytes_per_s", "_s", "_bytes"):
-        if plain.endswith(end) and not plain.endswith("_per_s"):
+        if plain.endswith(end) and (end == "_bytes_per_s" or not plain.endswith("_per_s")):
             plain = plain.removesuffix(end)
             break
     for end, what in _QUANTITIES.items():
@@ -479,22 +489,11 @@ def _words(name: str) -> str:
         plain = f"{plain[2:]} in {plain[0].upper()}"
     words = plain.replace("_per_s", "/s").replace("_", " ")
     known = {
-        "mfu": "MFU",
-        "a": "A",
-        "b": "B",
-        "members": "ranks",
-        "waits for": "wait for",
-        "most utilisation": "highest utilisation",
-        "step price": "rent of a step",
-        "dollars per million tokens": "rent of a million tokens",
-        "training price": "rent of the training",
-        "rent dollars per hour": "rent of an hour",
-        "hfu": "HFU",
-        "busy": "busy times",
-        "busy shares": "busy share",
-        "kernel time sources": "kernel time",
-        "samples": "samples of a step",
-        "unpriced": "without a price",
+        "mfu": "MFU", "a": "A", "b": "B", "members": "ranks", "waits for": "wait for",
+        "most utilisation": "highest utilisation", "step price": "rent of a step",
+        "dollars per million tokens": "rent of a million tokens", "training price": "rent of the training",
+        "rent dollars per hour": "rent of an hour", "hfu": "HFU", "busy": "busy times", "busy shares": "busy share",
+        "kernel time sources": "kernel time", "samples": "samples of a step", "unpriced": "without a price",
         "unpowered": "without a rating",
-    }
+    }  # fmt: skip
     return known.get(words, words) + (f" ({rest.replace('_', ' ')})" if rest else "")

@@ -82,6 +82,7 @@ async function simulate() {
   const clock = setInterval(() => { const s = (Date.now() - begun) / 1000; if (s > 2) at("status").textContent = `${words}, ${s.toFixed(0)} s`; }, 500);
   const changes = {};
   for (const each of controls) { const place = Number(document.getElementsByName(each.name)[0].value); if (place !== each.at) changes[each.name] = place; }
+  at("of-file").hidden = !Object.keys(changes).length;
   at("answer").setAttribute("aria-busy", "true");
   try {
     const answer = await ask("simulate", {job: Number(at("job")?.value ?? 0), changes}, abort.signal);

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from scaleout.analysis.breakdown import MUCH
-from scaleout.config.units import format_dollars, format_number, format_rate, format_seconds, format_share
-from scaleout.report.colours import DASHES, IDLE, PUBLISHED, SERIES, depths, time_scale
+from scaleout.config.units import format_bytes, format_dollars, format_number, format_rate, format_seconds, format_share
+from scaleout.report.colours import DASHES, IDLE, PUBLISHED, SERIES, depths, size_scale, time_scale
 from scaleout.report.pages.names import shortened
 from scaleout.report.pages.style import ESTIMATED, PALE, SHAPES, STYLE, Panels
 from scaleout.study.sweep import expressions
@@ -29,7 +29,7 @@ _LOG_FROM = 8
 _SI_FROM = 1e6
 """Numbers of an input from which they have SI prefixes."""
 _FORMATS = {
-    "s": ".4~g", "B": ".3~s", "B/s": ".3~s", "1/s": ".3~s", "J": ".3~s", "W": ".3~s", "$": ".3~s", "share": ".1~%",
+    "s": ".4~g", "B": ".4~g", "B/s": ".3~s", "1/s": ".3~s", "J": ".3~s", "W": ".3~s", "$": ".3~s", "share": ".1~%",
     "x": ".3~f",
 }  # fmt: skip
 """How d3 writes a number of each unit; SI prefixes where `s` stands."""
@@ -41,7 +41,7 @@ class Cases:
     """The cases of a study that were simulated, as charts take them: of each workload those that fit, if any does.
 
     A field of a chart's data must hold no dot or bracket, so `field_of` gives it another name.
-    Times are in the unit that suits the longest of their column.
+    Times and sizes are in the unit that suits their column.
     """
 
     def __init__(self, cases: pd.DataFrame, study: Study, panels: Panels = Panels()) -> None:  # noqa: B008 - a tuple
@@ -50,9 +50,11 @@ class Cases:
         self._units: dict[str, str] = {}
         self._scales: dict[str, float] = {}
         for column in cases.columns:
-            if column_of(column).unit == "s" and cases[column].notna().any():
-                self._scales[column], self._units[column] = time_scale(float(cases[column].median()))
-                self.all[column] *= self._scales[column]
+            unit, values = column_of(column).unit, cases[column]
+            if unit in ("s", "B") and values.notna().any():
+                found = time_scale(float(values.median())) if unit == "s" else size_scale(float(values.max()))
+                self._scales[column], self._units[column] = found
+                self.all[column] = values * self._scales[column]
         ran = self.all[cases["status"] == "ok"]
         self.frame = eligible(ran)
         self.left_out = ran.drop(self.frame.index)
@@ -74,7 +76,8 @@ class Cases:
         holds = expressions.parse(view.where, where=f"view {view.title!r}")
 
         def chosen(frame: pd.DataFrame) -> pd.DataFrame:
-            rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+            plain = frame.assign(**{name: frame[name] / scale for name, scale in self._scales.items()}).astype(object)
+            rows = plain.where(frame.notna(), None).to_dict("records")
             return frame[[bool(holds({str(name): value for name, value in row.items()})) for row in rows]]
 
         found = copy(self)
@@ -102,7 +105,8 @@ class Cases:
         if isinstance(value, str):
             return value
         if column in self._units:
-            return format_seconds(value / self._scales[column])
+            plain = value / self._scales[column]
+            return format_seconds(plain) if column_of(column).unit == "s" else format_bytes(plain)
         if write := {"share": format_share, "$": format_dollars, "1/s": format_rate}.get(column_of(column).unit):
             return write(value)
         return format_number(value)
@@ -160,8 +164,9 @@ def _axis(cases: Cases, column: str, **more: Any) -> alt.Axis:
 
 
 def _short(cases: Cases, column: str) -> dict[str, Any]:
-    """Return how a label of a column's values is made of them, as a keyword; nothing where none is long."""
-    short = shortened(value for value in cases.order(column) if isinstance(value, str))
+    """Return how a label of a column's values is made of them, as a keyword; nothing where they are as they stand."""
+    short = {**shortened(value for value in cases.order(column) if isinstance(value, str))}
+    short |= {str(value): f"{value:,}" for value in cases.order(column) if isinstance(value, int) and value >= 1000}
     return {"labelExpr": f"({json.dumps(short)})[datum.label] || (datum.label)"} if short else {}
 
 
@@ -370,7 +375,7 @@ def _heat_map(cases: Cases, view: View) -> Any:
         f"{field_of(result)}:Q",
         scale=alt.Scale(scheme="viridis", reverse=not high),
         legend=alt.Legend(
-            title=cases.label(result), format=cases.format(result).replace(".4~g", ",.3~r"), orient="top"
+            title=cases.label(result), titleLimit=0, format=cases.format(result).replace(".4~g", ",.3~r"), orient="top"
         ),
     )
     alone = not _compares(cases, view, result)  # a panel has colours of its own

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.transforms import ScaledTranslation
 
 from scaleout.report.colours import SERIES
 from scaleout.report.plots.schedules import drawn
@@ -18,6 +20,8 @@ from scaleout.validation.measured.compare import Compared, Comparison
 _BAND = 0.1
 _WIDEST = 0.5
 """Errors beyond are drawn at the edge, as triangles."""
+_DECADE, _BELOW_IN = 10.0, 0.36
+"""Ends of an axis that are nearer to each other have ticks as one without logarithms; where the legend begins [in]."""
 _SPREAD = 0.28
 """Half the height over which dots of a family are spread, by their order in the file."""
 _KINDS = {
@@ -78,6 +82,7 @@ def _draw_band(axes: Axes) -> None:
     axes.axvspan(-_BAND * 100, _BAND * 100, color="#222222", alpha=0.1, linewidth=0)
     axes.axvline(0.0, color="#222222", linewidth=0.8)
     axes.set(xlim=(-100 * _WIDEST, 100 * _WIDEST), xlabel="error [%]")
+    axes.tick_params(labelbottom=True)  # of both, where one stands above the other as well
 
 
 def _draw_points(axes: Axes, known: Sequence[Compared]) -> None:
@@ -90,8 +95,14 @@ def _draw_points(axes: Axes, known: Sequence[Compared]) -> None:
             axes.scatter([], [], s=16, color=_COLOURS[kind], label=f"{kind} ({len(mine):,})")
     axes.set(yscale="log", ylabel="measured time [ms]")
     axes.set_title("(a) all rows", loc="left", fontsize=9)
+    least, most = axes.get_ylim()
+    if known and most < _DECADE * least:  # of which an axis of logarithms has a tick or none that is a power of ten
+        axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        axes.minorticks_off()
     if known:
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.06), frameon=False, fontsize=8)
+        below = axes.transAxes + ScaledTranslation(0, -_BELOW_IN, axes.figure.dpi_scale_trans)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), bbox_transform=below, frameon=False, fontsize=8)
 
 
 def _draw_errors(axes: Axes, comparison: Comparison, known: Sequence[Compared], names: Sequence[str]) -> None:

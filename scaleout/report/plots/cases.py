@@ -17,7 +17,7 @@ from matplotlib.ticker import EngFormatter, FormatStrFormatter, Formatter, MaxNL
 
 from scaleout.analysis.breakdown import MUCH
 from scaleout.errors import ConfigError
-from scaleout.report.colours import DASHES, SERIES, depths, time_scale
+from scaleout.report.colours import DASHES, SERIES, depths, size_scale, time_scale
 from scaleout.report.pages.names import shortened
 from scaleout.report.plots.schedules import STYLE, as_given, on_axes, panels
 from scaleout.study.sweep.columns import column_of
@@ -38,7 +38,7 @@ _LETTER = 0.08
 
 _TICKS: Mapping[str, Callable[[], Formatter]] = {
     "share": lambda: PercentFormatter(1.0, symbol="%"), "x": lambda: FormatStrFormatter("%gx"),
-    "1/s": lambda: EngFormatter(sep=""), "B": lambda: EngFormatter("B"), "B/s": lambda: EngFormatter("B/s"),
+    "1/s": lambda: EngFormatter(sep=""), "B/s": lambda: EngFormatter("B/s"),
 }  # fmt: skip
 """How numbers of a unit stand at ticks, which then show the unit, but for those a second."""
 
@@ -230,10 +230,12 @@ class _Drawing:
         return ", ".join(shortened(values).get(value, value) for value in values)
 
     def _scale(self, column: str) -> tuple[float, str]:
-        """Return what to multiply a column by, and its unit: times in the one that suits the median."""
+        """Return what to multiply a column by, and its unit: what suits the median time, or the largest size."""
         unit = column_of(column).unit
         values = self.found[column]
-        return time_scale(float(values.median())) if unit == "s" and values.notna().any() else (1.0, unit)
+        if unit not in ("s", "B") or not values.notna().any():
+            return 1.0, unit
+        return time_scale(float(values.median())) if unit == "s" else size_scale(float(values.max()))
 
     def _is_number(self) -> bool:
         values = self.found[self.shown.x]

@@ -17,12 +17,15 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 
 from scaleout.analysis.bounds import dimension_names
+from scaleout.analysis.traffic import DimensionTraffic
 from scaleout.cluster.topology.topology import Topology
 from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.network.routes.links import Floats, Ints, Port
 from scaleout.report.colours import COMMUNICATION
 from scaleout.report.plots.schedules import STYLE, is_narrow, journal, save
-from scaleout.report.plots.trees import draw_tree, is_tree
+from scaleout.report.plots.trees import draw_tree, is_tree, mark_changed
+
+Traffic = LinkTraffic | DimensionTraffic
 
 COLOURS = LinearSegmentedColormap.from_list("links", ["#e0e0e0", "#f2b36f", COMMUNICATION, "#b3341a", "#420808"])
 """Pale grey where a link rests, dark where it is full; reads in grey and without colour vision."""
@@ -37,7 +40,7 @@ _CHAIN, _GAP = 0.13, 0.16
 """Distance of a link from the line between its ends, to the right of its way, and of its ends from the coordinates."""
 
 
-def draw_links(traffic: LinkTraffic, path: Path, *, title: str) -> None:
+def draw_links(traffic: Traffic, path: Path, *, title: str) -> None:
     """Draw the utilisation of every link."""
     topology = traffic.links.topology
     ports = [(port, ranks, utilisation) for port, ranks, _, utilisation in traffic.ports() if len(ranks)]
@@ -45,7 +48,7 @@ def draw_links(traffic: LinkTraffic, path: Path, *, title: str) -> None:
         scale = mpl.cm.ScalarMappable(Normalize(0, 100), COLOURS)
         if _is_plane(topology):
             figure, axes = plt.subplots(figsize=_plane_size(topology), layout="constrained")
-            _plane(axes, topology, ports, scale)
+            _plane(axes, traffic, ports, scale)
             every = [axes]
         elif is_tree(topology):
             figure, axes = plt.subplots(
@@ -56,7 +59,8 @@ def draw_links(traffic: LinkTraffic, path: Path, *, title: str) -> None:
         else:
             figure, every = _panels(traffic, ports, scale)
         bar = figure.colorbar(scale, ax=every, pad=0.02, fraction=0.05, location="bottom" if is_narrow() else "right")
-        bar.set_label("utilisation of a link [%]")
+        of_busiest = isinstance(traffic, DimensionTraffic)
+        bar.set_label("busiest link of each dimension [%]" if of_busiest else "utilisation of a link [%]")
         bar.outline.set_visible(False)
         figure.suptitle(title, fontsize=10)
         save(figure, path)
@@ -78,8 +82,9 @@ def _plane_size(topology: Topology) -> tuple[float, float]:
     return max(4.5, each * (across + 1) + 1.6), max(2.5, each * (up + 1) + 1.0)
 
 
-def _plane(axes: Axes, topology: Topology, ports: _Ports, scale: mpl.cm.ScalarMappable) -> None:
+def _plane(axes: Axes, traffic: Traffic, ports: _Ports, scale: mpl.cm.ScalarMappable) -> None:
     """Draw coordinates as dots and links as arrows, the outer dimension across; wrap-around links leave the picture."""
+    topology = traffic.links.topology
     up, across = (number for number, size in enumerate(topology.shape) if size > 1)
     shape = np.array([topology.shape[across], topology.shape[up]])
     starts, ways, colours = [], [], []
@@ -101,6 +106,14 @@ def _plane(axes: Axes, topology: Topology, ports: _Ports, scale: mpl.cm.ScalarMa
         x, y, u, v, 100 * np.concatenate(colours), cmap=scale.cmap, norm=scale.norm, angles="xy", scale_units="xy",
         scale=1, units="xy", width=0.09, headwidth=2.4, headlength=2.4, headaxislength=2.4, minlength=0,
     )  # fmt: skip
+    for number, port in enumerate(traffic.links.ports):
+        if port.dimension in (across, up):
+            way = np.array([port.dimension == across, port.dimension == up]) * float(port.offset)
+            at = topology.coordinates(np.arange(topology.num_ranks))[:, [across, up]]
+            middle = at + _CHAIN * np.array([way[1], -way[0]]) + 0.5 * way
+            mark_changed(axes, middle[:, 0], middle[:, 1], traffic.links.left_of(number))
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize="small")
     grid = np.stack(np.meshgrid(np.arange(shape[0]), np.arange(shape[1])), axis=-1).reshape(-1, 2)
     axes.plot(grid[:, 0], grid[:, 1], "o", color="#222222", markersize=max(1.0, 40 / max(shape)), linestyle="")
     axes.set_aspect("equal")
@@ -114,7 +127,7 @@ def _plane(axes: Axes, topology: Topology, ports: _Ports, scale: mpl.cm.ScalarMa
         axis.set_label_text(f"place along dimension {number} ({topology.dimensions[number].kind})")
 
 
-def _panels(traffic: LinkTraffic, ports: _Ports, scale: mpl.cm.ScalarMappable) -> tuple[Any, Any]:
+def _panels(traffic: Traffic, ports: _Ports, scale: mpl.cm.ScalarMappable) -> tuple[Any, Any]:
     """Draw one panel for each dimension and direction, two in a row; links of pairs as a matrix of coordinates."""
     pictures = [_picture(traffic, *link) for link in ports if link[0].role not in ("pair", "edge")]
     pictures += _matrices(traffic, ports)
@@ -149,7 +162,7 @@ def _panels(traffic: LinkTraffic, ports: _Ports, scale: mpl.cm.ScalarMappable) -
     return figure, axes
 
 
-def _edges(traffic: LinkTraffic) -> list[tuple[str, float]]:
+def _edges(traffic: Traffic) -> list[tuple[str, float]]:
     """Return names and utilisation of the busiest edges of graphs, the busiest first; of links that are alike, all."""
     links, count = traffic.links, traffic.links.topology.num_ranks
     found = [
@@ -177,7 +190,7 @@ _Picture = tuple[str, str, str, Floats]
 """Title, labels of both axes, and utilisation (lines, coordinates)."""
 
 
-def _picture(traffic: LinkTraffic, port: Port, ranks: Ints, utilisation: Floats) -> _Picture:
+def _picture(traffic: Traffic, port: Port, ranks: Ints, utilisation: Floats) -> _Picture:
     """Utilisation of one port: a row for each line of its dimension, a column for each coordinate along it."""
     topology = traffic.links.topology
     if port.dimension >= len(topology.dimensions):
@@ -189,14 +202,14 @@ def _picture(traffic: LinkTraffic, port: Port, ranks: Ints, utilisation: Floats)
     coordinate = at[:, port.dimension] // port.span
     values = np.full((math.prod(shape), int(coordinate.max()) + 1), np.nan)
     values[line, coordinate] = utilisation
-    label = f"{dimension_names(topology)[port.dimension]} ({traffic.kind_of(port)}): {port.role}"
+    label = f"{dimension_names(topology)[port.dimension]} ({traffic.links.kind_of(port)}): {port.role}"
     label += f", bundles over {port.span} coordinates" if port.span > 1 else ""
     along = f"bundle along dimension {port.dimension}" if port.span > 1 else f"place along dimension {port.dimension}"
     lines = f"along dimension {' and '.join(str(number) for number in others if topology.shape[number] > 1)}"
     return label, along, lines if len(values) > 1 else "", values
 
 
-def _matrices(traffic: LinkTraffic, ports: _Ports) -> list[_Picture]:
+def _matrices(traffic: Traffic, ports: _Ports) -> list[_Picture]:
     """Utilisation of the links of pairs, the busiest of all lines: from a coordinate to a coordinate."""
     pictures = []
     for number in sorted({port.dimension for port, _, _ in ports if port.role == "pair"}):

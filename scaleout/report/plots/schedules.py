@@ -5,7 +5,8 @@ Colours: compute blue, communication orange, lighter where it is overlapped, idl
 
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from io import BytesIO
@@ -49,6 +50,8 @@ STYLE: dict[Any, Any] = {
 
 _MOST_OPERATIONS = 20
 """Bars of operations."""
+_LONGEST_NAME = 44
+"""Letters of a kernel's name, about half of a picture wide."""
 
 _JOURNAL: dict[Any, Any] = {"font.size": PAGE_POINTS, "axes.titlesize": PAGE_POINTS, "figure.dpi": 300}
 
@@ -210,12 +213,38 @@ def plot_operations(nodes: "pd.DataFrame", axes: Axes | None = None) -> Axes:
     scale, unit = time_scale(float(times.max()) if len(times) else 0.0)
     with on_axes(axes, figsize=(7, 1 + 0.25 * len(times))) as drawn_on:
         drawn_on.barh(range(len(times)), times * scale, color=colours)
-        drawn_on.set_yticks(range(len(times)), times.index)
+        drawn_on.set_yticks(range(len(times)), short_kernels(list(times.index)))
         words = f"time of all calls [{unit}]"
         if unknown:
-            words += "\n" + textwrap.fill(f"not drawn, as only a simulation times them: {', '.join(unknown)}", 80)
+            names = ", ".join(short_kernels(unknown))
+            words += "\n" + textwrap.fill(f"not drawn, as only a simulation times them: {names}", 80)
         drawn_on.set_xlabel(words)
+        if len(set(colours)) > 1:
+            told = ((COMPUTE, "compute"), (COMMUNICATION, "communication"))
+            drawn_on.legend(
+                handles=[Patch(color=each, label=name) for each, name in told], loc="lower right", frameon=False
+            )
     return drawn_on
+
+
+def short_kernels(names: Sequence[str]) -> list[str]:
+    """Return names of kernels that a picture has room for; those that are alike then are counted.
+
+    Return types, namespaces and parameters of C++ are left out, and the end of what is still too long.
+
+    >>> adam = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::Adam<float>, 4>(float*, int)"
+    >>> short_kernels(["gemm", adam]), short_kernels(["void f<a, b>(int)", "void f<a, b>(long)"])
+    (['gemm', 'multi_tensor_apply_kernel<Adam<float>, 4>'], ['f<a, b>', 'f<a, b> (2)'])
+    """
+    short, seen = [], Counter[str]()
+    for name in names:
+        plain = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+        plain = re.sub(r"\b(?:\w+::)+(?=\w)", "", plain)
+        plain = re.sub(r">\s*\([^()]*\)$", ">", plain)
+        plain = plain if len(plain) <= _LONGEST_NAME else f"{plain[: _LONGEST_NAME - 3].rstrip(' ,<:')}..."
+        seen[plain] += 1
+        short.append(plain if seen[plain] == 1 else f"{plain} ({seen[plain]})")
+    return short
 
 
 def _bars(axes: Axes, comparison: "Comparison", scale: float, unit: str) -> None:

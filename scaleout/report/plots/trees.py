@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
 from scaleout.analysis.bounds import dimension_names
+from scaleout.analysis.traffic import DimensionTraffic
 from scaleout.cluster.topology.topology import Topology
 from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.network.routes.links import Floats, Ints
@@ -36,12 +37,13 @@ def is_tree(topology: Topology) -> bool:
 
 
 class _Level(NamedTuple):
-    """Links between two rows of one dimension: (R,) load of what is above each rank, up and down."""
+    """Links between two rows of one dimension: (R,) load above each rank, up and down, and what is left of the rate."""
 
     dimension: int
     span: int
     up: Floats
     down: Floats
+    left: Floats
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,11 @@ class _Drawn:
         return np.asarray(self.ranks // self.topology.shape[0], np.int64)
 
 
-def draw_tree(axes: Axes, traffic: LinkTraffic, scale: mpl.cm.ScalarMappable) -> None:
+def draw_tree(axes: Axes, traffic: LinkTraffic | DimensionTraffic, scale: mpl.cm.ScalarMappable) -> None:
     """Draw ranks, switches and links, and name the levels at the left, with the busiest link of each way."""
     topology = traffic.links.topology
     levels = _levels(traffic)
-    drawn = _chosen(topology, levels)
+    drawn = _chosen(topology, levels, known=isinstance(traffic, LinkTraffic))
     inner, outer = ([each for each in levels if (each.dimension == 0) is within] for within in (True, False))
     if not outer:
         inner, outer = [], inner  # one dimension: upwards, without a box
@@ -91,6 +93,8 @@ def draw_tree(axes: Axes, traffic: LinkTraffic, scale: mpl.cm.ScalarMappable) ->
             ticks.append(((height + step) * way, "switches" if way > 0 and len(set(places)) > 1 else "switch"))
             ticks.append(((height + 0.55 * step) * way, _said(names[level.dimension], level)))
             height, below = height + step, places
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize="small")
     low = -len(inner) - 0.25 if inner else 0.0
     _ranks(axes, drawn, low=low)
     axes.set_ylim(low - 0.15, 1.6 * len(outer) + 0.15)
@@ -100,27 +104,32 @@ def draw_tree(axes: Axes, traffic: LinkTraffic, scale: mpl.cm.ScalarMappable) ->
         spine.set_visible(False)
 
 
-def _levels(traffic: LinkTraffic) -> list[_Level]:
+def _levels(traffic: LinkTraffic | DimensionTraffic) -> list[_Level]:
     """Return the levels of all dimensions; a link over a subtree stands at every rank below it."""
     topology = traffic.links.topology
     every = np.arange(topology.num_ranks)
-    loads = dict[tuple[int, int, str], Floats]()
-    for port, having, _, utilisation in traffic.ports():
+    loads, left = dict[tuple[int, int, str], Floats](), dict[tuple[int, int], Floats]()
+    for number, (port, having, _, utilisation) in enumerate(traffic.ports()):
         if port.dimension >= len(topology.shape):
             continue
         load = np.full(topology.num_ranks, np.nan)
         load[having] = 100 * utilisation
         weight = math.prod(topology.shape[: port.dimension])
-        loads[port.dimension, port.span, port.role] = load[every - every // weight % port.span * weight]
+        first = every - every // weight % port.span * weight
+        loads[port.dimension, port.span, port.role] = load[first]
+        least = np.minimum(
+            left.get((port.dimension, port.span), np.ones(len(every))), traffic.links.left_of(number)[first]
+        )
+        left[port.dimension, port.span] = least
     return [
-        _Level(number, span, load, loads[number, span, "down"])
+        _Level(number, span, load, loads[number, span, "down"], left[number, span])
         for (number, span, role), load in loads.items()
         if role == "up"
     ]
 
 
-def _chosen(topology: Topology, levels: Sequence[_Level]) -> _Drawn:
-    """Return the ranks to draw: all of a small network, else those that stand for the others."""
+def _chosen(topology: Topology, levels: Sequence[_Level], *, known: bool) -> _Drawn:
+    """Return the ranks to draw: all of a small network, else some that stand for others, where loads are `known`."""
     shape = topology.shape
     at = topology.coordinates(np.arange(topology.num_ranks))
     loads = np.nan_to_num(np.round(np.array([each for level in levels for each in (level.up, level.down)]), 3), nan=-1)
@@ -132,12 +141,13 @@ def _chosen(topology: Topology, levels: Sequence[_Level]) -> _Drawn:
         slices = loads[:, order].reshape(len(loads), size, -1).swapaxes(0, 1).reshape(size, -1)
         _, first = np.unique(slices, axis=0, return_index=True)
         busiest = first[np.argsort(-slices[first].max(axis=1), kind="stable")]
-        few = np.unique([*busiest[:_FEW], *([1] if len(first) == 1 else []), size - 1])
+        changed = at[np.any([level.left < 1 for level in levels], axis=0), number]
+        few = np.unique([*busiest[:_FEW], *([1] if len(first) == 1 else []), *changed[:_FEW], size - 1])
         kept &= np.isin(at[:, number], few)
         unit = ("ranks of a node" if len(shape) > 1 else "ranks") if number == 0 else "nodes"
         alike = "all loaded alike" if len(first) == 1 else f"{len(first):,} loads"
         alike += ", the busiest" if len(first) > _FEW else ""
-        notes.append(f"{len(few)} of {size:,} {unit} ({alike})")
+        notes.append(f"{len(few)} of {size:,} {unit}" + (f" ({alike})" if known else ""))
     ranks = np.flatnonzero(kept)
     apart = np.diff(ranks, prepend=ranks[:1]) > 1
     new = np.diff(ranks // shape[0], prepend=ranks[:1] // shape[0]) > 0
@@ -190,6 +200,22 @@ def _links(axes: Axes, ends: tuple[_Row, _Row], *, level: _Level, drawn: _Drawn,
             units="inches", width=min(0.016, 0.3 / float(drawn.x[-1] + 1)), headwidth=4, headlength=4,
             headaxislength=4, minlength=0,
         )  # fmt: skip
+    mark_changed(axes, (low + high)[once] / 2, np.full(len(once), (low_y + high_y) / 2), level.left[drawn.ranks][once])
+
+
+BROKEN, DEGRADED = ("x", "broken"), ("o", "less bandwidth than built")
+"""How links that are changed are marked, and what is said of them."""
+
+
+def mark_changed(axes: Axes, x: Floats, y: Floats, left: Floats) -> None:
+    """Mark links of which nothing or less than all is left, in their middles; what is marked gets an entry."""
+    for (marker, label), chosen in ((BROKEN, left == 0), (DEGRADED, (left > 0) & (left < 1))):
+        if chosen.any():
+            known = label in axes.get_legend_handles_labels()[1]
+            axes.plot(
+                x[chosen], y[chosen], marker, color="black", markerfacecolor="none", markersize=5, markeredgewidth=1.2,
+                zorder=5, label="_" if known else label,
+            )  # fmt: skip
 
 
 def _said(name: str, level: _Level) -> str:

@@ -101,9 +101,10 @@ class Estimate:
 
     @property
     def bound_by(self) -> str:
-        """What takes the largest part of the step, by the rule of `run`."""
-        parts = {"compute": self.compute_s, "bubble": self.bubble_s, "host": self.host_s}
-        parts |= {f"{axis} communication": seconds for axis, seconds in self.exposed_s.items()}
+        """What takes the largest part of the step, by the rule of `run`: a pipeline's messages count as bubble."""
+        waits_s = fsum((self.bubble_s, self.host_s, self.exposed_s.get("pipeline", 0.0)))
+        parts = {"compute": self.compute_s, "bubble" if waits_s > self.host_s else "host": waits_s}
+        parts |= {f"{axis} communication": seconds for axis, seconds in self.exposed_s.items() if axis != "pipeline"}
         return bound_of_parts(parts, limited_share=self.memory_limited_s / (self.compute_s or 1.0))
 
     def summary(self) -> dict[str, Any]:
