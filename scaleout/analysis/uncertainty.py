@@ -41,7 +41,7 @@ UNALIGNED_GEMM = "unaligned gemm"
 """The class of GEMMs with rows of no multiple of 16 bytes, a load."""
 ITEM_ALIGNMENT = 16
 
-HOST_STEPS = ("data_parallel", "perceptron", "loop")
+HOST_STEPS = ("pace", "data_parallel", "perceptron", "loop")
 """Steps by which `scaleout measure host` finds what calls cost."""
 
 

@@ -33,7 +33,7 @@ def trace(workload: str, output: Path, device: str | None, settings: tuple[str, 
     check_writable(output)
     check_named_once(changes := parse_settings(settings), device=device)
     job = load_workload(workload, changes)
-    load_topology(job.topology)  # which the traces name
+    topology = load_topology(job.topology)  # which the traces name
     on = load_device(device or job.device)
     with progress(kept="nothing is kept", quiet=as_json) as tell:
         tell(0, 2, "graphs generated, files written")
@@ -57,4 +57,5 @@ def trace(workload: str, output: Path, device: str | None, settings: tuple[str, 
         f"{job.name} as Chakra execution traces",
         {"written": written, "topology": job.topology, "model": model},
     )
-    say(f"scaleout run --trace {quote(str(output))}")
+    other = " --topology NAME" * (topology.num_ranks != program.num_ranks)
+    say(f"scaleout run --trace {quote(str(output))}{other}")

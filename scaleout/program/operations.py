@@ -342,7 +342,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "moe_sort": _elementwise(0, fixed=24, family=Family.GATHER, sizes=("tokens",)),
     "moe_permute_rows_bwd": _rows(4, Family.GATHER, like="moe_permute_rows"),
     "moe_scatter_rows": _rows(5, Family.GATHER, like="moe_permute_rows"),
-    "moe_regroup_rows": _rows(2, Family.GATHER, like="moe_permute_rows"),
+    **dict.fromkeys(("moe_regroup_rows", "cache_write"), _rows(2, Family.GATHER, like="moe_permute_rows")),
     **dict.fromkeys(("moe_weigh_fwd", "moe_scale_rows_fwd"), _rows(2, Family.GATHER, "hidden topk", "moe_repeat_topk")),
     **dict.fromkeys(("moe_weigh_bwd", "moe_scale_rows_bwd"), _rows(5, Family.GATHER, "hidden topk", "moe_repeat_topk")),
     # By masks: rows chosen and added up by an index, expanded over each row.

@@ -143,7 +143,7 @@ def test_a_step_that_the_host_bounds_says_so_and_what_to_measure():
     changes = {"layers": 8, "tensor_parallel": 8, "data_parallel": 1, "sequence": 128}
     found = scaleout.run("llama-3-8b", schedules=["overlap"], changes=changes, host="eager")["overlap"]
     assert found.interval.causes[0].cause == "calls of the host of h200"
-    assert found.interval.measurement.rows[0] == {"experiment": "host", "step": "data_parallel"}
+    assert found.interval.measurement.rows[0] == {"experiment": "host", "step": "pace"}
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,35 @@ def test_a_device_of_other_rates_than_the_one_it_is_like_has_its_efficiency_and_
     assert doubled.peak_flops_per_s.keys() == base.peak_flops_per_s.keys()
 
 
+def test_a_host_of_ones_own_is_so_many_times_that_of_the_device_that_it_is_like(tmp_path):
+    """h200's costs stand in its file, h100's are h200's: neither hides the ratio; backward has one of its own."""
+    file = tmp_path / "mine.yaml"
+    ratio = "host_ratio: {value: 1.5, source: my machine}\n"
+    for like in ("h200", "h100"):
+        theirs = load_device(like).host_launch_s
+        for more, backward in (("", 1.5), ("host_ratio_backward: {value: 1.2, source: my machine}\n", 1.2)):
+            file.write_text(f"like: {like}\n{ratio}{more}", encoding="utf-8")
+            own = load_device(file).host_launch_s
+            assert own.keys() == theirs.keys()
+            for call in ("gemm_forward", "rms_norm_no_grad_alone", "gemm_loop", "start_forward"):
+                assert own[call] == pytest.approx(1.5 * theirs[call])
+            for call in ("gemm_backward", "start_backward_alone"):
+                assert own[call] == pytest.approx(backward * theirs[call])
+    again = tmp_path / "again.yaml"
+    again.write_text(f"like: {file}\n{ratio}", encoding="utf-8")
+    assert load_device(again).host_launch_s["gemm_forward"] == pytest.approx(2.25 * theirs["gemm_forward"])
+    file.write_text("like: h200\nhost_ratio_backward: {value: 1.2, source: my machine}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="host_ratio_backward is beside host_ratio; give that, too"):
+        load_device(file)
+
+
+def test_numbers_of_a_spread_are_given_one_by_one(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("like: h100\nspread: {host_slower: {value: 0.5, source: my machine}}\n", encoding="utf-8")
+    mine, h100 = load_device(file).spread, load_device("h100").spread
+    assert (mine.host_slower, mine.step_slower) == (0.5, h100.step_slower)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scaleout.analysis import breakdown as analysis
 from scaleout.cluster.device.annotate import time_kernels
-from scaleout.cluster.device.host import calls_of, issue
+from scaleout.cluster.device.host import call_s, calls_of, host_costs_s, issue
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
@@ -103,6 +103,21 @@ def test_calls_by_hand():
     gaps = issued.graphs[0].duration_s - plain.graphs[0].duration_s
     assert gaps[[0, 2, 4]] == pytest.approx(H200.launch_gap_s)
     assert gaps[3] == 0
+
+
+def test_calls_of_plain_modules_cost_what_they_were_measured_at():
+    """Indexing's gradient and PyTorch's bags by their own names; B200's own is a point-wise call."""
+    costs_s, alone_s = host_costs_s(H200, alone=False), host_costs_s(H200, alone=True)
+    for call, us in (
+        (("rms_norm_fwd", "forward"), 26), (("swiglu_fwd_unfused", "no_grad"), 17.9),
+        (("swiglu_bwd", "backward"), 53.7),
+        (("embedding_bag_bwd_dense", "backward"), 122.7), (("moe_permute_rows_bwd", "backward"), 98.1),
+        (("moe_permute_rows", "backward"), 20.3), (("embedding_bag_bwd_sparse", "backward"), 20.3),
+    ):  # fmt: skip
+        assert call_s(call, alone_s) == pytest.approx(us * US)
+        assert call_s(call, costs_s) > call_s(call, alone_s)
+    b200 = host_costs_s(load_device("b200"), alone=False)
+    assert call_s(("rms_norm_bwd", "backward"), b200) == pytest.approx(b200["pointwise_backward"], rel=1e-3)
 
 
 def test_reductions_of_gradients_are_calls_in_a_loop_and_exchanges_of_autograd_are_not():

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import scaleout.validation.measure
+from scaleout.analysis.uncertainty import spread_of
+from scaleout.cluster.device.host import host_costs_s
 from scaleout.cluster.device.kernel_times.measured import read_table
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
@@ -58,7 +60,7 @@ def test_every_collective_can_be_measured():
 def test_every_planned_step_and_operator_has_its_code():
     assert {row["name"] for row in experiments.plan("steps", gpus=4)} == set(keys_of("_STEPS"))
     assert {row["op"] for row in experiments.plan("fused", gpus=4)} == set(keys_of("_OPERATORS"))
-    steps = {*keys_of("STEPS"), "loop"}
+    steps = {*keys_of("STEPS"), "loop", "pace"}
     assert {row["step"] for row in experiments.plan("host", gpus=2)} == steps
 
 
@@ -496,6 +498,26 @@ def test_host_times_become_those_of_a_device_file():
         "heads_to_rows_backward": 0.0, "gemm_loop": 14.0, "all_reduce_loop": 27.0, "all_to_all_loop": 29.0,
         "collective_loop": 28.0,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("gpu", "like"), [("NVIDIA H200", "h200"), ("NVIDIA H100 80GB HBM3", "h100")])
+def test_the_pace_of_a_host_alone_makes_a_device(tmp_path, gpu, like):
+    """No kernel need be measured: half a minute of layers that take 1.8 times as long, without gradients 1.6."""
+    ours = host_costs_s(load_device("h200"), alone=True)
+    counts = {"layer_norm": 2, "gemm": 4, "attention": 1, "gelu": 1, "add": 2}
+    rows = []
+    for direction, ratio, gemms in (("no_grad", 1.6, 4), ("forward", 1.8, 4), ("backward", 1.2, 8)):
+        us = sum(count * ours[f"{call}_{direction}"] for call, count in (counts | {"gemm": gemms}).items()) * 1e6
+        rows.append({"step": "pace", "call": "layer", "direction": direction, "us": ratio * us})
+    lines = ['{"provenance": {}}', *map(json.dumps, rows)]
+    (tmp_path / "host.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    said = machine_files.write_files(tmp_path, {"gpu": gpu, "gpus": 1, "date": "today"})
+    assert said[tmp_path / "device.yaml"].endswith("takes 1.7 times as long as that of h200, 1.2 in backward")
+    known, found = load_device(like), load_device(tmp_path / "device.yaml")
+    assert found.host_launch_s["rms_norm_forward_alone"] == pytest.approx(1.7 * ours["rms_norm_forward"])
+    assert found.host_launch_s["gemm_backward"] == pytest.approx(1.2 * known.host_launch_s["gemm_backward"])
+    assert (found.kernel_files, found.spread.step_slower) == (known.kernel_files, spread_of(known).step_slower)
+    assert spread_of(found).host_slower == spread_of(known).paced_host_slower < spread_of(known).host_slower
 
 
 def test_a_module_in_the_place_of_pytorch_is_asked(monkeypatch):

@@ -222,3 +222,23 @@ def test_what_cannot_be_is_refused(keys, message):
     with pytest.raises(ConfigError) as error:
         dlrm(**{"tables": [{"rows": 100}], "ranks": 4} | keys)
     assert message in str(error.value)
+
+
+def test_plain_bags_are_a_call_an_entry_each_way():
+    """PyTorch's modules: entries that are equal are two calls, not one; several tables of an entry are one."""
+    tables = [{"rows": 40, "pooling": 2}, {"rows": 40, "pooling": 2}, {"rows": 9, "pooling": 2, "count": 3}]
+    for gradients, wanted in (("sparse", [5]), ("dense", [1, 1, 3])):
+        (graph,) = generate(dlrm(tables, table_gradients=gradients)).graphs
+        for direction in ("fwd", {"sparse": "sgd_sparse", "dense": "bwd_dense"}[gradients]):
+            op = f"embedding_{'' if direction == 'sgd_sparse' else 'bag_'}{direction}"
+            calls = [graph.kernels[graph.kernel[node]].sizes for node in nodes(graph, op)]
+            assert [call["tables"] for call in calls] == wanted
+            assert sum(call["batch"] * call["tables"] * call["pooling"] for call in calls) == 16 * 5 * 2
+
+
+def test_biases_of_mlps_are_held_and_summed():
+    """Layers of 16, 8, 16 and 1 outputs: a bias each, and a sum over samples in backward."""
+    plain, biased = (dlrm([{"rows": 40}], biases=biases) for biases in (False, True))
+    assert biased.num_parameters - plain.num_parameters == 16 + 8 + 16 + 1
+    sums = [[len(nodes(graph, "sum_all")) for graph in generate(job).graphs] for job in (plain, biased)]
+    assert sums == [[0], [4]]

@@ -6,6 +6,7 @@ from scaleout.workloads.families import Transformer
 from scaleout.workloads.generate import generate
 from scaleout.workloads.generate.axes import Axes
 from scaleout.workloads.generate.step import stages_of
+from scaleout.workloads.memory import peak
 
 TOKENS, HIDDEN, LAYERS, VOCABULARY = 2 * 64, 256, 2, 1024
 
@@ -147,7 +148,7 @@ def test_copies_of_shards_are_summed_once_after_backward():
 def test_plain_pytorch_copies_heads_and_rotates_and_loses_in_fp32():
     llama = {"rotary": True, "kv_heads": 2, "activation": "swiglu"}
     fused, plain = kernels(**llama), kernels(**llama, framework="pytorch")
-    assert (plain["rope_fp32_fwd"], plain["rope_fp32_bwd"]) == (LAYERS, LAYERS)
+    assert (plain["rope_fp32_fwd"], plain["rope_fp32_bwd"]) == (2 * LAYERS, 2 * LAYERS)  # of queries and of keys
     assert (plain["heads_repeat"], plain["heads_sum"]) == (2 * LAYERS, 2 * LAYERS)  # of keys and of values
     assert plain["attention_fwd"] == fused["attention_gqa_fwd"] == LAYERS
     assert plain["cast_to_fp32"] == 2  # logits, and their gradient back
@@ -196,3 +197,28 @@ def test_a_fused_softmax_takes_multiples_of_four_heads_and_sequences(heads, by_o
     softmax = "softmax_causal" if by_one_kernel else "softmax"
     assert found[f"{softmax}_fwd"] == found[f"{softmax}_bwd"] == LAYERS
     assert found.get("mul_scalar", 0) == (0 if by_one_kernel else 4 * LAYERS)
+
+
+def test_decode_writes_keys_and_values_into_the_cache():
+    """A kernel a layer for both, or one each where projections are modules of their own: batch 2, two heads of 64."""
+    given = {"mode": "decode", "kv_heads": 2, "data_parallel": 1}
+    for separate, widths in ((False, [256]), (True, [128, 128])):
+        (graph,) = generate(workload(**given, separate_projections=separate)).graphs
+        calls = [graph.kernels[kernel] for kernel in graph.kernel.tolist() if kernel >= 0]
+        writes = [call for call in calls if call.op == "cache_write"]
+        assert [dict(call.shape) for call in writes] == [{"tokens": 2, "hidden": width} for width in widths] * LAYERS
+        assert sum(call.bytes for call in writes) == LAYERS * 2 * 2 * 2 * 2 * 128  # read and written, of 2 bytes
+    assert "cache_write" not in kernels()
+
+
+def test_plain_sgd_keeps_nothing_and_moves_three_numbers_a_parameter():
+    """Parameter and gradient read, parameter written, in the model's type or as fp32 masters, all it keeps."""
+    plain = {"optimizer": "sgd", "master_weights": False, "data_parallel": 1}
+    for keys, item, kept in ((plain, 2, 0), (plain | {"master_weights": True}, 4, 4)):
+        job = workload(**keys)
+        (graph,) = generate(job).graphs
+        (update,) = (kernel for kernel in graph.kernels if kernel.op == "sgd")
+        parameters = job.num_parameters
+        assert (dict(update.shape), update.bytes) == ({"parameters": parameters}, 3 * item * parameters)
+        assert peak(job).bytes_of["optimizer_states"] == kept * parameters
+    assert kernels(**plain)["sgd"] == 1

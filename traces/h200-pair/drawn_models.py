@@ -278,6 +278,7 @@ def transformer(k):
 
 
 def graphed(step):
+    torch.cuda.synchronize()  # inputs are made on another stream
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):

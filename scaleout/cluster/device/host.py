@@ -38,6 +38,8 @@ _LIKE = dict.fromkeys(
     "gemv": "gemm",
     "conv2d_bwd_data": "conv2d",
     "conv2d_bwd_weight": "conv2d",
+    "embedding_bag_bwd_dense": "embedding_bag",
+    "moe_permute_rows_bwd": "index_rows",  # of indexing, in PyTorch; what frameworks' own kernels do has no such cost
 }
 """Operations whose calls cost as much as those of another one."""
 
@@ -188,7 +190,7 @@ def calls_of(graph: ExecutionGraph) -> tuple[tuple[Call, ...], Ints]:
 def call_s(call: Call, costs_s: Mapping[str, float]) -> float:
     """Return the host time of a call in seconds, of `host_costs_s`; of a point-wise call if its own is not known."""
     operation, direction = call
-    for end in _ENDS:
+    for end in () if operation in _LIKE else _ENDS:
         operation = operation.removesuffix(end)
     operation = _LIKE.get(operation, operation)
     return costs_s.get(f"{operation}_{direction}", costs_s[f"pointwise_{direction}"])

@@ -161,6 +161,10 @@ class Spread(Config):
         default=None, description="by how much the host's calls together are faster"
     )
     host_slower: Cited[LogRatio] | None = Field(default=None, description="by how much they are slower")
+    paced_host_faster: Cited[LogRatio] | None = Field(
+        default=None, description="by how much they are faster on a machine whose pace `scaleout measure host` has read"
+    )
+    paced_host_slower: Cited[LogRatio] | None = Field(default=None, description="by how much they are slower there")
     links_faster: Cited[LogRatio] | None = Field(
         default=None, description="by how much collectives are faster than bare links, of which no library knows a cost"
     )

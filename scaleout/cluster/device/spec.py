@@ -84,7 +84,11 @@ class DeviceFile(Config):
     )
     host_from: Text | None = Field(default=None, description="device whose host's launch times count, times host_ratio")
     host_ratio: Cited[Positive] | None = Field(
-        default=None, description="what a call costs the host over what it costs that of host_from"
+        default=None,
+        description="what a call costs the host over what it costs that of host_from, or of the device that it is like",
+    )
+    host_ratio_backward: Cited[Positive] | None = Field(
+        default=None, description="the same of calls in backward, which another thread makes; host_ratio if unset"
     )
     host_launch_s: dict[str, Cited[Seconds]] = Field(
         default_factory=dict,
@@ -272,9 +276,12 @@ def _values(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         # kernels of that device are not this one's: it takes their efficiency, as one of a data sheet does
         shipped = base == library.folder("device") / like / base.name
         found |= {"kernels": [], "efficiency_from": like if shipped else str(base)}
-    theirs, own = found.get("peak_flops"), values.get("peak_flops")
-    if isinstance(theirs, dict) and isinstance(own, dict):
-        values["peak_flops"] = theirs | own  # a dtype at a time
+    if "host_ratio" in values:  # of the host of that device, whose costs stand below its name
+        found = {key: value for key, value in found.items() if not key.startswith("host_")} | {"host_from": str(base)}
+    for key in ("peak_flops", "spread"):
+        theirs, own = found.get(key), values.get(key)
+        if isinstance(theirs, dict) and isinstance(own, dict):
+            values[key] = theirs | own  # a dtype, or a number, at a time
     return found | values
 
 
@@ -283,10 +290,13 @@ def _transferred_host(given: DeviceFile, chain: tuple[Path, ...]) -> dict[str, f
     path = chain[-1]
     if (given.host_from is None) != (given.host_ratio is None):
         raise ConfigError(f"{path}: host_from and host_ratio belong together; give both or neither")
+    if given.host_ratio is None and given.host_ratio_backward is not None:
+        raise ConfigError(f"{path}: host_ratio_backward is beside host_ratio; give that, too")
     if given.host_from is None or given.host_ratio is None:
         return {}
     reference = library.find("device", given.host_from, named_by=f"{path}: host_from")
     transferred_s = _load(reference, seen=chain).host_launch_s
     if not transferred_s:
         raise ConfigError(f"{path}: host_from: {given.host_from!r} has no host_launch; name a device that has")
-    return {call: given.host_ratio * seconds for call, seconds in transferred_s.items()}
+    ratios = {False: given.host_ratio, True: given.host_ratio_backward or given.host_ratio}
+    return {call: ratios["_backward" in call] * seconds for call, seconds in transferred_s.items()}

@@ -41,9 +41,17 @@ def _collectives(gpus: int, quick: bool) -> Iterator[Row]:
 
 
 def _host(gpus: int, quick: bool) -> Iterator[Row]:
-    """Steps of `scaleout.validation.measure.host`: the first three without communication, the others with."""
-    steps = ("data_parallel", "perceptron", "loop", "tensor_parallel", "sequence_parallel", "mixture_of_experts")
-    yield from ({"step": step} for step in steps[: None if gpus > 1 else 3])
+    """Steps of `scaleout.validation.measure.host`: the first four without communication, the others with."""
+    steps = (
+        "pace",
+        "data_parallel",
+        "perceptron",
+        "loop",
+        "tensor_parallel",
+        "sequence_parallel",
+        "mixture_of_experts",
+    )
+    yield from ({"step": step} for step in steps[: None if gpus > 1 else 4])
 
 
 _CONCURRENT = (

@@ -9,6 +9,10 @@ The first layer of a forward takes longer than those after it: the difference is
 
 A backward includes autograd's own work, such as the sum of two gradients, which counts to the call whose backward comes
 last. Collectives run over all GPUs of the host; times are means over them. See docs/models/host-issue.md.
+
+The step `pace` runs the same layers without reading the clock between calls: a few passes at a time, as the other steps
+do, over and over for a while. A core is slow for seconds at a time, so the mean over that while is what a job meets;
+over what the calls of these layers cost elsewhere it is the pace of this host.
 """
 
 import gc
@@ -84,8 +88,13 @@ def _random(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, device="cuda", dtype=torch.bfloat16).mul_(0.02).requires_grad_()
 
 
-def _run(calls: Sequence[tuple[str, Call | None]], weights: Sequence[Weights], read: bool) -> tuple[float, list[Any]]:
-    """Run all layers once; return the host's us for the step, and (call, direction, us) of each call."""
+def _run(
+    calls: Sequence[tuple[str, Call | None]], weights: Sequence[Weights], read: bool, totals_us: Times | None = None
+) -> tuple[float, list[Any]]:
+    """Run all layers once; return the host's us for the step, and (call, direction, us) of each call.
+
+    `totals_us` takes those of each pass.
+    """
     passes: list[tuple[str, float]] = []
     ticks: list[tuple[str, float]] = []
     x = _random(_ROWS, 1, _HIDDEN)
@@ -103,11 +112,17 @@ def _run(calls: Sequence[tuple[str, Call | None]], weights: Sequence[Weights], r
                 if x.requires_grad:
                     _watch(x, name, ticks)
                 passes.append(("hooks", time.perf_counter()))
+    issued = time.perf_counter()
     if x.requires_grad:
         ticks.append(("start", time.perf_counter()))
         torch.autograd.backward(x, torch.ones_like(x))
         ticks.append(("end", time.perf_counter()))
     elapsed_us = (time.perf_counter() - begin) * 1e6
+    if totals_us is not None:
+        forward_us = (issued - begin) * 1e6
+        totals_us["forward" if x.requires_grad else "no_grad"].append(forward_us)
+        if x.requires_grad:
+            totals_us["backward"].append(elapsed_us - forward_us)
     torch.cuda.synchronize()
     del before
     return elapsed_us, [*_forward(begin, passes, len(calls)), *_backward(ticks)]
@@ -150,6 +165,8 @@ def measure(row: Mapping[str, Any], session: Session) -> list[dict[str, Any]]:
     enabled = gc.isenabled()
     gc.disable()
     try:
+        if row["step"] == PACE:
+            return _paces()
         return _loops(session.repeats) if row["step"] == LOOP else _measured(STEPS[row["step"]])
     finally:
         if enabled:
@@ -185,6 +202,34 @@ def _measured(calls: Sequence[tuple[str, Call | None]]) -> list[dict[str, Any]]:
             rows.append({"call": name, "direction": direction if grad else "no_grad", "us": us})
         rows.append({"call": "whole", "direction": "both" if grad else "no_grad", "us": statistics.median(whole)})
     return rows
+
+
+PACE = "pace"
+"""The step of whole layers over a while."""
+_PACE_S, _PASSES = 20.0, 8
+
+
+def _paces() -> list[dict[str, Any]]:
+    """Return the host's microseconds of a layer without gradients, forward and backward: of each round the median."""
+    weights = [[_random(*shape) for shape in _SHAPES] for _ in range(_LAYERS)]
+    rounds: Times = defaultdict(list)
+    until = time.perf_counter() + _PACE_S
+    while time.perf_counter() < until or not rounds:
+        gc.collect()
+        torch.cuda.empty_cache()
+        passes: Times = defaultdict(list)
+        for grad in (False, True):
+            with torch.set_grad_enabled(grad):
+                for _ in range(_WARM_UP + _PASSES):
+                    for weight in itertools.chain.from_iterable(weights):
+                        weight.grad = None
+                    _run(STEPS["data_parallel"], weights, read=False, totals_us=passes)
+        for direction, times in passes.items():
+            rounds[direction].append(statistics.median(times[_WARM_UP:]))
+    return [
+        {"call": "layer", "direction": direction, "us": statistics.fmean(times) / _LAYERS}
+        for direction, times in rounds.items()
+    ]
 
 
 LOOP = "loop"

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
+from scaleout.analysis.uncertainty import spread_of
+from scaleout.cluster.device.host import host_costs_s
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.config.checkpoint import Row
@@ -129,6 +131,58 @@ def host_launch_us(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     return {name: round(max(us, 0.0), 2) for name, us in sorted(found.items())}
 
 
+_LAYER = {"layer_norm": 2, "gemm": 4, "attention": 1, "gelu": 1, "add": 2}
+"""Calls of a layer of the step `pace`, and how many; in backward a linear layer makes two GEMMs."""
+
+
+def paces(rows: Iterable[Row], host_from: str) -> dict[str, float]:
+    """Return the pace of a host, forward and backward: what the layers of the step `pace` take over what they cost.
+
+    Forward and without gradients one thread makes the calls, so that its pace is the mean of both.
+    """
+    measured_us = {row["direction"]: float(row["us"]) for row in rows if row["call"] == "layer"}
+    costs_s = host_costs_s(load_device(host_from), alone=True)
+    found = {}
+    for direction, us in measured_us.items():
+        gemms = 2 if direction == "backward" else 1
+        counts = _LAYER | {"gemm": gemms * _LAYER["gemm"]}
+        found[direction] = us * 1e-6 / fsum(count * costs_s[f"{call}_{direction}"] for call, count in counts.items())
+    if not found:
+        return {}
+    forward = fsum(found[direction] for direction in ("no_grad", "forward")) / 2
+    return {"host_ratio": round(forward, 2), "host_ratio_backward": round(found["backward"], 2)}
+
+
+def _said(rows: Iterable[Row]) -> str:
+    """Say the pace of a host, if it was measured."""
+    known = paces(rows, _HOST_FROM)
+    if not known:
+        return ""
+    return "; its host takes {host_ratio:g} times as long as that of {}, {host_ratio_backward:g} in backward".format(
+        _HOST_FROM, **known
+    )
+
+
+def _host_of(rows: Iterable[Row], where: str) -> dict[str, Any]:
+    """Return the keys of a host whose pace was measured: its ratios, and how far off steps are that know them."""
+    known = paces(rows, _HOST_FROM)
+    if not known:
+        return {}
+    spread, sources = spread_of(load_device(_HOST_FROM)), load_device(_HOST_FROM).sources
+    ends = {
+        f"host_{end}": _sourced(getattr(spread, f"paced_host_{end}"), sources[f"spread.paced_host_{end}"])
+        for end in ("faster", "slower")
+    }
+    source = f"{where}: host, the mean over a while of whole layers, over what {_HOST_FROM}'s calls cost"
+    return {
+        "host_from": _HOST_FROM, **{key: _sourced(ratio, source) for key, ratio in known.items()}, "spread": ends,
+    }  # fmt: skip
+
+
+_HOST_FROM = "h200"
+"""The device whose file has the costs of calls of PyTorch."""
+
+
 DEVICE, MACHINE, LIBRARY = "device.yaml", "machine.yaml", "nccl.yaml"
 _LINK = "nvlink"
 _STREAMS = ("copy_d2d", "clone", "add")
@@ -144,7 +198,7 @@ def write_files(folder: Path, environment: Mapping[str, Any]) -> dict[Path, str]
     rows = {name: measured(MeasurementLog(folder, name).rows) for name in ("kernels", "collectives", "host")}
     machine, library = machine_files(environment, rows["collectives"], where=where)
     files = {
-        DEVICE: (device_file(environment, rows, where=where), "the device, for --device"),
+        DEVICE: (device_file(environment, rows, where=where), f"the device, for --device{_said(rows['host'])}"),
         LIBRARY: (library, "what its communication library takes"),
         MACHINE: (machine, "its GPUs and links, for --topology"),
     }
@@ -171,8 +225,14 @@ def device_file(
     """Return the content of a device file; None if there are too few rows, or of an unknown GPU."""
     names = _shipped(environment)
     known = load_device(names[0]) if names else None
+    host = _host_of(rows["host"], where)
+    if not rows["kernels"]:
+        like = (
+            names[0] if names else next((name for gpu, name in _LIKE.items() if gpu in str(environment["gpu"])), None)
+        )
+        return {"name": environment["gpu"], "like": like, **host} if host and like else None
     rates = _known_rates(known) if known else _measured_rates(rows["kernels"], where)
-    if not rows["kernels"] or rates is None:
+    if rates is None:
         return None
     values: dict[str, Any] = {"name": environment["gpu"], "vendor": str(environment["gpu"]).split()[0], **rates}
     for key, name, unit in (("memory", "memory_bytes", " B"), ("l2", "l2_bytes", " B"), ("sms", "sms", "")):
@@ -186,16 +246,22 @@ def device_file(
         values["link_bandwidth"] = _sourced(f"{fastest / 1e9:.4g} GB/s", source)
     values["kernels"] = ["kernels.jsonl"]
     launches = host_launch_us(rows["host"])
-    if launches:
+    if known and host:
+        values |= host
+    elif launches:
         values["host_launch"] = {name: _sourced(f"{us} us", f"{where}: host") for name, us in launches.items()}
-        if known and known.launch_gap_s:
-            values["launch_gap"] = _sourced(f"{known.launch_gap_s * 1e9:.10g} ns", known.sources["launch_gap"])
     elif known and known.host_launch_s:
         values["host_launch"] = {
             name: _sourced(f"{seconds * 1e6:.2f} us", f"not measured here; as {known.name}")
             for name, seconds in known.host_launch_s.items()
         }
+    if known and known.launch_gap_s and (host or launches):
+        values["launch_gap"] = _sourced(f"{known.launch_gap_s * 1e9:.10g} ns", known.sources["launch_gap"])
     return values
+
+
+_LIKE = {"H200": "h200", "H100": "h100", "A100": "a100-80g", "B200": "b200"}
+"""Part of a GPU's name in its driver to the device that a file of its host alone is like."""
 
 
 def _sourced(value: Any, source: str) -> dict[str, Any]:

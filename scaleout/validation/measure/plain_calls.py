@@ -136,7 +136,21 @@ def _bag_dense(s: Sizes, dtype: torch.dtype) -> Call:
     return call(lambda table: functional.embedding_bag(indices, table, mode="sum"), table, backward=True)
 
 
+_CACHED = 16
+"""Tokens of a sequence in a cache, of which one is written: more would only take memory."""
+
+
+def _write_to_cache(s: Sizes, dtype: torch.dtype) -> Call:
+    """Write a token of each sequence, as a linear layer makes it, to its place in a cache that has heads first."""
+    head = min(128, s["hidden"])
+    x = random(s["tokens"], 1, s["hidden"] // head, head, dtype=dtype).transpose(1, 2)
+    cache = random(s["tokens"], s["hidden"] // head, _CACHED, head, dtype=dtype)
+    at = torch.full((1,), _CACHED - 1, device="cuda")
+    return lambda: cache.index_copy_(2, at, x)
+
+
 MAKERS: Mapping[str, Maker] = {
+    "cache_write": _write_to_cache,
     "rope_fp32_fwd": _rope_fp32,
     "rope_fp32_bwd": partial(_rope_fp32, backward=True),
     "moe_permute_rows_bwd": _permute_rows_back,

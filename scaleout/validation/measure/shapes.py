@@ -99,6 +99,7 @@ GRIDS: Mapping[str, Axes] = {
     "softmax_fwd": {"tokens": _TOKENS, "keys": (512, 2048, 8192)},
     "softmax_bwd": {"tokens": _TOKENS, "keys": (512, 2048, 8192)},
     "embedding_bwd": {"tokens": (1024, 4096, 16384), "hidden": (1024, 4096, 8192), "vocab": (32000, 128256)},
+    "cache_write": {"tokens": (1, 8, 64, 256), "hidden": (128, 1024, 4096, 16384)},
     "moe_repeat_topk": _ROUTED,
     "moe_sum_topk": _ROUTED,
     "moe_top_k": {"tokens": _TOKENS, "experts": (8, 64, 256), "topk": (2, 8)},

@@ -182,8 +182,8 @@ class Training(WithFramework):
         default=False,
         description="zero 1: gradients are all-reduced, though a rank steps its part alone, as by DeepSpeed in bf16",
     )
-    optimizer: Literal["adamw", "none"] = Field(
-        default="adamw", description="what steps the parameters; none leaves it out"
+    optimizer: Literal["adamw", "sgd", "none"] = Field(
+        default="adamw", description="what steps the parameters, sgd without momentum; none leaves it out"
     )
     optimizer_kernels: Literal["fused", "unfused"] = Field(
         default="fused", description="one kernel for all of a parameter's update, or one for each operation"

@@ -75,6 +75,7 @@ class Dlrm(WholeModel):
         default=None, description="memory of a rank for tables and their optimizer's states; without limit if unset"
     )
     dense_features: Count = Field(description="dense inputs of a sample")
+    biases: bool = Field(default=False, description="layers of MLPs add a bias, whose gradient is a sum over samples")
     mlp_width: Count | None = Field(default=None, description="width of the MLPs' layers, where all are alike")
     bottom_layers: LayerCount | None = Field(default=None, description="layers of the MLP that reads dense inputs")
     top_layers: LayerCount | None = Field(default=None, description="layers of the MLP behind the interaction")
@@ -97,8 +98,9 @@ class Dlrm(WholeModel):
     )
     table_gradients: Literal["sparse", "dense"] = Field(
         default="sparse",
-        description="sparse: one kernel updates rows; dense: gradients are as large as tables, and the optimizer steps "
-        "all rows, as by torch.nn.EmbeddingBag without sparse=True; chunks of an exchange are then of the batch",
+        description="sparse: one kernel updates rows; dense: gradients are as large as tables, and the optimizer "
+        "steps all rows, as by torch.nn.EmbeddingBag without sparse=True, one for each entry of tables; chunks of an "
+        "exchange are then of the batch",
     )
 
     @field_validator("tables_per_rank", "rows_per_table", "pooling", "tables", mode="before")
@@ -173,6 +175,7 @@ class Dlrm(WholeModel):
             column_width=self.column_width,
             exchange_cost=self.exchange_cost,
             capacity_bytes=math.inf if self.table_memory is None else self.table_memory,
+            apart=self.table_gradients == "dense",
         )
         return plan_of(self.all_tables, step)
 
@@ -209,14 +212,14 @@ class Dlrm(WholeModel):
 
     @property
     def num_parameters(self) -> int:
-        """Parameters of the job: all tables, and the weights of MLPs and cross layers (biases left out)."""
+        """Parameters of the job: all tables, and the weights and biases of MLPs and cross layers (these have none)."""
         return self._dense_parameters + self.embedding_dim * sum(table.count * table.rows for table in self.all_tables)
 
     @property
     def _dense_parameters(self) -> int:
         width = self.num_vectors * self.embedding_dim
         cross = self.cross_layers * 2 * width * self.cross_rank if self.interaction == "dcn" else 0
-        return cross + sum(inputs * outputs for mlp in self.layer_widths() for inputs, outputs in mlp)
+        return cross + sum((inputs + self.biases) * outputs for mlp in self.layer_widths() for inputs, outputs in mlp)
 
     @property
     def interaction_width(self) -> int:

@@ -71,6 +71,7 @@ class Step:
     column_width: int | None = None
     exchange_cost: float = 0.0  # bytes of memory that a byte exchanged costs as much as
     capacity_bytes: float = math.inf  # of a rank, for tables with their states
+    apart: bool = False  # whether tables of each entry are a kernel of their own, as modules of PyTorch are
 
 
 @dataclass(frozen=True)
@@ -101,24 +102,29 @@ class _Part:
     count: int
     cost: float  # of one, on a rank that holds it
     size_bytes: int  # of one, on such a rank
+    entry: int  # of `tables`; 0 where kernels pool what is alike of several
     uniform: bool = False
+
+
+_Entry = tuple[int, EmbeddingTable]
+"""An entry of `tables`, and its number."""
 
 
 @functools.lru_cache(maxsize=64)
 def plan_of(tables: tuple[EmbeddingTable, ...], step: Step) -> Plan:
     """Place tables on ranks; a ValueError says that one cannot be cut as it is to be, or that there is no room."""
     fixed: list[_Part] = []
-    free: list[EmbeddingTable] = []
-    for table in tables:
-        kind = table.sharding or step.sharding
-        if kind == "auto" and step.ranks > 1 and table.rows >= step.ranks:
-            free.append(table)
+    free: list[_Entry] = []
+    for entry in enumerate(tables):
+        kind = entry[1].sharding or step.sharding
+        if kind == "auto" and step.ranks > 1 and entry[1].rows >= step.ranks:
+            free.append(entry)
         else:
-            fixed.append(_part(table, "table_wise" if kind == "auto" else kind, step))
-    free.sort(key=lambda table: -_part(table, "table_wise", step).cost)
+            fixed.append(_part(entry, "table_wise" if kind == "auto" else kind, step))
+    free.sort(key=lambda entry: -_part(entry, "table_wise", step).cost)
     best: Plan | None = None
     has_room = _mean([*fixed, *_cut(free, 0, step)], step, "size_bytes") <= step.capacity_bytes
-    for cut in range(sum(table.count for table in free) + 1 if has_room else 0):
+    for cut in range(sum(table.count for _, table in free) + 1 if has_room else 0):
         parts = [*fixed, *_cut(free, cut, step)]
         if best is not None and _mean(parts, step, "cost") >= max(best.costs):
             break  # each further table costs more cut by rows than whole, so all that follow are at least as costly
@@ -138,18 +144,19 @@ def _mean(parts: Iterable[_Part], step: Step, quantity: Literal["cost", "size_by
     return math.fsum(part.count * getattr(part, quantity) / (1 if part.uniform else step.ranks) for part in parts)
 
 
-def _cut(free: Iterable[EmbeddingTable], cut: int, step: Step) -> Iterable[_Part]:
+def _cut(free: Iterable[_Entry], cut: int, step: Step) -> Iterable[_Part]:
     """Cut the first so many tables by rows, and leave the others whole."""
-    for table in free:
+    for entry, table in free:
         rows = min(cut, table.count)
         cut -= rows
         for count, kind in ((rows, "row_wise"), (table.count - rows, "table_wise")):
             if count:
-                yield _part(table.model_copy(update={"count": count}), kind, step)
+                yield _part((entry, table.model_copy(update={"count": count})), kind, step)
 
 
-def _part(table: EmbeddingTable, kind: str, step: Step) -> _Part:
+def _part(numbered: _Entry, kind: str, step: Step) -> _Part:
     """Return the parts of tables that are alike, and what one costs where it lies."""
+    entry, table = numbered
     rows, dim, bags, count = table.rows, step.dim, step.batch, table.count
     uniform = kind == "row_wise"
     if uniform:
@@ -175,7 +182,8 @@ def _part(table: EmbeddingTable, kind: str, step: Step) -> _Part:
     touched += (step.batch - bags) * dim * item_bytes  # bags of which no row is here
     sent = len(operations) * step.batch * dim * item_bytes * (step.ranks - 1) / step.ranks
     size_bytes = rows * dim * item_bytes * (1 + step.states)
-    return _Part(rows, dim, table.pooling, count, touched + step.exchange_cost * sent, size_bytes, uniform)
+    cost = touched + step.exchange_cost * sent
+    return _Part(rows, dim, table.pooling, count, cost, size_bytes, entry * step.apart, uniform)
 
 
 def _placed(parts: Sequence[_Part], step: Step) -> Plan | None:
@@ -221,9 +229,10 @@ def _take(part: _Part, heap: list[tuple[float, int]], rooms: list[float], held: 
 
 
 def _bags(parts: Iterable[tuple[_Part, int]]) -> tuple[Bags, ...]:
-    """Gather parts of one width and number of look-ups, which one kernel pools."""
-    found: dict[tuple[int, int], tuple[int, int]] = {}
+    """Gather parts of one width and number of look-ups, which one kernel pools; of each entry where they are apart."""
+    found: dict[tuple[int, int, int], tuple[int, int]] = {}
     for part, count in parts:
-        tables, rows = found.get((part.pooling, part.dim), (0, 0))
-        found[part.pooling, part.dim] = tables + count, rows + count * part.rows
-    return tuple(Bags(*key, *found[key]) for key in sorted(found))
+        key = part.pooling, part.dim, part.entry
+        tables, rows = found.get(key, (0, 0))
+        found[key] = tables + count, rows + count * part.rows
+    return tuple(Bags(pooling, dim, *found[pooling, dim, entry]) for pooling, dim, entry in sorted(found))

@@ -111,10 +111,10 @@ def _project(tape: AutogradTape, x: int, heads: Heads, label: str) -> int:
     if tape.style.packed:
         x = _pack(tape, x, heads.all_elements, workload.key_value_elements)
     if workload.rotary:
-        fused = workload.rotary == "fused"
-        hidden, makes = width + kv_width, heads.all_elements
-        fp32 = workload.rotary_fp32
-        x = _rotate(tape, x, tokens=workload.local_tokens, hidden=hidden, makes=makes, fused=fused, fp32=fp32)
+        together = workload.rotary == "fused" or tape.style.compiled or not workload.rotary_fp32
+        for hidden in (width + kv_width,) if together else (width, kv_width):
+            makes = heads.all_elements * hidden // (width + kv_width)
+            x = _rotate(tape, x, workload, tokens=workload.local_tokens, hidden=hidden, makes=makes)
     return x
 
 
@@ -129,12 +129,10 @@ def _pack(tape: AutogradTape, x: int, elements: int, key_value_elements: int) ->
     return x
 
 
-def _rotate(
-    tape: AutogradTape, x: int, *, tokens: int, hidden: int, makes: int = 0, fused: bool = False, fp32: bool = False
-) -> int:
+def _rotate(tape: AutogradTape, x: int, workload: "Transformer", *, tokens: int, hidden: int, makes: int = 0) -> int:
     """Rotate queries and keys by their positions; backward rotates back."""
-    unfused = ("rope_fp32_fwd", "rope_fp32_bwd") if fp32 else ("rope_fwd_unfused", "rope_bwd")
-    kernels = ("rope_fwd", "rope_fwd") if fused or tape.style.compiled else unfused
+    unfused = ("rope_fp32_fwd", "rope_fp32_bwd") if workload.rotary_fp32 else ("rope_fwd_unfused", "rope_bwd")
+    kernels = ("rope_fwd", "rope_fwd") if workload.rotary == "fused" or tape.style.compiled else unfused
     return pointwise(tape, x, kernels, makes=makes, tokens=tokens, hidden=hidden)
 
 
@@ -180,11 +178,11 @@ def _project_up(tape: AutogradTape, x: int, heads: Heads, label: str) -> int:
     if workload.mode == "decode":  # absorbed: queries come to the cache, not keys and values to the heads
         x = _of_heads(heads, f"{label}_query_to_latent", latent.plain_dim, latent.key_value_rank).write(tape, x)
         tape.save_for_backward(tokens * heads.heads * (latent.key_value_rank + latent.rotary_dim))
-        return _rotate(tape, x, tokens=tokens, hidden=(heads.heads + 1) * latent.rotary_dim)
+        return _rotate(tape, x, workload, tokens=tokens, hidden=(heads.heads + 1) * latent.rotary_dim)
     outputs = heads.heads * (latent.plain_dim + latent.value_dim)
     x = of(name=f"{label}_key_value_up", inputs=latent.key_value_rank, outputs=outputs).write(tape, x)
     tape.save_for_backward(heads.all_elements)
-    x = _rotate(tape, x, tokens=tokens, hidden=(heads.heads + 1) * latent.rotary_dim)
+    x = _rotate(tape, x, workload, tokens=tokens, hidden=(heads.heads + 1) * latent.rotary_dim)
     if latent.put_together:
         elements = heads.all_elements
         x = pointwise(tape, x, ("clone", "clone"), name="heads_together", makes=elements, elements=elements)
@@ -214,7 +212,10 @@ def _scores(tape: AutogradTape, x: int, heads: Heads) -> int:
         of = partial(tape.kernel, batch=workload.microbatch_size, heads=heads.heads)
         if workload.latent is not None:
             rank, rotary = workload.latent.key_value_rank, workload.latent.rotary_dim
+            x = _write_to_cache(tape, x, heads, rank + rotary)
             return of("attention_decode_latent", x, kv_seq=workload.sequence, rank=rank, rotary=rotary)
+        widths = [heads.kv_heads * workload.head_dim] * 2
+        x = _write_to_cache(tape, x, heads, *(widths if workload.separate_projections else [sum(widths)]))
         kv_seq = heads.window or workload.sequence
         return of("attention_decode", x, kv_heads=heads.kv_heads, kv_seq=kv_seq, head_dim=workload.head_dim)
     if workload.context_parallel > 1:
@@ -226,6 +227,13 @@ def _scores(tape: AutogradTape, x: int, heads: Heads) -> int:
         return _flash(tape, x, heads)
     core = partial(_unfused, heads=heads)
     return checkpoint(tape, x, core, kept_elements=0) if workload.recompute == "selective" else core(tape, x)
+
+
+def _write_to_cache(tape: AutogradTape, x: int, heads: Heads, *widths: int) -> int:
+    """Write what is kept of each sequence's new token into the cache, by a kernel for each of some widths."""
+    for width in widths:
+        x = tape.kernel("cache_write", x, tokens=heads.workload.local_tokens, hidden=width)
+    return x
 
 
 def _repeat(tape: AutogradTape, x: int, heads: Heads) -> tuple[int, Heads]:

@@ -270,7 +270,8 @@ def _mlp(
     batch = workload.local_batch
     for index, (inputs, outputs) in enumerate(widths):
         label = f"{name}_mlp_{index}"
-        x = Linear(name=label, tokens=batch, inputs=inputs, outputs=outputs, bucket=bucket).write(tape, x)
+        layer = Linear(name=label, tokens=batch, inputs=inputs, outputs=outputs, bucket=bucket, bias=workload.biases)
+        x = layer.write(tape, x)
         x = pointwise(tape, x, ("relu_fwd", "relu_bwd"), name=f"{label}_relu", elements=batch * outputs)
     tape.save_for_backward(batch * widths[-1][1])  # a ReLU keeps its output, those before as the next layer's input
     assert x is not None, "an MLP has at least one layer"

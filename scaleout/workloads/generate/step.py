@@ -273,10 +273,11 @@ class Finish:
                     "all_reduce", ITEM_BYTES["fp32"], self.axes.number("world"), "gradient_norm_all_reduce"
                 )
             self._chain_kernel("mul_scalar", elements=self._owned())
-        if workload.optimizer == "adamw":
+        if workload.optimizer != "none":
             self.graph.enter("optimizer", NodeRole.OPTIMIZER)
             dtype = "fp32" if workload.master_weights else workload.dtype
-            self._chain_kernel(f"adamw_{workload.optimizer_kernels}", parameters=self._owned(), dtype=dtype)
+            kernels = {"adamw": f"adamw_{workload.optimizer_kernels}"}.get(workload.optimizer, workload.optimizer)
+            self._chain_kernel(kernels, parameters=self._owned(), dtype=dtype)
         if "copy" in workload.buffer_passes:
             self._chain_kernel("cast_to_fp32", elements=self._owned(), dtype=workload.dtype)  # and back: as many bytes
         if workload.zero in (1, 2) and not workload.overlap_parameter_gather:

@@ -125,7 +125,7 @@ def _contained(stage: _Stage) -> Contained:
 _SHARDED_FROM = {"optimizer_states": 1, "gradients": 2, "parameters": 3}
 """Level of ZeRO from which on a kind is sharded."""
 
-_STATES_OF_OPTIMIZER = {"adamw": 2, "none": 0}
+_STATES_OF_OPTIMIZER = {"adamw": 2, "sgd": 0, "none": 0}
 """Numbers that an optimizer keeps for each parameter."""
 
 _ONLY_PASSES = frozenset(("recompute", "pipeline_schedule", "virtual_stages"))
@@ -217,7 +217,7 @@ def _state_bytes(workload: LayeredModel) -> int:
     """Return the bytes of an optimizer's states of one parameter, a copy of it in fp32 included."""
     states = _STATES_OF_OPTIMIZER[workload.optimizer]
     single = ITEM_BYTES["fp32"]
-    copies = int(states > 0 and workload.master_weights and workload.item_bytes < single)
+    copies = int(workload.optimizer != "none" and workload.master_weights and workload.item_bytes < single)
     return ITEM_BYTES[workload.moment_dtype] * states + single * copies
 
 
