@@ -9,7 +9,7 @@ from typing import Any
 
 from scaleout.config.documents import is_file
 from scaleout.config.reading import nearest
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, shown
 
 _PACKAGE = Path(__file__).parents[1]
 _ROOTS = (_PACKAGE / "data", _PACKAGE.parent)
@@ -125,6 +125,14 @@ def find(kind: str, name_or_file: str, *, named_by: str = "") -> Path:
         hint = of_here(name_or_file) or _other_sizes(kind, name_or_file) or nearest(name_or_file, names(kind))
         raise ConfigError(f"{where}unknown {kind} {name_or_file!r}; {hint} (`scaleout list` names them all)")
     return path
+
+
+def pop_like(values: dict[str, Any], kind: str, path: Path) -> str | None:
+    """Take out of a file's keys the name or file that it is `like`, or None; `ConfigError` if it is no text."""
+    like = values.pop("like", None)
+    if like is not None and not isinstance(like, str):
+        raise ConfigError(f"{path}: like is {shown(like)}; give the name or file of a {kind}")
+    return like
 
 
 def lengthened(chain: tuple[Path, ...], path: Path, *, key: str) -> tuple[Path, ...]:

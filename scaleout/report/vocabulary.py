@@ -248,8 +248,11 @@ def check_types(found: Mapping[str, Any], command: str, *, where: str) -> None:
     Names may lack or be more.
     """
     check_version(found, where=where)
-    fault = _fault(found, schema(command), ())
-    if fault:
+    try:
+        known = schema(command)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    if fault := _fault(found, known, ()):
         raise ConfigError(f"{where}: {fault}; run it again")
 
 

@@ -389,6 +389,8 @@ FILES = {
     "a list as a process": ("output", {"timeline": b'[{"ph": "X", "pid": [], "ts": 1, "dur": 1}]'}, "`pid`"),
     "a list of numbers as a schedule": ("output", {
         "summary.json": b'{"command": "run", "inputs": {"workload": "dlrm-128", "schedule": 5}}'}, "inputs say 5"),
+    "a number as a command": ("output", {"summary.json": b'{"command": 5, "inputs": {}}'}, "json: no documents of"),
+    "a library like a list": ("library", {"mine.yaml": b"like: [" + b"x, " * 200 + b"x]"}, "mine.yaml: like is ['x', "),
     "no table": ("output", {"cases.parquet": b"PAR1"}, "is no table of a study"),
     "a text as a step of a study": ("output", {"cases.parquet": parquet_of(
         case=1, status="ok", makespan_s="1 s", timeline="", workload="dlrm-128", ranks=8)},

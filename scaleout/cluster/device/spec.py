@@ -262,14 +262,12 @@ def _values(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     A device of other rates than the one that it is `like` has its efficiency and not its kernels.
     """
     chain, values = library.lengthened(seen, path, key="like"), read_yaml(path)
-    like = values.pop("like", None)
+    like = library.pop_like(values, "device", path)
     if seen and isinstance(values.get("kernels"), list):
         values["kernels"] = [str((path.parent / str(file)).absolute()) for file in values["kernels"]]
     if like is None:
         library.check_kind(values, "device", where=str(path))
         return values
-    if not isinstance(like, str):
-        raise ConfigError(f"{path}: like is {like!r}; give the name or file of a device")
     base = library.find("device", like, named_by=f"{path}: like")
     found = _values(base, seen=chain)
     if found.get("kernels") and _RATES & values.keys() and "kernels" not in values:

@@ -414,10 +414,10 @@ def _keys(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Read a file's keys over those of the library that it is `like`, if it names one; protocols are added to its."""
     chain = library.lengthened(seen, path, key="like")
     values = validated.read_yaml(path)
-    like = values.pop("like", None)
+    like = library.pop_like(values, "library", path)
     if like is None:
         return values
-    other = path.parent / str(like)
+    other = path.parent / like
     if not is_file(other):
         raise ConfigError(f"{path}: like: library file '{other}' does not exist; give one beside this file")
     inherited = _keys(other, seen=chain)

@@ -135,12 +135,10 @@ def _keys(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         values["library"] = _beside(path, values["library"])
     if isinstance(values.get("backends"), dict):
         values["backends"] = {name: _beside(path, str(file)) for name, file in values["backends"].items()}
-    like = values.pop("like", None)
+    like = library.pop_like(values, "topology", path)
     if like is None:
         library.check_kind(values, "topology", where=str(path))
         return values
-    if not isinstance(like, str):
-        raise ConfigError(f"{path}: like is {like!r}; give the name or file of a topology")
     given = str(path.parent / like) if library.is_path(like) and not Path(like).is_absolute() else like
     inherited = _keys(library.find("topology", given, named_by=f"{path}: like"), seen=chain)
     if "library" in values:

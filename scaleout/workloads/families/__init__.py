@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ConfigDict
 
-from scaleout.config.library import check_kind, find, is_path, lengthened
+from scaleout.config.library import check_kind, find, is_path, lengthened, pop_like
 from scaleout.config.units import RankCount
 from scaleout.config.validated import Config, nearest, read_yaml, validate, with_new_names
 from scaleout.errors import ConfigError
@@ -114,11 +114,9 @@ def _read(path: Path, *, seen: tuple[Path, ...] = ()) -> _Read:
     chain = lengthened(seen, path, key="like")
     values = _with_new_names(str(path), read_yaml(path))
     values |= {key: _beside(path, values[key]) for key in ("topology", "device", "like") if key in values}
-    like = values.pop("like", None)
+    like = pop_like(values, "workload", path)
     if like is None:
         return _Read(values)
-    if not isinstance(like, str):
-        raise ConfigError(f"{path}: like is {like!r}; give the name or file of a workload")
     below = _read(find("workload", like, named_by=f"{path}: like"), seen=chain)
     return _over(
         below, {"description": f"{like} with other values: {', '.join(map(str, values))}", "source": ""} | values
