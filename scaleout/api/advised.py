@@ -10,6 +10,7 @@ from typing import Any
 
 from scaleout.analysis.efficiency import Fit
 from scaleout.api.inputs import given_of
+from scaleout.cluster.device.spec import sold_as
 from scaleout.cluster.topology.nodes import Sized, of_device, sized
 from scaleout.errors import ConfigError, ScaleoutError
 from scaleout.study.comparison import Comparison
@@ -69,7 +70,8 @@ def _changed(inputs: Mapping[str, Any], advice: Advice, found: Comparison) -> di
     kept = {key: value for key, value in inputs.items() if known.get(key.removeprefix("set.")) not in advice.changes}
     changed = {**kept, **{f"set.{key}": value for key, value in advice.changes.items()}}
     if advice.ranks != found.ranks:
-        topology = _sized(inputs.get("topology") or advice.workload.topology, advice.ranks, found.device)
+        device = sold_as(inputs.get("device") or advice.workload.device)
+        topology = _sized(inputs.get("topology") or advice.workload.topology, advice.ranks, device)
         changed |= {"topology": topology.topology, "nodes": topology.nodes}
     return given_of(changed)
 

@@ -48,6 +48,18 @@ def test_each_line_runs_as_it_is_printed(job):
         assert {**again["model"], "inputs": {}} == {**found["model"], "inputs": {}}
 
 
+def test_a_device_like_another_takes_networks_that_the_other_is_sold_with(tmp_path):
+    twin = tmp_path / "twin.yaml"
+    twin.write_text("like: h100\nrent: {value: 3 USD/h, source: made up}\n")
+    job = JOBS["a topology of one node"]
+    shipped, own = (
+        [each.get("run") for each in json.loads(printed("run", *shlex.split(words), "--json"))["memory"]["advice"]]
+        for words in (job, job.replace("--device h100", f"--device {twin}"))
+    )
+    assert any("--topology dgx-h100-2" in str(line) for line in shipped)
+    assert [line and line.replace(str(twin), "h100") for line in own] == shipped
+
+
 def test_the_terminal_has_the_lines_whole_and_the_step_in_the_box():
     words = shlex.split(JOBS["a key given already, and more nodes"])
     out = printed("run", *words)
