@@ -66,14 +66,19 @@ def _told(fit: Fit, inputs: Mapping[str, Any], found: Comparison, tell: Tell | N
 
 def _changed(inputs: Mapping[str, Any], advice: Advice, found: Comparison) -> dict[str, Value]:
     """Return the inputs of a job that takes an advice, on as many nodes as that needs."""
-    known = type(advice.workload).RENAMED
-    kept = {key: value for key, value in inputs.items() if known.get(key.removeprefix("set.")) not in advice.changes}
-    changed = {**kept, **{f"set.{key}": value for key, value in advice.changes.items()}}
+    changed = with_changes(inputs, advice)
     if advice.ranks != found.ranks:
         device = sold_as(inputs.get("device") or advice.workload.device)
         topology = _sized(inputs.get("topology") or advice.workload.topology, advice.ranks, device)
         changed |= {"topology": topology.topology, "nodes": topology.nodes}
     return given_of(changed)
+
+
+def with_changes(inputs: Mapping[str, Any], advice: Advice) -> dict[str, Any]:
+    """Return the inputs of a job with the keys that an advice changes, whatever names they were given by."""
+    known = type(advice.workload).RENAMED
+    kept = {key: value for key, value in inputs.items() if known.get(key.removeprefix("set.")) not in advice.changes}
+    return {**kept, **{f"set.{key}": value for key, value in advice.changes.items()}}
 
 
 def _sized(topology: str, ranks: int, device: str) -> Sized:

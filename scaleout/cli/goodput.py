@@ -134,15 +134,14 @@ def goodput(job: NamedJob, schedule: str, options: Stated, output: Output, **ask
 
 def _line_that_fits(given: "Mapping[str, Any]", held: "Fit", ranks: int) -> str:
     """Return this command with a change that makes the job fit as many ranks; nothing if it fits, or none does."""
+    from scaleout.api.advised import with_changes
     from scaleout.api.inputs import given_of
     from scaleout.study.sweep.cases import run_line
 
     advice = next((each for each in held.advice if each.fits and each.ranks == ranks), None)
     if advice is None:
         return ""
-    known = type(advice.workload).RENAMED
-    kept = {key: value for key, value in given.items() if known.get(key.removeprefix("set.")) not in advice.changes}
-    changed = given_of({**kept, **{f"set.{key}": value for key, value in advice.changes.items()}})
+    changed = given_of(with_changes(given, advice))
     context = click.get_current_context()
     own = [name for name in _OWN if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     values = {name: context.params[name] for name in own}

@@ -207,6 +207,7 @@ def _measured(calls: Sequence[tuple[str, Call | None]]) -> list[dict[str, Any]]:
 PACE = "pace"
 """The step of whole layers over a while."""
 _PACE_S, _PASSES = 20.0, 8
+"""How long whole layers are read, the mean over a host that wavers, and how many passes of each kind a round has."""
 
 
 def _paces() -> list[dict[str, Any]]:
