@@ -216,7 +216,7 @@ def _study(folder: Path) -> Output:
         tables=tables_of({"cases": rows}),
         pictures=_pictures(folder / "figures"),
     )
-    return _with_jobs(page, jobs, {}, where=folder)
+    return _with_jobs(page, jobs, {}, where=folder / "cases.parquet")
 
 
 def _fastest_first(cases: "pd.DataFrame") -> tuple["pd.DataFrame", int]:

@@ -67,7 +67,7 @@ def _refusal(folder, table):
         [output.controls(job) for job in range(len(output.jobs))]
     except ScaleoutError as error:
         said = str(error)
-    assert said is None or (str(folder) in said and printable(said) == said)
+    assert said is None or (str(path) in said and printable(said) == said)
     return said
 
 
