@@ -242,6 +242,8 @@ def _check_rounds(made: Rounds, placement: Placement, what: str) -> None:
         raise ConfigError(f"{what}: pipelined is {shown(made.pipelined)}; give True or False")
     if not (made.added is None or (_is_number(made.added) and 0 <= made.added <= placement.num_ranks)):
         raise ConfigError(f"{what}: added is {shown(made.added)}; give buffers from 0 to the number of ranks, or None")
+    if not (_is_number(made.surplus) and 0 <= made.surplus < math.inf):
+        raise ConfigError(f"{what}: surplus is {shown(made.surplus)}; give buffers that all members send, from 0")
     for number, round_ in enumerate(made.rounds):
         fault = _fault_of_round(round_, shape) if isinstance(round_, Round) else "is no Round"
         if not fault and type(uncombined(round_.pattern)).__module__ != Round.__module__:

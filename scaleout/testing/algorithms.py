@@ -38,8 +38,9 @@ _SHAPES: tuple[tuple[tuple[str, int], ...], ...] = (
 def check_algorithm(name: str) -> None:
     """Hold a collective algorithm to the contract of all: for each kind that it does, on groups of fourteen networks.
 
-    Data reaches every member that needs it; all members together send what one must, and nobody sends to itself; no
-    time is below the lower bound of the links; and the load of every round is that of its messages, routed one by one.
+    Data reaches every member that needs it; all members together send what one must and no byte more than the `surplus`
+    that the schedule declares, and nobody sends to itself; no time is below the lower bound of the links; and the load
+    of every round is that of its messages, routed one by one.
 
     Raises
     ------
@@ -61,7 +62,7 @@ def check_algorithm(name: str) -> None:
         for kind in kinds_on(algorithm, placement):
             try:
                 reaches(algorithm, kind, placement)
-                sends_enough(algorithm, kind, placement)
+                sends_what_it_must(algorithm, kind, placement)
                 if topology.dimensions[0].kind != "graph":  # whose routes are looked for, not known in closed form
                     loads_links(algorithm, kind, topology, groups)
                 keeps_bound(algorithm, kind, placement)
@@ -137,10 +138,11 @@ def reaches(algorithm: Algorithm, kind: str, placement: Placement) -> None:
     _holds(NEEDED[kind](contributions(rounds, placement)), "data does not reach everyone who needs it")
 
 
-def sends_enough(algorithm: Algorithm, kind: str, placement: Placement) -> None:
-    """Hold the bytes of an algorithm to what must be sent.
+def sends_what_it_must(algorithm: Algorithm, kind: str, placement: Placement) -> None:
+    """Hold the bytes of an algorithm to what must be sent, and to what its schedule says that it sends beyond.
 
-    All ranks together send p times what one must, and an all-gather gives each its n (p - 1) / p. Nobody adds up more
+    All ranks together send p times what one must and the `surplus` of the schedule, no more and no less, and an
+    all-gather gives each its n (p - 1) / p, so that none is sent what it has or never needs. Nobody adds up more
     than it receives, nor less in the mean than what adds every contribution once.
     """
     p, received = placement.num_ranks, np.zeros(placement.num_ranks)
@@ -155,6 +157,12 @@ def sends_enough(algorithm: Algorithm, kind: str, placement: Placement) -> None:
     senders = {"gather": 1, "scatter": 1} | dict.fromkeys(("broadcast", "reduce", "send"), p - 1)
     sent = senders.get(kind, p) * BUS_FACTORS[kind](p)
     _holds(received.sum() >= sent * (1 - _ROUNDING), f"sends {received.sum():g} buffers, and {sent:g} must be sent")
+    beyond = received.sum() - sent
+    _holds(
+        math.isclose(beyond, found.surplus, rel_tol=_ROUNDING, abs_tol=_ROUNDING * sent),
+        f"sends {received.sum():g} buffers where {sent:g} must be sent, {beyond:g} more; send less, or if members pass "
+        f"on for others, say so: Schedule(..., surplus={beyond:g})",
+    )
     least_of = {
         "all_gather": (received, (p - 1) / p), "all_to_all": (received, (p - 1) / p), "broadcast": (received[1:], 1.0),
         "scatter": (received[1:], 1 / p), "gather": (received[:1], (p - 1) / p),

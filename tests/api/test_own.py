@@ -140,6 +140,30 @@ def test_the_contract_refuses_algorithms_that_lose_data(repeat, share, message):
         testing.check_algorithm("lossy")
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda p: (Round(Ring(), 2 / p, repeat=p - 1),),
+        lambda p: (Round(Ring(), 1 / p, repeat=2 * (p - 1)),),
+        lambda p: (Round(Ring(), 1 / p, repeat=p),),
+        lambda p: (Round(Ring(), 1.0, repeat=p - 1),),
+    ],
+    ids=["shares twice as large", "twice round", "a round more", "whole buffers"],
+)
+def test_the_contract_refuses_bytes_in_vain_but_for_those_that_are_declared(made):
+    scaleout.define_algorithm("vain", "all_gather")(lambda placement: Schedule(made(placement.num_ranks)))
+    with pytest.raises(AssertionError, match=r"vain, all_gather on ranks \[0, 1\] .* more; send less, or .* surplus="):
+        testing.check_algorithm("vain")
+
+    def declared(placement):
+        p = placement.num_ranks
+        rounds = made(p)
+        return Schedule(rounds, surplus=sum(p * each.fraction * each.repeat for each in rounds) - (p - 1))
+
+    scaleout.define_algorithm("declared", "all_gather")(declared)
+    testing.check_algorithm("declared")
+
+
 @pytest.mark.parametrize("network", ["alpha_beta", "link"])
 def test_rounds_whose_messages_switches_combine_go_with_others(network):
     """Found by the fuzzer: levels of a switch and ports of its members were added one by one (ValueError)."""
@@ -252,6 +276,8 @@ def test_an_algorithm_that_is_none_is_refused(function, words):
         (Schedule((Round(rounds.Combined(rounds.Edges((1,), (1,))), 0.5),)), "has no messages between two"),
         (Schedule((Round(Ring(), 0.5),), pipelined=np.ones(2)), "pipelined is array.*; give True or False"),
         (Schedule((Round(Ring(), 0.5),), added=float("nan")), "added is nan; give buffers from 0"),
+        (Schedule((Round(Ring(), 0.5),), surplus=-1.0), "surplus is -1.0; give buffers that all members send, from 0"),
+        (Schedule((Round(Ring(), 0.5),), surplus=float("inf")), "surplus is inf; give buffers"),
         (Schedule((Round(Ring(), 0.5),), added="1"), "added is '1'; give buffers from 0"),
         (Schedule((Round(Own(None), 0.5),)), "whose messages are no `Messages` of arrays"),
         (Schedule((Round(Own(rounds.Messages([0], [1], [1.0])), 0.5),)), "whose messages are no `Messages` of arrays"),

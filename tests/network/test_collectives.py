@@ -22,7 +22,7 @@ from scaleout.network.collectives import (
     schedule,
 )
 from scaleout.testing import check_algorithm
-from scaleout.testing.algorithms import kinds_on, loads_links, reaches, sends_enough
+from scaleout.testing.algorithms import kinds_on, loads_links, reaches, sends_what_it_must
 
 HAND_ROUTED = ["ring", "switch", "fully_connected", "mesh", "fat_tree"]
 """Kinds of dimension whose routes `links_of` spells out anew; tests/cluster/test_kinds.py routes those of the table."""
@@ -127,7 +127,7 @@ def test_data_reaches_everyone_who_needs_it_and_no_byte_is_sent_in_vain(algorith
     placement = place(topology, groups[0])
     for kind in kinds_on(algorithm, placement):
         reaches(algorithm, kind, placement)
-        sends_enough(algorithm, kind, placement)
+        sends_what_it_must(algorithm, kind, placement)
 
 
 @each_algorithm

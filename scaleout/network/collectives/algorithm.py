@@ -77,7 +77,8 @@ def then(first: Scheduler, second: Scheduler) -> Scheduler:
     """Compose two functions from placement to schedule: the rounds of the second after those of the first."""
 
     def schedule(placement: Placement) -> Schedule:
-        return Schedule(first(placement).rounds + second(placement).rounds)
+        one, other = first(placement), second(placement)
+        return Schedule(one.rounds + other.rounds, surplus=one.surplus + other.surplus)
 
     return schedule
 

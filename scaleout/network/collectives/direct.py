@@ -45,8 +45,10 @@ def _pairwise(placement: Placement) -> Schedule:
 
 
 def _dimension_wise(placement: Placement) -> Schedule:
-    sizes = enumerate(placement.shape)
-    return Schedule(tuple(Round(Everyone(), 1 / m, dimensions=(number,)) for number, m in sizes), pipelined=True)
+    rounds = tuple(Round(Everyone(), 1 / m, dimensions=(number,)) for number, m in enumerate(placement.shape))
+    p = placement.num_ranks
+    surplus = sum(p * (m - 1) / m for m in placement.shape) - (p - 1)
+    return Schedule(rounds, pipelined=True, surplus=surplus)
 
 
 ALGORITHM = Algorithm(

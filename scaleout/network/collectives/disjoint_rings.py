@@ -146,7 +146,8 @@ def _phase(*, relayed: bool) -> Scheduler:
         for chain, ring in enumerate(rings):
             sources, destinations = zip(*ring, strict=True)
             rounds.append(Round(Edges(sources, destinations), 1 / (p * len(rings)), repeat=p - 1, chain=chain))
-        return Schedule(tuple(rounds))
+        relays = sum(len(ring) - p for ring in rings)  # each passes on what its ring's members send
+        return Schedule(tuple(rounds), surplus=(p - 1) / p * relays / len(rings))
 
     return schedule
 

@@ -22,14 +22,19 @@ def _reducing_switches(placement: Placement) -> str | None:
 
 
 def _once(
-    pattern: Callable[[int], Pattern], *, sharded: bool = False, copied: bool = False, reduced: bool = False
+    pattern: Callable[[int], Pattern],
+    *,
+    sharded: bool = False,
+    copied: bool = False,
+    reduced: bool = False,
+    surplus: Callable[[int], float] = lambda _num_ranks: 0.0,
 ) -> Scheduler:
     """One round of messages of the whole buffer or of a shard each, which switches forward while they come in."""
 
     def schedule(placement: Placement) -> Schedule:
         fraction = 1 / placement.num_ranks if sharded else 1.0
         round_ = Round(Combined(pattern(placement.num_ranks), copied=copied, reduced=reduced), fraction)
-        return Schedule((round_,), pipelined=True)
+        return Schedule((round_,), pipelined=True, surplus=surplus(placement.num_ranks))
 
     return schedule
 
@@ -38,7 +43,9 @@ ALGORITHM = Algorithm(
     "in_network",
     "the switches add up and copy what passes through them",
     {
-        "all_reduce": _once(lambda p: Everyone(), copied=True, reduced=True),
+        "all_reduce": _once(  # from everyone to everyone, of which the switches make one message each
+            lambda p: Everyone(), copied=True, reduced=True, surplus=lambda p: (p - 1) * (p - 2)
+        ),
         "reduce_scatter": _once(lambda p: Everyone(), sharded=True, reduced=True),
         "all_gather": _once(lambda p: Everyone(), sharded=True, copied=True),
         "broadcast": _once(Edges.from_root, copied=True),

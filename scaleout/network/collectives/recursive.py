@@ -18,20 +18,24 @@ from scaleout.network.collectives.rounds import Exchange, Fold, FoldedExchange, 
 
 
 def _folded(
-    placement: Placement, core: Callable[[int, int], tuple[Round, ...]], *, added: Callable[[int], float]
+    placement: Placement,
+    core: Callable[[int, int], tuple[Round, ...]],
+    *,
+    added: Callable[[int], float],
+    surplus: Callable[[int], float] = lambda _members: 0.0,
 ) -> Schedule:
     """Carry out an all-reduce among a power of two of members, for all.
 
     Where there are ``r`` more, ``r`` members send all they have to a neighbour first, and get the sum back last. The
-    members that take part, and how many of them stand for two, give the rounds (`core`) and what each adds up, as a
-    fraction of the bytes (`added`).
+    members that take part, and how many of them stand for two, give the rounds (`core`), and their number what each
+    adds up and all send beyond the least, as fractions of the bytes (`added`, `surplus`).
     """
     taking_part = 1 << (placement.num_ranks.bit_length() - 1)
     extra = placement.num_ranks - taking_part
     if not extra:
-        return Schedule(core(taking_part, 0), added=added(taking_part))
+        return Schedule(core(taking_part, 0), added=added(taking_part), surplus=surplus(taking_part))
     rounds = (Round(Fold(extra), 1.0), *core(taking_part, extra), Round(Fold(extra, back=True), 1.0))
-    return Schedule(rounds, added=1 + added(taking_part))
+    return Schedule(rounds, added=1 + added(taking_part), surplus=surplus(taking_part))
 
 
 def _exchanges(num_ranks: int, extra: int, fraction: Callable[[int], float]) -> tuple[Round, ...]:
@@ -62,7 +66,12 @@ DOUBLING = Algorithm(
     "recursive_doubling",
     "ranks that differ in bit k exchange all they have",
     {
-        "all_reduce": lambda group: _folded(group, _whole, added=lambda members: members.bit_length() - 1),
+        "all_reduce": lambda group: _folded(
+            group,
+            _whole,
+            added=lambda members: members.bit_length() - 1,
+            surplus=lambda members: members * (members.bit_length() - 1) - 2 * (members - 1),  # whole, not halved
+        ),
         "all_gather": lambda group: Schedule(_exchanges(group.num_ranks, 0, lambda bit: 2**bit / group.num_ranks)),
     },
     power_of_two,

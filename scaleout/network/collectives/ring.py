@@ -21,7 +21,9 @@ def _kinds(pattern: Ring, shards_under_way: Callable[[int], list[float]]) -> dic
 
     def all_to_all(placement: Placement) -> Schedule:
         p = placement.num_ranks
-        return Schedule(tuple(Round(pattern, shards / p) for shards in shards_under_way(p)))
+        under_way = shards_under_way(p)
+        rounds = tuple(Round(pattern, shards / p) for shards in under_way)
+        return Schedule(rounds, surplus=sum(under_way) - (p - 1))
 
     return {"all_reduce": then(phase, phase), "reduce_scatter": phase, "all_gather": phase, "all_to_all": all_to_all}
 

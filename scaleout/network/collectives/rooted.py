@@ -7,9 +7,11 @@ on which a tree would cross the same links again and again. Reduce is the mirror
 Source: Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005 (tree); van de Geijn, JPDC 22(2), 1994 (scatter).
 """
 
+from dataclasses import replace
+
 from scaleout.cluster.topology.placement import Placement
 from scaleout.network.collectives import direct, ring
-from scaleout.network.collectives.algorithm import Algorithm, then
+from scaleout.network.collectives.algorithm import Algorithm, Scheduler, then
 from scaleout.network.collectives.rounds import Edges, Round, Schedule
 
 
@@ -40,12 +42,23 @@ BINOMIAL_TREE = Algorithm(
     "binomial_tree", "the ranks that have the buffer double in each round", {"broadcast": _broadcast, "reduce": _reduce}
 )
 
+
+def _round_the_root(first: Scheduler, second: Scheduler) -> Scheduler:
+    """Compose two functions, of which that on the ring has a root like all others: `p - 1` shards more for it."""
+
+    def schedule(placement: Placement) -> Schedule:
+        p = placement.num_ranks
+        return replace(then(first, second)(placement), surplus=(p - 1) / p)
+
+    return schedule
+
+
 SCATTER_ALL_GATHER = Algorithm(
     "scatter_all_gather",
     "shards from the root, gathered on a ring both ways",
     {
-        "broadcast": then(_DIRECT["scatter"], _RING["all_gather"]),
-        "reduce": then(_RING["reduce_scatter"], _DIRECT["gather"]),
+        "broadcast": _round_the_root(_DIRECT["scatter"], _RING["all_gather"]),
+        "reduce": _round_the_root(_RING["reduce_scatter"], _DIRECT["gather"]),
     },
 )
 

@@ -199,6 +199,9 @@ class Schedule:
     # Of a reduction, the bytes that a member adds to its own, as a fraction of the collective's. Without it every
     # contribution is added once, which is ``(p - 1) / p`` of the bytes for a member in the mean.
     added: float | None = None
+    # Bytes that all members together send on purpose beyond the least that the collective needs, as a fraction of its
+    # bytes: what members pass on for others, or send whole where shards would do.
+    surplus: float = 0.0
 
     @property
     def chains(self) -> tuple[tuple[Round, ...], ...]:
