@@ -344,7 +344,32 @@ def test_advice_pairs_two_simple_changes():
     plain = {"data_parallel": 16, "zero": 0, "recompute": "none", "topology": "dgx-a100-2"}
     *singles, together = advise(load_workload("qwen-3-32b", plain), 80e9)
     assert not any(each.fits and each.ranks == 16 for each in singles)
-    assert (dict(together.changes), together.fits) == ({"zero": 3, "recompute": "full"}, True)
+    layers = together.changes["recompute_layers"]
+    assert (dict(together.changes), together.fits) == (
+        {"zero": 3, "recompute": "full", "recompute_layers": layers},
+        True,
+    )
+
+
+@pytest.mark.parametrize("given", [{}, {"recompute": "full", "recompute_layers": 59}], ids=["none", "too few"])
+def test_advice_recomputes_as_few_layers_as_fit(given):
+    """Llama 3 70B under zero 3 on 64 H100 without tensor parallelism: 60 of 80 layers fit, 59 do not."""
+    keys = {"zero": 3, "tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 64}
+    capacity = load_device("h100").usable_bytes
+    job = load_workload("llama-3-70b", keys | given)
+    (found,) = [each for each in advise(job, capacity) if "recompute_layers" in each.changes]
+    assert found.changes["recompute_layers"] == 60
+    fewer = load_workload("llama-3-70b", keys | {"recompute": "full", "recompute_layers": 59})
+    assert found.fits
+    assert found.peak.total_bytes <= capacity < peak(fewer).total_bytes
+
+
+def test_advice_for_ranks_that_are_enough_asks_for_no_more():
+    """Llama 3 70B on 64 H100: three times the ranks in three stages are no help to who has 64."""
+    keys = {"zero": 3, "tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 64}
+    found = advise(load_workload("llama-3-70b", keys), load_device("h100").usable_bytes)
+    assert any(each.fits for each in found)
+    assert {each.ranks for each in found} == {64}
 
 
 def test_advice_has_zero_with_a_smaller_micro_batch_where_it_is_not_enough_alone():

@@ -67,7 +67,8 @@ def advise(workload: LayeredModel, capacity_bytes: float) -> list[Advice]:
     Single changes that help, those that fit on fewest ranks first; of each kind the smallest of those that fit on
     fewest ranks, or else the one that helps most; ZeRO, where not enough alone, with a smaller micro-batch. If none
     fits on as many ranks as the job has, several that do so together come last, if any do: two of these, or else those
-    that help most; if none fits at all, several on more ranks.
+    that help most; if none fits at all, several on more ranks. Where whole layers are recomputed, they are no more than
+    it takes to fit. Once something fits on as many ranks, nothing is said that needs more.
     """
     now = peak(workload).total_bytes
     if now <= capacity_bytes:
@@ -82,13 +83,20 @@ def advise(workload: LayeredModel, capacity_bytes: float) -> list[Advice]:
             best[kind] = found
     if "zero" in best and not best["zero"].fits:
         best["zero"] = _with_smaller_microbatches(workload, best["zero"], capacity_bytes)
-    singles = sorted(best.values(), key=lambda advice: (not advice.fits, advice.ranks))
-    if singles and singles[0].fits and singles[0].ranks == workload.num_ranks:
-        return singles
-    together = _pair(workload, singles, capacity_bytes) or _combined(workload, capacity_bytes, more_ranks=False)
-    if together is None and not (singles and singles[0].fits):
-        together = _combined(workload, capacity_bytes, more_ranks=True)
-    return singles if together is None else [*singles, together]
+    found = sorted(best.values(), key=lambda advice: (not advice.fits, advice.ranks))
+    if not _here(found, workload):
+        together = _pair(workload, found, capacity_bytes) or _combined(workload, capacity_bytes, more_ranks=False)
+        if together is None and not (found and found[0].fits):
+            together = _combined(workload, capacity_bytes, more_ranks=True)
+        found += [together] if together is not None else []
+    if _here(found, workload):
+        found = [each for each in found if each.ranks <= workload.num_ranks]
+    return [_with_fewest_layers(workload, each, capacity_bytes) for each in found]
+
+
+def _here(found: Sequence[Advice], workload: LayeredModel) -> bool:
+    """Whether something fits on the ranks that the job has."""
+    return any(each.fits and each.ranks <= workload.num_ranks for each in found)
 
 
 def _better(found: Advice, known: Advice) -> bool:
@@ -106,6 +114,25 @@ def _with_smaller_microbatches(workload: LayeredModel, found: Advice, capacity_b
             tried = _try(workload, smaller, capacity_bytes)
             if tried is not None and tried.fits:
                 return tried
+    return found
+
+
+def _with_fewest_layers(workload: LayeredModel, found: Advice, capacity_bytes: float) -> Advice:
+    """Return a change that fits by recomputing whole layers with as few of each stage as fit, the least by bisection.
+
+    More layers recomputed hold less, and all of a stage are what the change recomputes already.
+    """
+    if not found.fits or found.changes.keys().isdisjoint(("recompute", "recompute_layers")):
+        return found
+    if found.workload.recompute != "full":
+        return found
+    too_few, enough = (workload.recompute_layers or 0) - 1, max(found.workload.layers_of_stage)
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        tried = _try(workload, {**found.changes, "recompute_layers": middle}, capacity_bytes)
+        if tried is None:  # frameworks that recompute all layers or none
+            return found
+        too_few, enough, found = (too_few, middle, tried) if tried.fits else (middle, enough, found)
     return found
 
 
