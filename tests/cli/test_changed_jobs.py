@@ -198,6 +198,20 @@ def test_other_ranks_than_the_topology_has_are_told_what_would_do(scaleout):
     assert "take a topology of 32 ranks (--nodes 4), or run the job on 64 ranks (--set data_parallel=8)" in err
 
 
+@pytest.mark.parametrize(
+    ("replicas", "words"),
+    [
+        (2, "take a topology of 16 ranks (--topology dgx-h200-2), or run"),
+        (6, "take a topology of 48 ranks (--topology dgx-h200-2 --nodes 6), or run"),
+    ],
+)
+def test_more_ranks_than_a_node_has_are_more_of_these_nodes(scaleout, replicas, words):
+    """A DGX has eight ranks on a switch: sixteen are two of them, not a larger switch."""
+    _, _, err = scaleout("run", "llama-3-8b", "--set", "tensor_parallel=8", "--set", f"data_parallel={replicas}")
+    assert words in err
+    assert "switch(" not in err
+
+
 def test_a_trace_has_the_ranks_that_it_has_and_a_recording_is_imported_first(scaleout, tmp_path):
     scaleout("trace", "llama-3-8b", "--output", tmp_path / "t")
     _, _, err = scaleout("run", "--trace", tmp_path / "t", "--topology", "dgx-h200-2")

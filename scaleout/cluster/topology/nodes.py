@@ -45,6 +45,15 @@ def part_of_node(topology: Topology, ranks: int) -> str:
     return ""
 
 
+def nodes_like(topology: Topology, ranks: int) -> Sized | None:
+    """Return the shipped network of several nodes, each the one that a topology is, with so many ranks."""
+    family = topology.name.rpartition("-")[0]
+    shipped = [load_topology(name) for name in names("topology") if family and name.startswith(f"{family}-")]
+    alike = [each for each in shipped if each.dimensions[:-1] == topology.dimensions]
+    alike.sort(key=lambda each: (each.num_ranks != ranks, each.num_ranks))
+    return next(filter(None, (_sized(each.name, each, ranks) for each in alike)), None)
+
+
 def several_nodes(topology: Topology) -> str:
     """Name a topology of two nodes like the one that another is."""
     like = f"{topology.name.rpartition('-')[0]}-2"

@@ -276,13 +276,15 @@ def check_ranks(topology: Topology, num_ranks: int, *, option: str | None = "") 
 
 def _nodes_for(topology: Topology, num_ranks: int) -> str:
     """Say which option gives a topology so many ranks."""
-    from scaleout.cluster.topology.nodes import part_of_node  # noqa: PLC0415 - which reads topologies
+    from scaleout.cluster.topology.nodes import nodes_like, part_of_node  # noqa: PLC0415 - which read topologies
 
     unknown, inside = "--nodes gives one another size", topology.num_ranks // topology.shape[-1]
     if part := part_of_node(topology, num_ranks):
         return f"--topology '{part}'"
+    if like := nodes_like(topology, num_ranks):
+        return like.options
     if len(topology.dimensions) < 2 or num_ranks % inside:
-        return f"`scaleout list topologies`, or an expression such as 'switch({num_ranks},nvlink4)'"
+        return "`scaleout list topologies`, or an expression of dimensions"
     try:
         topology.dimensions[-1].resized(num_ranks // inside)
     except ConfigError:
