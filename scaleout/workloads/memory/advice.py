@@ -83,15 +83,15 @@ def advise(workload: LayeredModel, capacity_bytes: float) -> list[Advice]:
             best[kind] = found
     if "zero" in best and not best["zero"].fits:
         best["zero"] = _with_smaller_microbatches(workload, best["zero"], capacity_bytes)
-    found = sorted(best.values(), key=lambda advice: (not advice.fits, advice.ranks))
-    if not _here(found, workload):
-        together = _pair(workload, found, capacity_bytes) or _combined(workload, capacity_bytes, more_ranks=False)
-        if together is None and not (found and found[0].fits):
+    ways = sorted(best.values(), key=lambda advice: (not advice.fits, advice.ranks))
+    if not _here(ways, workload):
+        together = _pair(workload, ways, capacity_bytes) or _combined(workload, capacity_bytes, more_ranks=False)
+        if together is None and not (ways and ways[0].fits):
             together = _combined(workload, capacity_bytes, more_ranks=True)
-        found += [together] if together is not None else []
-    if _here(found, workload):
-        found = [each for each in found if each.ranks <= workload.num_ranks]
-    return [_with_fewest_layers(workload, each, capacity_bytes) for each in found]
+        ways += [together] if together is not None else []
+    if _here(ways, workload):
+        ways = [each for each in ways if each.ranks <= workload.num_ranks]
+    return [_with_fewest_layers(workload, each, capacity_bytes) for each in ways]
 
 
 def _here(found: Sequence[Advice], workload: LayeredModel) -> bool:
