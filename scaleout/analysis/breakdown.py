@@ -219,7 +219,7 @@ def estimated_beside_measured(result: Result, sources: Mapping[str, float]) -> d
     `sources` are the result's `Breakdown.kernel_time_sources`.
     """
     own = fsum(sources.get(name, 0.0) for name in ("measured", "interpolated"))
-    return {} if own < MUCH else _estimated(result)
+    return {} if min(own, sources.get("roofline", 0.0)) < MUCH else _estimated(result)
 
 
 def _estimated(result: Result) -> dict[str, float]:

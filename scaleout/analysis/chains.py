@@ -123,7 +123,8 @@ class Chains:
             if not better.any():
                 break
             via[better & (issued_s >= best_s)] = NONE
-            chosen = np.flatnonzero(better[waits.after] & (offered_s >= best_s[waits.after]))
+            chosen = np.flatnonzero(better[waits.after])
+            chosen = chosen[offered_s[chosen] >= best_s[waits.after[chosen]]]
             via[waits.after[chosen]] = chosen
         return self._back(int((starts_s + self._lasts_s * factor_of).argmax()), via)
 

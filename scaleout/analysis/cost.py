@@ -22,7 +22,7 @@ from scaleout.cluster.topology.dimension import Dimension, edges_of
 from scaleout.cluster.topology.link_type import LinkType, Part, load_link_type, sources_of
 from scaleout.cluster.topology.topology import Topology
 from scaleout.config.units import format_dollars
-from scaleout.simulation.clocks import joules_of_rank
+from scaleout.simulation.clocks import joules_of_ranks
 from scaleout.simulation.result import Result
 
 ESTIMATE = "estimate"
@@ -253,7 +253,8 @@ def energy(result: Result, device: Device, topology: Topology) -> Energy | None:
     if power is None:
         return None
     first_of = {id(line.graph): line for line in reversed(result.timelines)}  # classes of a role run one graph
-    active_j = {key: joules_of_rank(result.program, e.graph, e.ranks[0], power) for key, e in first_of.items()}
+    graphs = ((line.ranks[0], line.graph) for line in first_of.values())
+    active_j = dict(zip(first_of, joules_of_ranks(result.program, graphs, power), strict=True))
     device_j = math.fsum(
         len(line.ranks) * min(power.idle_w * step_s + active_j[id(line.graph)], power.limit_w * step_s)
         for line in result.timelines

@@ -8,7 +8,7 @@ See docs/models/clocks-and-power.md.
 Symbols: s slowdown; T the step's time [s]; E the energy of its kernels and collectives at full clock [J].
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -79,29 +79,39 @@ def _at_limit(program: Program, device: Device, *, mean_over_s: float, at_limit_
     if power is None or mean_over_s <= 0:
         return program
     first_of_role = [int(np.flatnonzero(program.role_of_rank == role)[0]) for role in range(len(program.graphs))]
-    slower = [
-        power.slowdown(joules_of_rank(program, graph, rank, power), mean_over_s)
-        for rank, graph in zip(first_of_role, program.graphs, strict=True)
-    ]
+    joules = joules_of_ranks(program, zip(first_of_role, program.graphs, strict=True), power)
+    slower = [power.slowdown(each, mean_over_s) for each in joules]
     if max(slower, default=1.0) <= 1.0:
         return program
     factors = iter(slower)
     return program.map_graphs(lambda graph: _slowed(graph, power, next(factors), stays=at_limit_already))
 
 
-def _joules(graph: ExecutionGraph, power: Power) -> Floats:
-    """Energy of each node's kernel at full clock, shape (N,); a slice of a kernel takes its part."""
+def _work_joules(graph: ExecutionGraph, power: Power) -> Floats:
+    """Energy of each node's kernel by its FLOPs and bytes, (N,): of a slice its part, NaN of what is known by time."""
     calls = columns_of(graph.kernels)
     of_kind = np.array([power.joules_per_flop(call) for call in calls.kinds], np.float64)
     of_flops = np.append(of_kind[calls.kind], np.nan)[graph.kernel] * graph.flops  # `NONE` is the last entry
     of_work = of_flops + float(power.energy.byte) * graph.bytes
-    joules = np.where(np.isnan(of_flops), power.other_w * graph.duration_s, of_work)
-    return np.where((graph.kind == NodeKind.COMPUTE) & ~graph.has_role(NodeRole.HOST), joules, 0.0)
+    return np.where((graph.kind == NodeKind.COMPUTE) & ~graph.has_role(NodeRole.HOST), of_work, 0.0)
 
 
-def joules_of_rank(program: Program, graph: ExecutionGraph, rank: int, power: Power) -> float:
-    """Energy of the kernels and collectives of a rank at full clock, beyond idle."""
-    return _in_order(_joules(graph, power)) + _sent_joules(program, graph, rank, power)
+def _joules(graph: ExecutionGraph, power: Power, of_work: Floats) -> Floats:
+    """Energy of each node's kernel at full clock, shape (N,), given that by its FLOPs and bytes."""
+    return np.where(np.isnan(of_work), power.other_w * graph.duration_s, of_work)
+
+
+def joules_of_ranks(program: Program, graphs: Iterable[tuple[int, ExecutionGraph]], power: Power) -> list[float]:
+    """Energy of the kernels and collectives of ranks at full clock, beyond idle, given the graph of each."""
+    known: dict[object, tuple[Floats, float]] = {}  # what times do not change
+    found = []
+    for rank, graph in graphs:
+        alike = graph.but_times, program.group_sizes(rank)
+        if alike not in known:
+            known[alike] = _work_joules(graph, power), _sent_joules(program, graph, rank, power)
+        of_work, sent_j = known[alike]
+        found.append(_in_order(_joules(graph, power, of_work)) + sent_j)
+    return found
 
 
 def _sent_joules(program: Program, graph: ExecutionGraph, rank: int, power: Power) -> float:
@@ -126,5 +136,5 @@ def _slowed(graph: ExecutionGraph, power: Power, factor: float, *, stays: bool) 
     room_w = power.limit_w - power.idle_w
     slows = (graph.kind == NodeKind.COMPUTE) & (graph.kernel != NONE)
     if stays:
-        slows &= _joules(graph, power) <= room_w * graph.duration_s
+        slows &= _joules(graph, power, _work_joules(graph, power)) <= room_w * graph.duration_s
     return graph.with_columns(duration_s=np.where(slows, graph.duration_s * factor, graph.duration_s))

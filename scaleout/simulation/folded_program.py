@@ -95,6 +95,8 @@ class FoldedProgram:
     def column(self, name: str) -> Any:
         """Return a column of the graphs of all classes, one after another, (N,); zeros take no memory."""
         parts = [getattr(graph, name) for graph in self.graphs]
+        if all(part is parts[0] for part in parts):
+            return np.tile(parts[0], len(parts)) if parts[0].any() else np.zeros(self.offsets[-1], parts[0].dtype)
         column = np.zeros(self.offsets[-1], parts[0].dtype)
         some = {key for key, part in {id(part): part for part in parts}.items() if part.any()}
         for offset, part in zip(self.offsets, parts, strict=False):

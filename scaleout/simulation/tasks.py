@@ -16,7 +16,7 @@ from scaleout.network.alpha_beta.cost import CollectiveCost
 from scaleout.program.calls import columns_of
 from scaleout.program.graph import NONE, Bools, ExecutionGraph, Floats, Ints, NodeKind, NodeRole, found_once
 from scaleout.program.operations import Kernel
-from scaleout.simulation.columns import NOTHING_SHARED, Indices, Sharing, Tasks, narrow, offsets_of
+from scaleout.simulation.columns import NOTHING_SHARED, Indices, Sharing, Tasks, distinct, narrow, offsets_of
 from scaleout.simulation.folded_program import CollectiveInstance, CollectiveInstances, FoldedProgram
 from scaleout.simulation.messages import Messages, messages_of
 from scaleout.simulation.result import Served
@@ -197,18 +197,18 @@ def _share_devices(
     )
 
 
-_Kinds = dict[tuple[int, int, int, float], tuple[int, Kernel | None]]
-"""Kernels, by identity but for their counts, and their isolated times, to the number of the two and the kernel."""
+_Keys = dict[tuple[int, int, int], tuple[int, Kernel | None]]
+"""Kernels, by identity but for their counts, to the number of each and the kernel."""
 
 
-_Keys = list[tuple[int, int, int]]
-"""What identifies each kernel of a graph, but for its time; what is none is the last."""
-
-
-def _keys_of(graph: ExecutionGraph) -> _Keys:
+def _numbers_of(graph: ExecutionGraph, keys: _Keys) -> Ints:
+    """Add the kernels of a graph that differ; return the number of each, and behind them that of what is none."""
     rows = columns_of(graph.kernels)
-    identity = [id(rows.kinds[kind]) for kind in rows.kind.tolist()]
-    return [*zip(identity, *rows.rows()[1:], strict=True), (0, 0, 0)]
+    identity = [*zip([id(rows.kinds[kind]) for kind in rows.kind.tolist()], *rows.rows()[1:], strict=True), (0, 0, 0)]
+    for call, key in enumerate(identity):
+        if key not in keys:
+            keys[key] = len(keys), graph.kernels[call] if call < len(rows) else None
+    return np.array([keys[key][0] for key in identity], np.int64)
 
 
 def _kernels_by_call(graph: ExecutionGraph) -> Ints:
@@ -217,45 +217,33 @@ def _kernels_by_call(graph: ExecutionGraph) -> Ints:
     return nodes[np.lexsort((graph.duration_s[nodes], graph.kernel[nodes]))]
 
 
-def _kinds_of(graph: ExecutionGraph, nodes: Ints, keys: _Keys, kinds: _Kinds) -> tuple[Ints, Ints]:
-    """Add what differs of the kernels of nodes, of which equal ones follow each other; return these and their kinds."""
-    calls, times_s = graph.kernel[nodes], graph.duration_s[nodes]
-    is_new = np.ones(len(nodes), bool)
-    is_new[1:] = (calls[1:] != calls[:-1]) | (times_s[1:] != times_s[:-1])
-    numbers = []
-    for call, duration_s in zip(calls[is_new].tolist(), times_s[is_new].tolist(), strict=True):
-        key = (*keys[call], duration_s)
-        kind = kinds.get(key)
-        if kind is None:
-            kind = kinds[key] = len(kinds), None if call == NONE else graph.kernels[call]
-        numbers.append(kind[0])
-    kind_of = np.full(len(graph), NONE)
-    kind_of[nodes] = np.array(numbers, np.int64)[np.cumsum(is_new) - 1]
-    found = np.flatnonzero(kind_of != NONE)
-    return found, kind_of[found]
-
-
 def _share_kernels(laid: _Laid, first: int) -> tuple[list[tuple[Kernel | None, float]], Ints, Ints, Ints, Floats]:
     """Make kernels on devices instances of their own, numbered from `first`; return what differs, and a row of each."""
-    kinds: _Kinds = {}
-    known: dict[int, tuple[Ints, Ints]] = {}
-    graphs = laid.folded.graphs
-    keys = found_once(graphs, ("kernels",), _keys_of)
+    keys: _Keys = {}
+    graphs, offsets = laid.folded.graphs, np.array(laid.folded.offsets, np.int64)
+    numbers_of = found_once(graphs, ("kernels",), lambda graph: _numbers_of(graph, keys))
     orders = found_once(graphs, ("kind", "role", "kernel"), _kernels_by_call)
-    nodes_of, kinds_of = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for graph, order, its_keys in zip(graphs, orders, keys, strict=True):
-        if id(graph) not in known:
-            known[id(graph)] = _kinds_of(graph, order[graph.duration_s[order] > 0], its_keys, kinds)
-        nodes_of.append(known[id(graph)][0])
-        kinds_of.append(known[id(graph)][1])
-    sizes = np.array([len(nodes) for nodes in nodes_of[1:]], np.int64)
-    tasks = np.concatenate(nodes_of) + np.repeat(np.array(laid.folded.offsets[: len(sizes)], np.int64), sizes)
+    sizes = np.array([len(order) for order in orders], np.int64)
+    tasks = np.concatenate([np.zeros(0, np.int64), *orders]) + np.repeat(offsets[:-1], sizes)
+    calls = zip(graphs, orders, numbers_of, strict=True)
+    number = np.concatenate([np.zeros(0, np.int64), *(its[graph.kernel[order]] for graph, order, its in calls)])
+    takes = laid.duration_s[tasks] > 0
+    tasks, number = tasks[takes], number[takes]
+    times_s = laid.duration_s[tasks]
+    begins = np.ones(len(tasks), bool)
+    begins[1:] = (number[1:] != number[:-1]) | (times_s[1:] != times_s[:-1])
+    firsts, kinds = distinct(number[begins], times_s[begins])
+    kind_of = np.full(offsets[-1], NONE)
+    kind_of[tasks] = kinds[np.cumsum(begins) - 1]
+    kernels = [kernel for _, kernel in keys.values()]
+    columns = (column[begins][firsts].tolist() for column in (number, times_s))
+    named = [(kernels[each], isolated_s) for each, isolated_s in zip(*columns, strict=True)]
+    tasks = np.flatnonzero(kind_of != NONE)
     instance = first + np.arange(len(tasks))
     laid.instance_of[tasks] = instance
     laid.duration_s[tasks] = laid.occupancy_s[tasks] = np.nan
-    issue_s = laid.folded.column("issue_s")[tasks]
-    named = [(kernel, duration_s) for (*_, duration_s), (_, kernel) in kinds.items()]
-    return named, instance, np.repeat(np.arange(len(sizes)), sizes), np.concatenate(kinds_of), issue_s
+    device = np.repeat(np.arange(len(graphs)), np.diff(np.searchsorted(tasks, offsets)))
+    return named, instance, device, kind_of[tasks], laid.folded.column("issue_s")[tasks]
 
 
 def _add_messages(laid: _Laid, sent: Messages, links: "LinkNetwork | None") -> _Added:

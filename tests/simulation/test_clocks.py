@@ -26,7 +26,7 @@ from scaleout.simulation.clocks import (
     STEPS_FROM_COLD_START,
     at_full_clock,
     cold_start,
-    joules_of_rank,
+    joules_of_ranks,
     settled,
     sustained,
 )
@@ -211,7 +211,7 @@ def test_the_energy_of_a_rank_is_that_of_its_nodes_one_by_one(nodes, rank):
     kernels_j = 0.0
     for call, time_s in zip(calls, step.duration_s, strict=True):
         kernels_j += H200.power.joules(call, time_s) if call else 0.0  # in their order, whatever the version of NumPy
-    assert joules_of_rank(program, step, rank, H200.power) == kernels_j + sent_j
+    assert joules_of_ranks(program, [(rank, step)], H200.power) == [kernels_j + sent_j]
 
 
 @given(st.integers(1, 16), st.sampled_from([0.0, 0.25]))
@@ -225,7 +225,7 @@ def test_slices_of_a_kernel_take_its_energy(slices, kept):
     cut = Rewrite(whole)
     for node in range(2):
         cut.add_slices(node, slices, kept)
-    energy = [joules_of_rank(program, each, 0, H200.power) for each in (whole, cut.build())]
+    energy = joules_of_ranks(program, [(0, whole), (0, cut.build())], H200.power)
     assert energy[1] == pytest.approx(energy[0], rel=1e-9)
 
 

@@ -15,7 +15,7 @@ from scaleout.cluster.device.spec import Device
 from scaleout.errors import SimulationError
 from scaleout.program.graph import ExecutionGraph, NodeKind
 from scaleout.program.program import Program
-from scaleout.simulation.clocks import joules_of_rank
+from scaleout.simulation.clocks import joules_of_ranks
 from scaleout.study.edits.slowdown import replay
 
 _ROUNDS = 3
@@ -52,9 +52,11 @@ def at_own_clock(
 def _slowdowns(program: Program, power: Power, makespan_s: float) -> list[float]:
     """Return how many times as long as at full clock the matrix kernels of each graph take."""
     found = [1.0] * len(program.graphs)  # 1 where no rank runs it any more
-    for role, rank in zip(*np.unique(program.role_of_rank, return_index=True), strict=True):
+    roles, ranks = (each.tolist() for each in np.unique(program.role_of_rank, return_index=True))
+    graphs = ((rank, program.graphs[role]) for role, rank in zip(roles, ranks, strict=True))
+    for role, joules in zip(roles, joules_of_ranks(program, graphs, power), strict=True):
         if makespan_s:
-            found[role] = power.slowdown(joules_of_rank(program, program.graphs[role], int(rank), power), makespan_s)
+            found[role] = power.slowdown(joules, makespan_s)
     return found
 
 
