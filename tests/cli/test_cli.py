@@ -529,7 +529,7 @@ def test_what_is_no_file_is_not_waited_for(scaleout, tmp_path, monkeypatch, argu
 
 
 @pytest.mark.parametrize("name", ["net.txt", "net"])
-@pytest.mark.parametrize("command", [("show",), ("run",), ("collective", "all_reduce", "--bytes", "1KiB", "--topology")])
+@pytest.mark.parametrize("command", [("show",), ("run",), ("collective", "all_reduce", "--bytes", "1kB", "--topology")])
 def test_a_file_without_its_folder_is_no_name_but_nearly(scaleout, tmp_path, monkeypatch, command, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).write_text("")
