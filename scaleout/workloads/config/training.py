@@ -111,7 +111,7 @@ class Training(WithFramework):
     )
     recompute: Literal["none", "selective", "up_projections", "operations", "full"] = Field(
         default="none",
-        description="what backward recomputes; none: nothing; selective: the attention core, where attention is unfused; "
+        description="what backward recomputes; none: nothing; selective: the core of attention, if unfused; "
         "up_projections: latent attention's norm and projections up to the heads; operations: what of layers is "
         "neither attention, nor a reduce-scatter, nor one of every other GEMM; full: whole layers",
     )
