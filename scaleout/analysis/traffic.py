@@ -4,7 +4,7 @@ Under the flow network every link's bytes are known. Under the alpha-beta model 
 dimension d busy for a share of its serialization on bare links, and carries that time's bytes; a message carries its
 own over each dimension that it crosses, and those of other ranks that pass the same link are not counted. Bytes are
 those at the bandwidth of a port: where a tree is tapered, a byte over its narrow part counts as many times as it takes
-longer there.
+longer there; and where a node has a card less, those of a card that is left, which carries part of the missing one's.
 
 Symbols: ``bytes_d = sum of serialization / inflation * share_d * bandwidth_d`` over the collectives of a rank.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaleout.cluster.topology.peers import peer_of
-from scaleout.cluster.topology.placement import Placement, place, place_isolated
+from scaleout.cluster.topology.placement import Placement, place
 from scaleout.cluster.topology.topology import Topology
 from scaleout.network.alpha_beta.cost import collective_cost
 from scaleout.network.routes.links import Ints, Links, Port, links_of
@@ -108,32 +108,24 @@ def _of_class(
     groups = {group: program.groups[group].of(rank) for _, _, group, _ in calls}
     placed = {group: place(topology, ranks) for group, ranks in groups.items()}
     for kind, size_bytes, group, count in calls:
-        each = _carried(kind, size_bytes, placed[group], algorithms.get(kind, "auto"))
-        _add(total, topology, groups[group], [count * carried for carried in each])
+        each = _busy(kind, size_bytes, placed[group], algorithms.get(kind, "auto"))
+        for number, busy_s in zip(_differing(topology, groups[group]), each, strict=True):
+            total[number] += count * busy_s * topology.dimensions[number].bytes_per_s
     for node in np.flatnonzero(graph.kind == NodeKind.SEND).tolist():
         ends = sorted({rank, peer_of(program, rank, graph, node)})
-        size_bytes = float(graph.bytes[node])
-        _add(total, topology, ends, [size_bytes] * len(place_isolated(topology, ends).extents))
+        total[_differing(topology, ends)] += float(graph.bytes[node])
     return total
 
 
-def _carried(kind: str, size_bytes: float, placement: Placement, algorithm: str) -> list[float]:
-    """Return bytes on the busiest link of each extent of a group."""
+def _busy(kind: str, size_bytes: float, placement: Placement, algorithm: str) -> list[float]:
+    """Return how long the busiest link of each extent of a group is busy, on bare links."""
     cost = collective_cost(kind, size_bytes, placement, algorithm)
     if not cost.serialization_s:
         return [0.0] * len(placement.extents)
     bare_s = cost.serialization_s / cost.inflation
-    pairs = zip(placement.extents, cost.shares, strict=True)
-    return [bare_s * share * extent.dimension.bytes_per_s for extent, share in pairs]
+    return [bare_s * share for share in cost.shares]
 
 
-def _add(
-    total: Floats,
-    topology: Topology,
-    ranks: "tuple[int, ...] | list[int]",
-    size_bytes: list[float],
-) -> None:
-    """Add what extents of a group carry to the dimensions that they are of: those in which its ranks differ."""
-    differ = np.flatnonzero(np.ptp(topology.coordinates(ranks), axis=0))
-    for number, each in zip(differ.tolist(), size_bytes, strict=True):
-        total[number] += each
+def _differing(topology: Topology, ranks: "tuple[int, ...] | list[int]") -> list[int]:
+    """Return the dimensions that extents of a group are of: those in which its ranks differ."""
+    return [int(number) for number in np.flatnonzero(np.ptp(topology.coordinates(ranks), axis=0))]

@@ -75,9 +75,16 @@ def _changed(inputs: Mapping[str, Any], advice: Advice, found: Comparison) -> di
 
 
 def with_changes(inputs: Mapping[str, Any], advice: Advice) -> dict[str, Any]:
-    """Return the inputs of a job with the keys that an advice changes, whatever names they were given by."""
-    known = type(advice.workload).RENAMED
-    kept = {key: value for key, value in inputs.items() if known.get(key.removeprefix("set.")) not in advice.changes}
+    """Return the inputs of a job with the keys that an advice changes, whatever names they were given by.
+
+    Without those that change nothing.
+    """
+    known, idle = type(advice.workload).RENAMED, {f"set.{key}" for key in advice.workload.without_effect}
+    kept = {
+        key: value
+        for key, value in inputs.items()
+        if known.get(key.removeprefix("set.")) not in advice.changes and key not in idle
+    }
     return {**kept, **{f"set.{key}": value for key, value in advice.changes.items()}}
 
 

@@ -35,9 +35,9 @@ def model(
 ) -> None:
     """Make a workload of PATH: a HuggingFace config.json or the folder that holds one.
 
-    Whatever of the file the workload lacks is told on standard error and stands in the workload as comments; what no
-    workload can have is refused. Sizes of the job that the file leaves open are chosen and told: 8 ranks, or all of
-    --topology.
+    Whatever of the file the workload lacks is told, on standard error where the workload is printed, and stands in
+    the workload as comments; what no workload can have is refused. What of the job the file leaves open is chosen and
+    told: 8 ranks or all of --topology, bf16, and sequences of 4,096 tokens or the longest that the model takes.
 
     Examples: scaleout import model Llama-3.1-8B --output llama.yaml; scaleout run llama.yaml.
     """
@@ -125,6 +125,9 @@ def _print(found: "Imported", notes: "Sequence[str]", output: Path) -> None:
             "written": str(output),
         },
     )
-    say(f"scaleout run {quote(str(output))}\n")
+    sequence = (
+        f" --set sequence={workload.sequence}" if "sequence" in found.chosen else ""
+    )  # on which what fits depends
+    say(f"scaleout run {quote(str(output))}{sequence}\n")
     for note in notes:
         console().print(f"note: {note}")

@@ -14,8 +14,15 @@ from scaleout.config import library
 from scaleout.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydantic.fields import FieldInfo
+
     from scaleout.cluster.topology.what_if import NetworkChanges
     from scaleout.workloads.config.family import ModelFamily
+
+_NEAR = 0.9
+"""How alike, by `difflib`, a word and the name of a key are that is found by it."""
 
 
 def _known(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -126,23 +133,35 @@ def _print_values(job: "ModelFamily") -> None:
     from scaleout.cli.console import print_table
 
     rows = [
-        [name, _value(job, name, getattr(job, name)), info.description or ""]
+        [name, _value(job, name, getattr(job, name)), _meaning(info)]
         for name, info in type(job).model_fields.items()
         if name not in ("name", "description", "source")
     ]
     print_table("keys", ("key", "value", "meaning"), rows, left=3)
 
 
+def _meaning(info: "FieldInfo") -> str:
+    """Return what a key means, after the words that it may be, unless the meaning has them all."""
+    from scaleout.config.keys import choices_of
+
+    meaning, words = info.description or "", [each for each in choices_of(info) if each not in ("true", "false")]
+    return meaning if all(each in meaning for each in words) else f"{', '.join(words)}: {meaning}"
+
+
 def _show_keys(kind: str, word: str, *, as_json: bool) -> None:
     """Print the keys of a kind of file that have a word in their name or meaning, by how near they are to it."""
+    from difflib import get_close_matches
+
     from scaleout.config.reading import nearest
     from scaleout.report.keys import rows_of
 
     every = rows_of(kind)
-    rows = [row for row in every if word.lower() in f"{row.key.name} {row.key.meaning}".lower()]
+    near = get_close_matches(word.lower(), [row.key.name.lower() for row in every], cutoff=_NEAR)
+    found = (f"{row.key.name} {row.key.meaning}".lower() for row in every)
+    rows = [row for row, has in zip(every, found, strict=True) if word.lower() in has or row.key.name.lower() in near]
     if not rows:
         raise ConfigError(f"no key of a {kind} has {word!r}; {nearest(word, [row.key.name for row in every])}")
-    rows.sort(key=lambda row: _distance(word.lower(), row.key.name.lower(), row.key.meaning.lower()))
+    rows.sort(key=lambda row: _distance(word.lower(), row.key.name.lower(), row.key.meaning.lower(), near))
     if as_json:
         from scaleout.report.documents import document
 
@@ -159,10 +178,10 @@ def _show_keys(kind: str, word: str, *, as_json: bool) -> None:
         print_paragraph(key.name, f"{key.type}{unit}; {default}", (key.meaning, example * bool(row.example), families))
 
 
-def _distance(word: str, name: str, meaning: str) -> int:
-    """Say how near a key is to a word: it is its name, a word of it or of the meaning, or within such a word."""
+def _distance(word: str, name: str, meaning: str, near: "Sequence[str]") -> int:
+    """Say how near a key is to a word: it is nearly its name, a word of it or of the meaning, or within such a word."""
     words = f"{name.replace('_', ' ')} {meaning}"
-    return 0 if word in ("", name) else 1 if re.search(rf"\b{re.escape(word)}\b", words) else 2
+    return -1 if name in near else 0 if word in ("", name) else 1 if re.search(rf"\b{re.escape(word)}\b", words) else 2
 
 
 def _facts(name_or_file: str, settings: dict[str, Any], changes: "NetworkChanges") -> dict[str, Any]:

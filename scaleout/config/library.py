@@ -89,8 +89,12 @@ def of_here(name: str) -> str:
     """Return a hint how to write the name of a trace or a file of the working directory; nothing if it is none."""
     if name and holds_results(Path(name)):
         return f"{name!r} is a folder of results here: open it by `scaleout view {name}`"
-    if name.endswith((".et", ".json")):
-        return "traces are run by --trace FOLDER, recordings read by `scaleout import pytorch`"
+    others = "traces are run by --trace FOLDER, recordings read by `scaleout import pytorch`"
+    model = Path(name, "config.json") if name and _is_there(Path(name), folder=True) else Path(name)
+    if model.name.endswith(".json") and (model == Path(name) or _is_there(model)):
+        return f"`scaleout import model {name}` makes a workload of a model's config.json; {others}"
+    if name.endswith(".et"):
+        return others
     if name and _is_there(Path(name), folder=True):
         return (
             f"{name!r} is a folder here: traces are run by --trace {name}, recordings read by `scaleout import pytorch`"

@@ -4,6 +4,7 @@ import pytest
 
 from scaleout.analysis.traffic import bytes_by_dimension, dimension_traffic, slowest_dimension_bytes
 from scaleout.cluster.topology.topology import load_topology
+from scaleout.cluster.topology.what_if import NetworkChanges, change_network
 from scaleout.program.graph import NodeKind
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.job import Job, run
@@ -56,3 +57,15 @@ def test_the_slowest_dimension_is_that_of_least_bandwidth():
     assert slowest_dimension_bytes(network, {0: 5.0, 1: 3.0}) == 3.0
     assert slowest_dimension_bytes(network, {0: 5.0}) == 0.0
     assert slowest_dimension_bytes(load_topology("torus-8x16"), {0: 5.0, 1: 3.0}) == 5.0
+
+
+def test_a_card_that_is_left_carries_part_of_the_missing_ones(h200):
+    """Seven of eight cards carry what eight did: each is busy 8/7 of the time, while NVLink is as busy as before."""
+    work = load_workload("llama-3-8b", {"data_parallel": 16, "layers": 2, "zero": 3, "tensor_parallel": 1})
+    whole = load_topology("dgx-h200-2")
+    busy_s = []
+    for network in (whole, change_network(whole, NetworkChanges(nic_down=(5,)))):
+        result = run(Job(work, h200, network, "baseline", SimulationOptions())).result
+        drawn = dimension_traffic(result, network, {})
+        busy_s.append({at: share * result.makespan_s for at, share in drawn.utilisation.items()})
+    assert busy_s[1] == pytest.approx({0: busy_s[0][0], 1: 8 / 7 * busy_s[0][1]})

@@ -86,3 +86,20 @@ def test_what_fits_simulates_nothing_more():
     changes = {"global_batch": 4096}
     scaleout.run("dlrm-128", schedules=["baseline"], changes=changes, tell=lambda *each: told.append(each))
     assert [name for _, _, name in told] == ["baseline"]
+
+
+def test_what_changes_nothing_is_said_and_not_advised():
+    """Flash attention keeps no scores, so that selective recompute has none to leave out."""
+    job = shlex.split(JOBS["a topology of one node"])
+    plain, selective = (
+        json.loads(printed("run", *job, "--set", f"recompute={recompute}", "--json"))
+        for recompute in ("none", "selective")
+    )
+    (told,) = {*selective["model"]["notes"]} - {*plain["model"]["notes"]}
+    assert told.startswith("recompute selective changes nothing: only attention unfused keeps scores")
+    assert selective["memory"]["peak_memory_bytes"] == plain["memory"]["peak_memory_bytes"]
+    lines = [each["run"] for each in selective["memory"]["advice"] if "run" in each]
+    assert lines
+    assert not any("selective" in line for line in lines)
+    unfused = json.loads(printed("run", *job, "--set", "recompute=selective", "--set", "attention=unfused", "--json"))
+    assert not any("selective" in note for note in unfused["model"]["notes"])

@@ -528,8 +528,18 @@ def test_what_is_no_file_is_not_waited_for(scaleout, tmp_path, monkeypatch, argu
     assert "it is a pipe or a device; write what it gives to a file" in err
 
 
+def test_keys_are_found_by_nearly_their_name_and_shown_with_what_they_may_be(scaleout):
+    code, out, _ = scaleout("show", "--keys", "workload", "recomputed")
+    assert code == 0
+    assert out.startswith("recompute: none, selective, up_projections, operations, full; default none")
+    code, out, _ = scaleout("show", "llama-3-8b")
+    assert code == 0
+    (words,) = (" ".join(row.split()) for row in re.findall(r"^attention  .*(?:\n  .*)*", out, re.MULTILINE))
+    assert "flash, flash2, triton, unfused" in words
+
+
 @pytest.mark.parametrize("name", ["net.txt", "net"])
-@pytest.mark.parametrize("command", [("show",), ("run",), ("collective", "all_reduce", "--bytes", "1", "--topology")])
+@pytest.mark.parametrize("command", [("show",), ("run",), ("collective", "all_reduce", "--bytes", "1kB", "--topology")])
 def test_a_file_without_its_folder_is_no_name_but_nearly(scaleout, tmp_path, monkeypatch, command, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).write_text("")

@@ -47,6 +47,33 @@ def test_a_workload_is_written_and_runs(scaleout, folder, tmp_path):
     assert "small on h200-node-4, ranks 4, device h200" in out
 
 
+def test_who_runs_a_config_is_told_how_to_import_it(scaleout, folder, monkeypatch):
+    monkeypatch.chdir(Path(folder).parent)
+    for name in (f"{Path(folder).name}", "config.json"):
+        code, _, err = scaleout("run", name)
+        assert code == 2
+        assert f"`scaleout import model {name}` makes a workload of a model's config.json" in err
+    code, _, err = scaleout("run", f"{folder}/config.json")
+    assert code == 2
+    assert f"of a model's config.json `scaleout import model {folder}/config.json` makes a workload" in err
+
+
+def test_what_is_chosen_is_told_and_the_command_names_the_sequence(scaleout, folder, tmp_path):
+    """A length that the file says is none that is chosen in want of a key; a data type in want of one is."""
+    file, written = tmp_path / "config.json", str(tmp_path / "small.yaml")
+    plain = {key: value for key, value in SMALL.items() if key != "torch_dtype"}
+    file.write_text(json.dumps(plain | {"max_position_embeddings": 2048}))
+    _, out, _ = scaleout("import", "model", folder, "--output", written)
+    told = " ".join(out.split())
+    assert "dtype bf16" in told.partition("chosen, as no key of the HuggingFace llama config says it: ")[2]
+    assert "note: sequence 2048, the longest that the file says the model takes; --set changes it" in told
+    assert f"scaleout run {written} --set sequence=2048\n" in out
+    _, out, _ = scaleout("import", "model", folder, "--output", written, "--set", "sequence=512")
+    assert f"scaleout run {written}\n" in out
+    file.write_text(json.dumps(SMALL))
+    assert "dtype" not in scaleout("import", "model", folder)[2].partition("chosen, as no key")[2]
+
+
 def test_json_has_counts_and_notes_and_nothing_else_is_printed(scaleout, folder):
     code, out, err = scaleout("import", "model", folder, "--json")
     found = json.loads(out)

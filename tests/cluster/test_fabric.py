@@ -164,7 +164,9 @@ def test_files_that_are_no_graphs_are_refused(tmp_path, scaleout):
         ("a.edgelist", "0 1 {'bandwidth'"),
         ("b.edgelist", ""),
     ):
-        code, _, err = scaleout("collective", "all_gather", "--bytes", "1", "--topology", written(tmp_path, text, name))
+        code, _, err = scaleout(
+            "collective", "all_gather", "--bytes", "1kB", "--topology", written(tmp_path, text, name)
+        )
         assert code == 2
         assert name in err
         assert "Traceback" not in err
@@ -180,7 +182,7 @@ def test_files_that_are_no_graphs_are_refused(tmp_path, scaleout):
     for suffix in (".graphml", ".edgelist"):
         with pytest.raises(ConfigError, match="stands twice"):
             load_fabric(tmp_path / f"d{suffix}")
-    code, _, err = scaleout("collective", "all_gather", "--bytes", "1", "--topology", "none.graphml")
+    code, _, err = scaleout("collective", "all_gather", "--bytes", "1kB", "--topology", "none.graphml")
     assert (code, "does not exist" in err) == (2, True)
 
 

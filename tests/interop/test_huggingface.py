@@ -250,8 +250,18 @@ def test_what_is_ignored_is_told(imported, config, told):
         (None, {"model_type": "falcon"}, r"config.json: model_type 'falcon' is no architecture that is read"),
         (None, {"model_type": "deepseek_v32"}, "the nearest is deepseek_v3, which model_type can be if its layers are"),
         (None, {"model_type": "kimi_k9", "architectures": ["KimiForCausalLM"]}, "model_type 'kimi_k9' is no archit"),
-        (None, {"architectures": ["X"]}, "model_type None is no architecture that is read"),
-        (None, {"model_type": "llava", "text_config": {}}, "text_config: model_type None is no architecture"),
+        (
+            None,
+            {"architectures": ["X"]},
+            'config.json: key model_type, the architecture, is missing or no text; add "model_type": "llama", '
+            "or whichever it is; known are deepseek_v2",
+        ),
+        (
+            None,
+            {"architectures": ["Qwen2ForCausalLM"]},
+            'key model_type, the architecture, is missing or no text; add "model_type": "qwen2", whose class',
+        ),
+        (None, {"model_type": "llava", "text_config": {}}, "text_config: key model_type, the architecture, is missing"),
         (
             None,
             {"model_type": "mllama", "text_config": {"model_type": "mllama_text_model"}},

@@ -323,7 +323,7 @@ def test_gradients_of_a_chunk_are_reduced_behind_its_last_micro_batch():
 def test_gathers_hide_behind_the_micro_batches_that_are_launched_together():
     """Eq. 2 of Centauri (ASPLOS 2024): what is hidden grows as L C_fw until all of C_AG is, with slow wires never."""
     keys = SPLIT | {
-        "zero": 1, "layers": 4, "sequence": 2048, "hidden": 1024, "ffn": 4096, "gradient_bucket": 1, "vocabulary": 0,
+        "zero": 1, "layers": 4, "sequence": 2048, "hidden": 1024, "ffn": 4096, "gradient_bucket": "1B", "vocabulary": 0,
         "rank_order": ("tensor", "context", "pipeline", "data"),
     }  # fmt: skip
     topology = Topology("two", (Dimension("switch", 2, 400e9, 1e-6), Dimension("switch", 4, 2e9, 1e-6)))

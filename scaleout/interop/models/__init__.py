@@ -22,7 +22,7 @@ from scaleout.workloads.config.layered import LayeredModel, layered
 from scaleout.workloads.families import workload_of
 
 USUAL_SEQUENCE = 4096
-_CHOSEN: Mapping[str, Any] = {"device": "h200", "batch_per_replica": 1}
+_CHOSEN: Mapping[str, Any] = {"device": "h200", "batch_per_replica": 1, "dtype": "bf16"}
 _FIRST = ("kind", "framework", "description", "source", "left_out", "topology", "device", "schedules")
 
 
@@ -33,6 +33,7 @@ class Imported:
     workload: LayeredModel
     keys: Mapping[str, Any]  # as they stand in a workload file
     notes: tuple[str, ...]
+    chosen: Mapping[str, Any]  # of the keys those that neither the file nor the user says
 
     @property
     def text(self) -> str:
@@ -65,14 +66,19 @@ def import_model(path: Path, *, ranks: int | None = None, changes: Mapping[str, 
     notes, keys = list(source.notes), dict(source.keys)
     chosen = {key: value for key, value in _chosen(source, keys, ranks).items() if key not in {**keys, **given}}
     if chosen:
-        told = ", ".join(f"{key} {value_of(value)}" for key, value in chosen.items())
+        bounded = "sequence" in chosen and source.longest is not None and source.longest <= USUAL_SEQUENCE
+        told = ", ".join(
+            f"{key} {value_of(value)}" for key, value in chosen.items() if not (bounded and key == "sequence")
+        )
         notes.append(f"chosen, as no key of the {source.what} says it: {told}; --set changes it")
+        if bounded:
+            notes.append(f"sequence {source.longest}, the longest that the file says the model takes; --set changes it")
     whose = file.absolute().parent.name if file.stem == "config" else file.name
     keys |= {"description": f"{source.what} of {whose}", "source": str(file), **chosen, **given}
     keys |= _capacity(keys, notes)
     keys = {key: keys[key] for key in (*_FIRST, *keys) if key in keys}
     workload = workload_of({"name": file.stem} | keys, file, where=str(file))
-    return Imported(layered(workload, wants="an imported model is one"), keys, tuple(notes))
+    return Imported(layered(workload, wants="an imported model is one"), keys, tuple(notes), chosen)
 
 
 def _chosen(source: Source, keys: Keys, ranks: int | None) -> Keys:

@@ -408,6 +408,15 @@ def _known_near(kind: str) -> str:
     )
 
 
+def _without_kind(values: Mapping[str, Any], where: str, c: Fields) -> ConfigError:
+    """Say that a config, or that of the language model within it, names no architecture, and which it may be."""
+    place = c.where if isinstance(values.get("model_type"), str) else where
+    same = _of_class(c.any("architectures", None))
+    told = "whose class architectures names" if same else f"or whichever it is; {_known_near('')}"
+    add = f'add "model_type": "{same or "llama"}", {told}'
+    return ConfigError(f"{place}: key model_type, the architecture, is missing or no text; {add}")
+
+
 def _language_model_of(values: Mapping[str, Any], where: str) -> tuple[Fields, str, str]:
     """Return the config of the language model within a model that reads pictures or sound, and its architecture.
 
@@ -426,16 +435,16 @@ def _language_model_of(values: Mapping[str, Any], where: str) -> tuple[Fields, s
     if named and named not in ARCHITECTURES and (same := _of_class(c.values.get("architectures"))):
         c.note(f"model_type {shown(kind)} has the class of {same} (architectures), and is read as it")
         c.values["model_type"] = named = same
+    if kind is None:
+        raise _without_kind(values, where, c)
     if named not in ARCHITECTURES:
         raise ConfigError(f"{c.where}: model_type {shown(kind)} is no architecture that is read; {_known_near(named)}")
     left_out = ""
     if parts or key is not None:
         said = [f"{each} ({found})" if (found := values[each].get("model_type")) else each for each in parts]
         left_out = ", ".join(said) or "all but the language model"
-        c.note(
-            f"left out: {left_out}: the workload is the language model of "
-            f"{values['model_type']} alone, with neither the parameters nor the kernels of what feeds it"
-        )
+        whose = f"the workload is the language model of {values['model_type']} alone"
+        c.note(f"left out: {left_out}: {whose}, with neither the parameters nor the kernels of what feeds it")
     if key is not None:
         others = [name for name in values if name not in (key, *parts, *_OF_THE_WHOLE, "model_type", "architectures")]
         if others:
@@ -460,7 +469,7 @@ def read(values: Mapping[str, Any], where: str) -> tuple[Keys, list[str], int | 
     architecture = ARCHITECTURES[kind]
     keys = architecture.read(c)
     longest = c.optional(architecture.longest)
-    keys["dtype"] = _dtype(c)
+    keys |= _dtype(c)
     keys |= {"left_out": left_out} if left_out else {}
     _head(c)
     if not isinstance(c.values.get("quantization_config"), Mapping | None):
@@ -471,10 +480,10 @@ def read(values: Mapping[str, Any], where: str) -> tuple[Keys, list[str], int | 
     return keys, c.notes, longest
 
 
-def _dtype(c: Fields) -> str:
-    """Read the data type; 32 bits are how weights are stored, and training mixes precisions."""
+def _dtype(c: Fields) -> Keys:
+    """Read the data type, if it is there; 32 bits are how weights are stored, and training mixes precisions."""
     name = "dtype" if "dtype" in c else "torch_dtype"
-    found: str = c.word(name, _DTYPES, "bfloat16")
+    found = {"dtype": c.word(name, _DTYPES, "bfloat16")} if c.values.get(name) is not None else {}
     if c.values.get(name) == "float32":
         c.note(f"{name} float32 is how weights are stored; the workload trains in bf16 (--set dtype=fp32 for fp32)")
     return found

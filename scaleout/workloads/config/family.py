@@ -107,6 +107,11 @@ class ModelFamily(Config):
             )
         return self
 
+    @property
+    def without_effect(self) -> tuple[str, ...]:
+        """Keys that are given and change nothing."""
+        return ()
+
     def served_without(self, of_training: Mapping[str, Any]) -> Self:
         """Return a copy that knows which keys of training its mode of serving has left out."""
         copy = self.model_copy()

@@ -180,6 +180,11 @@ class LayeredModel(Training):
         return ("none", "full")
 
     @property
+    def without_effect(self) -> tuple[str, ...]:
+        """Keys that are given and change nothing."""
+        return ("recompute",) if self.recompute == "selective" and "selective" not in self.recomputes else ()
+
+    @property
     def tied_parameters(self) -> int:
         """Parameters of a rank that embedding and head share; 0 if they share none."""
         return 0

@@ -111,9 +111,9 @@ class Training(WithFramework):
     )
     recompute: Literal["none", "selective", "up_projections", "operations", "full"] = Field(
         default="none",
-        description="what backward recomputes: nothing, the attention core, latent attention's norm and projections "
-        "up to the heads, whole layers, or (operations) what of them is neither attention, nor a reduce-scatter, nor "
-        "one of every other GEMM",
+        description="what backward recomputes; none: nothing; selective: the core of attention, if unfused; "
+        "up_projections: latent attention's norm and projections up to the heads; operations: what of layers is "
+        "neither attention, nor a reduce-scatter, nor one of every other GEMM; full: whole layers",
     )
     recompute_layers: CountOrZero | None = Field(
         default=None,

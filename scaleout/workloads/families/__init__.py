@@ -96,7 +96,11 @@ def workload_of(values: Mapping[str, Any], path: Path, *, where: str) -> ModelFa
     kind = values.get("kind")
     if kind is None:
         check_kind(values, "workload", where=str(path))
-        raise ConfigError(f"{path}: key 'kind' is missing; add one of {', '.join(FAMILIES)}")
+        told = f"{path}: key 'kind' is missing; add one of {', '.join(FAMILIES)}"
+        is_model = path.suffix == ".json"
+        raise ConfigError(
+            told + is_model * f"; of a model's config.json `scaleout import model {path}` makes a workload"
+        )
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ConfigError(f"{path}: kind {kind!r} is no kind of workload; {nearest(str(kind), FAMILIES)}")
     return validate(FAMILIES[kind], values, where=where)
