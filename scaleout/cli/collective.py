@@ -120,7 +120,7 @@ def collective(
         _decide(answer, output)
         return
     summary = answer.to_dict()
-    output.give(summary, partial(_print, answer, verbose=verbose), partial(_write, answer, summary))
+    output.give(summary, partial(_print, answer, summary["answer"], verbose=verbose), partial(_write, answer, summary))
 
 
 def _check(network: str, algorithms: tuple[str, ...], *, decide: bool, output: Path | None, count: int) -> None:
@@ -220,38 +220,16 @@ def _write(answer: "CollectiveAnswer", summary: dict[str, Any], folder: Path) ->
     return write_links(title, summary, row["traffic"], folder)
 
 
-def _bound(taken: "Mapping[str, Any]", before: "Mapping[str, Any] | None") -> dict[str, str]:
-    """Say what bounds a collective, and what it takes on the network without its changes."""
-    from scaleout.config.units import format_difference, format_seconds, format_share
-
-    shares = ", ".join(f"{name} {format_share(share)}" for name, share in taken.get("busy_shares", {}).items())
-    facts = {"bound by": f"{taken['bound_by']} (of its time: {shares})"} if shares else {}
-    if before is not None:
-        words = format_difference(taken["time_s"], before["time_s"])
-        facts["unchanged"] = f"{format_seconds(before['time_s'])} by {before['algorithm']}; {words} with the changes"
-    return facts
-
-
-def _print(answer: "CollectiveAnswer", *, verbose: bool) -> None:
+def _print(answer: "CollectiveAnswer", box: "Mapping[str, str]", *, verbose: bool) -> None:
     """Print all algorithms of one size, or of each of several what auto takes."""
     from scaleout.cli.console import console, print_answer, print_links, print_table
     from scaleout.config.units import format_bytes, format_bytes_per_s, format_seconds
 
     by_size, left_out = answer.by_size, answer.left_out
     several, asked = len(by_size) > 1, answer.asked["algorithm"]
-    takes = answer.taken
-    chosen = takes if several and isinstance(asked, str) else [row for rows in by_size for row in rows]
+    chosen = answer.taken if several and isinstance(asked, str) else [row for rows in by_size for row in rows]
     chunked = any(row["num_chunks"] > 1 for row in chosen)
-    taken = takes[-1]
-    print_answer(
-        f"{answer.kind} on {answer.topology.name}, ranks {answer.num_ranks}",
-        {
-            "time": f"{format_seconds(taken['time_s'])} for {format_bytes(taken['bytes'])} by {taken['algorithm']}",
-            "bus bandwidth": format_bytes_per_s(taken["bus_bandwidth_bytes_per_s"]),
-            **_bound(taken, answer.unchanged),
-            "model": answer.model.title,
-        },
-    )
+    print_answer(f"{answer.kind} on {answer.topology.name}, ranks {answer.num_ranks}", box)
     bandwidths = ("algorithm_bandwidth_bytes_per_s", "bus_bandwidth_bytes_per_s")
     columns = ("time", "algorithm bandwidth", "bus bandwidth")
     print_table(
