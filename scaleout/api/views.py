@@ -29,7 +29,7 @@ from scaleout.report.files import loads_of_fastest
 from scaleout.report.pages.document import Cell, Table, facts_of, tables_of
 from scaleout.report.pages.slices import Slices, slices_of
 from scaleout.report.pages.view import Control, Page
-from scaleout.report.vocabulary import check_types
+from scaleout.report.vocabulary import check_types, schema
 from scaleout.study.job import Tell
 from scaleout.study.sweep.columns import COLUMNS, column_of
 
@@ -129,6 +129,8 @@ def _result(document: Any, path: Path, folder: Path | None) -> Output:
             slices = slices_of(parse_json(text, where=str(file), most_bytes=_MOST_TIMELINE_BYTES), where=str(file))
         except ConfigError as error:
             notes.append(str(error))
+    if "answer" not in document and "answer" in schema(command)["required"]:
+        notes.append("Written without an answer in words, as by older releases; run it again for one.")
     pictures = _pictures(folder) if folder is not None else []
     loads = [each for each in pictures if each[0].startswith(_PICTURES["links"])]
     title = ", ".join(str(document[key]) for key in ("workload", "topology", "device") if key in document)

@@ -1,5 +1,6 @@
 """`scaleout collective`: what a collective costs on a topology, in the manner of nccl-tests."""
 
+from collections import Counter
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -283,7 +284,8 @@ def _compare(kind: str, cluster: "Topology", sizes: list[int], policy: str | Non
     inputs = {"collective": kind, "topology": cluster.name, "changes": cluster.altered, "backends": found.backends}
     model = provenance(cluster, None, SimulationOptions())
     plain = {**_plain_backends(found), "model": model.summary()}
-    summary = document("collective", plain, inputs={**inputs, "bytes": found.sizes_bytes}, models=[model.models])
+    asked, answer = {**inputs, "bytes": found.sizes_bytes}, {**_answer_of_backends(found), "model": model.title}
+    summary = document("collective", plain, inputs=asked, models=[model.models], answer=answer)
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.report.plots.studies import draw_curves, draw_map
@@ -295,7 +297,7 @@ def _compare(kind: str, cluster: "Topology", sizes: list[int], policy: str | Non
             "backends-curves.png": "time of each back end",
         }
 
-    output.give(summary, partial(_print_backends, found, model.title), write)
+    output.give(summary, partial(_print_backends, found, answer), write)
 
 
 def _plain_backends(found: "BackendComparison") -> dict[str, Any]:
@@ -322,11 +324,29 @@ def _plain_backends(found: "BackendComparison") -> dict[str, Any]:
     }
 
 
-def _print_backends(found: "BackendComparison", model: str) -> None:
-    """Print the ranges of sizes of each winner and of what `auto` takes, lines for each number of ranks."""
-    from scaleout.cli.console import print_facts, print_table
+def _answer_of_backends(found: "BackendComparison") -> dict[str, str]:
+    """Say how often each back end is the fastest, and where `auto` takes most longer than the fastest."""
+    from scaleout.config.units import counted, format_bytes, format_difference, format_seconds
+
+    best, worst = found.best, found.worst_auto
+    won = Counter(found.backends[index] for index in best.flat)
+    each = ", ".join(f"{name} at {count:,}" for name, count in won.most_common())
+    facts = {"fastest": f"{each} of {best.size:,} sizes and numbers of ranks"}
+    if worst is None:
+        return {**facts, "auto": "takes the fastest everywhere"}
+    row, column = worst
+    auto_s, fastest_s = float(found.auto_s[worst]), float(found.times_s[:, row, column].min())
+    where = f"{format_bytes(found.sizes_bytes[column])} on {counted(found.num_ranks[row], 'rank')}"
+    took = f"{found.auto[row][column]} {format_seconds(auto_s)}, {format_difference(auto_s, fastest_s)}"
+    return {**facts, "auto": f"at the worst {took} than {found.backends[best[worst]]}: of {where}"}
+
+
+def _print_backends(found: "BackendComparison", answer: "Mapping[str, str]") -> None:
+    """Print the answer, and the ranges of sizes of each winner and of what `auto` takes, lines a number of ranks."""
+    from scaleout.cli.console import print_answer, print_table
     from scaleout.config.units import format_bytes, format_seconds
 
+    print_answer(f"all_reduce on {found.topology}, ranks {', '.join(map(str, found.num_ranks))}", answer)
     rows = []
     for row, ranks in enumerate(found.num_ranks):
         winners = [(found.backends[index], auto) for index, auto in zip(found.best[row], found.auto[row], strict=True)]
@@ -338,4 +358,3 @@ def _print_backends(found: "BackendComparison", model: str) -> None:
             rows.append([*winners[start], str(ranks), *sizes, *times, *autos])
     columns = ("fastest", "auto takes", "ranks", "from", "to", "time from", "time to", "auto from", "auto to")
     print_table(f"all_reduce on {found.topology}: the fastest by size and ranks", columns, rows, left=2)
-    print_facts({"model": model})

@@ -328,7 +328,11 @@ def test_a_comparison_of_algorithms_says_what_auto_takes_and_which_model_answers
     assert found["models"]
     assert found["model"]["library"]
     _, out, _ = scaleout(*asked, "--compare")
-    assert "model: alpha-beta network, protocols of NCCL" in out
+    assert "model    alpha-beta network, protocols of NCCL" in out
+    worst = max(found["results"], key=lambda row: row["auto_s"] / min(filter(None, row["time_by_backend_s"].values())))
+    assert found["answer"]["auto"].startswith(f"at the worst {worst['auto_takes']} {format_seconds(worst['auto_s'])}, ")
+    assert found["answer"]["auto"].endswith(f" longer than {worst['backend']}: of 256 MiB on {worst['ranks']} ranks")
+    assert found["answer"]["fastest"] in " ".join(out.split())
     assert re.search(r"hierarchical_tree +ring +32 +256 MiB", out)
 
 
