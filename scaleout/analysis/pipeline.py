@@ -12,7 +12,8 @@ import numpy as np
 from scaleout.program.graph import HEAD, NONE, ExecutionGraph, Floats, Ints, NodeKind, NodeRole
 from scaleout.simulation.result import Result, Timeline
 from scaleout.workloads.config.layered import LayeredModel
-from scaleout.workloads.memory import KINDS, Contained, Ledger
+from scaleout.workloads.memory import KINDS, Ledger
+from scaleout.workloads.memory.parts import Contained
 from scaleout.workloads.pipeline import Action
 
 
@@ -115,10 +116,12 @@ def _over_time(done: Actions, ledger: Ledger, makespan_s: float) -> MemoryOverTi
         mine = (done.chunk == chunk) & (done.microbatch == microbatch)
         held = stages[chunk].total
         split = (done.action[mine] == Action.WEIGHT_GRADIENT).any()
-        recomputed = held.all_recompute_bytes if split else held.recompute_bytes
+        freed = held.freed_bytes  # each part's is drawn by itself
+        recomputed = held.all_recompute_bytes if split else held.recompute_bytes - max(freed - held.transient_bytes, 0)
+        made = max(held.transient_bytes - freed, 0.0)
         turn = float(done.start_s[mine & ~forward].min(initial=makespan_s))
         end = float(done.end_s[mine].max())
-        changes += [(turn, 0.0, recomputed, held.transient_bytes), (end, 0.0, -recomputed, -held.transient_bytes)]
+        changes += [(turn, 0.0, recomputed, made), (end, 0.0, -recomputed, -made)]
     for size, begin, end in _kept(done, stages, ledger.workload):
         changes += [(begin, size, 0.0, 0.0), (end, -size, 0.0, 0.0)]
     time_s, *sizes = np.array(changes).T

@@ -38,7 +38,6 @@ from scaleout.study.search.request import SearchRequest, request_of
 from scaleout.study.search.search import Answer as Found
 from scaleout.study.search.search import found_by
 from scaleout.study.sweep.cases import run_line
-from scaleout.workloads.config.layered import LayeredModel
 from scaleout.workloads.families import load_workload
 
 if TYPE_CHECKING:
@@ -157,18 +156,16 @@ class SearchAnswer(Answer):
 
     @cached_property
     def jobs(self) -> Mapping[Choice, dict[str, Any]]:
-        """Each plan to the inputs of its job, as a study has them: what differs from the workload's file."""
-        shipped = load_workload(str(self.asked["workload"]))
-        return {each.choice: self._job(each, shipped) for each in (*self.plans.fastest, *self.plans.front)}
+        """Each plan to the inputs of its job, as a study has them: what differs from the job that was asked of."""
+        return {each.choice: self._job(each) for each in (*self.plans.fastest, *self.plans.front)}
 
-    def _job(self, found: EvaluatedPlan, shipped: Any) -> dict[str, Any]:
+    def _job(self, found: EvaluatedPlan) -> dict[str, Any]:
         request, asked = self.request, self.asked
         planned = request.workload(found.plan)
-        assert isinstance(shipped, LayeredModel)
         written = {key: getattr(planned, key) for key in ("batch_per_replica", "stage_layers")}
         wanted = found.plan._asdict() | written
         given = {key: value for key, value in asked.items() if key.startswith("set.")}
-        chosen = {f"set.{key}": value for key, value in wanted.items() if getattr(shipped, key) != value}
+        chosen = {f"set.{key}": value for key, value in wanted.items() if getattr(request.base, key) != value}
         return {
             "workload": asked["workload"],
             **given,

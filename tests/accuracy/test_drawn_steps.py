@@ -17,6 +17,7 @@ OPTIONS = SimulationOptions(host="eager", clocks="sustained")
 
 
 LATER = ROWS.with_name("drawn-steps-later.jsonl")
+FOUR = ROWS.parents[1] / "h100-four" / "drawn-steps.jsonl"
 
 
 def rows(file=ROWS):
@@ -69,7 +70,7 @@ def test_a_compiled_loss_is_one_kernel_each_way():
 
 def test_peaks_of_training_steps():
     """Of the half held out 22% off in the mean with gradients all through a step."""
-    for held, most in ((True, 0.05), (False, 0.09)):
+    for held, most in ((True, 0.03), (False, 0.065)):
         errors = {
             row["name"]: peak(workload).total_bytes / row["peak_bytes"] - 1
             for row, workload in rows()
@@ -77,3 +78,29 @@ def test_peaks_of_training_steps():
         }
         assert len(errors) >= 20
         assert statistics.fmean(map(abs, errors.values())) < most, errors
+
+
+def test_steps_on_four_gpus_that_the_device_bounds():
+    """All 34 were predicted before they were measured; these 27 were 2.5% off in the mean, 6.2% the worst."""
+    bound = [row for row, _ in rows(FOUR) if max(row["host_us"]) < 0.66 * row["step_us"]]
+    before = [row["predicted_us"] / row["step_us"] - 1 for row in bound]
+    assert len(before) == 27
+    assert statistics.fmean(map(abs, before)) < 0.025
+    options = {"device": load_device("h100"), "topology": load_topology("h200-node-4")}
+    for row, workload in rows(FOUR):
+        if row in bound:
+            job = Job(workload, options["device"], options["topology"], "overlap", options=OPTIONS)
+            now = run(job).result.makespan_s * 1e6 / row["step_us"] - 1
+            assert abs(now) < 0.065, row["name"]
+
+
+def test_peaks_of_steps_on_four_gpus():
+    """FSDP2's were up to 40% too small, without gradients of the logits in fp32; SiLU's output was not kept."""
+    errors = {
+        row["name"]: peak(workload).total_bytes / row["peak_bytes"] - 1
+        for row, workload in rows(FOUR)
+        if row["keys"]["framework"] == "fsdp2" or "tensor_parallel" in row["keys"]
+    }
+    assert len(errors) == 25
+    assert statistics.fmean(map(abs, errors.values())) < 0.035, errors
+    assert max(map(abs, errors.values())) < 0.08, errors

@@ -111,15 +111,20 @@ _MEGATRON = (
     ),
 )  # fmt: skip
 
+_AUTOGRAD = (
+    Setting("dropped_gradients", True, "torch.optim.Optimizer.zero_grad, documentation: set_to_none by default"),
+    Setting("transient_memory", True, "autograd frees a tensor with the last call that reads it"),
+)
+
 _PYTORCH = (
+    *_AUTOGRAD,
     Setting("reshard_after_forward", True, "FULL_SHARD, or fully_shard's default but for the root module"),
     Setting("stop_recompute_early", True, "torch.utils.checkpoint from 2.1 on, not reentrant: early_stop by default"),
     Setting("optimizer_kernels", "unfused", "torch.optim.AdamW, documentation: foreach is the default on GPUs"),
 )
 
 _PLAIN_PYTORCH = (
-    Setting("dropped_gradients", True, "torch.optim.Optimizer.zero_grad, documentation: set_to_none by default"),
-    Setting("transient_memory", True, "autograd frees a tensor with the last call that reads it"),
+    *_AUTOGRAD,
     Setting("separate_projections", True, "torch.nn.Linear: a GEMM a module; llama/model.py: wq, wk, wv, w1, w3"),
     Setting("rotary_fp32", True, "github.com/meta-llama/llama, llama/model.py, apply_rotary_emb; torchtitan likewise"),
     Setting(

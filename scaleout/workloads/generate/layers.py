@@ -144,7 +144,8 @@ def activation(tape: AutogradTape, x: int, kind: str, *, elements: int) -> int:
             lambda dy: tape.kernel("clone", dy, name=f"{kind}_gradients_side_by_side", elements=inputs * elements)
         )
     y = pointwise(tape, x, (forward, backward), makes=inputs * elements, elements=elements)
-    tape.save_for_backward((inputs + packed) * elements, tape.style.kept_item_bytes)
+    halves_apart = inputs > 1 and (tape.style.packed or (tape.style.separate and not tape.style.compiled))
+    tape.save_for_backward((inputs + halves_apart) * elements, tape.style.kept_item_bytes)  # what is multiplied, too
     return y
 
 

@@ -12,7 +12,7 @@ arXiv:2304.11277 (gathered units); Liu et al., arXiv:2310.01889 (what a ring hol
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import fsum
 from typing import Any
 
@@ -24,106 +24,13 @@ from scaleout.workloads.config.family import ModelFamily, WholeModel
 from scaleout.workloads.config.layered import ENDS, Content, LayeredModel
 from scaleout.workloads.config.style import FP8
 from scaleout.workloads.generate.axes import Axes, GradientSync
-from scaleout.workloads.generate.profile import StageProfile, part_key, profiles_of
+from scaleout.workloads.memory.parts import SHARDED_FROM, Contained, Held, Units, contained_in
 from scaleout.workloads.pipeline import PIPELINES, Action, Slot, orders
 from scaleout.workloads.pipeline.blocks import blocks
 
 Floats = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 
-
-@dataclass(frozen=True)
-class Held:
-    """What a part of a model holds on a rank."""
-
-    kept_bytes: float = 0.0  # activations of one micro-batch, from its forward to the end of its backward
-    recompute_bytes: float = 0.0  # what backward recomputes: the most of a part at a time
-    all_recompute_bytes: float = 0.0  # of all parts together
-    parameters: tuple[int, int] = (0, 0)  # of the dense bucket, and of the experts'
-    in_fp8: int = 0  # of all these, those that inference holds in fp8
-    transient_bytes: float = 0.0  # the most that backward makes beyond what is kept when it begins
-    weights: frozenset[tuple[int, int]] = frozenset()  # outputs and inputs of those with placeholders of gradients
-
-    @classmethod
-    def of(cls, profile: StageProfile, workload: LayeredModel) -> "Held":
-        """Take it from a profile."""
-        tape = profile.tape
-        return cls(
-            tape.kept_bytes,
-            tape.recompute_bytes,
-            tape.all_recompute_bytes,
-            (tape.parameters.get("dense", 0), tape.parameters.get("experts", 0)),
-            sum(tape.in_fp8.values()),
-            profile.transient_bytes if workload.transient_memory else 0.0,
-            frozenset(tape.weights) if workload.placeholder_gradients else frozenset(),
-        )
-
-    def __add__(self, other: "Held") -> "Held":
-        return Held(
-            self.kept_bytes + other.kept_bytes,
-            max(self.recompute_bytes, other.recompute_bytes),
-            self.all_recompute_bytes + other.all_recompute_bytes,
-            (self.parameters[0] + other.parameters[0], self.parameters[1] + other.parameters[1]),
-            self.in_fp8 + other.in_fp8,
-            max(other.transient_bytes, self.transient_bytes - other.kept_bytes),  # backward begins with the other
-            self.weights | other.weights,
-        )
-
-    def times(self, count: int) -> "Held":
-        """Return what as many parts hold."""
-        dense, experts = self.parameters
-        return replace(
-            self, kept_bytes=count * self.kept_bytes, all_recompute_bytes=count * self.all_recompute_bytes,
-            parameters=(count * dense, count * experts), in_fp8=count * self.in_fp8,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class Contained:
-    """What a stage holds: its parts in order, each with how many of it follow one another, and their sum."""
-
-    parts: tuple[tuple[Held, int], ...]
-    total: Held
-
-    @property
-    def kept_bytes(self) -> Floats:
-        """What each part keeps of one micro-batch, in order, shape (parts,)."""
-        return np.repeat([held.kept_bytes for held, _ in self.parts], [count for _, count in self.parts])
-
-    @functools.cached_property
-    def units(self) -> "Units":
-        """What of it persists through a step."""
-        return tuple((held.parameters, held.weights, count) for held, count in self.parts)
-
-
-Units = tuple[tuple[tuple[int, int], frozenset[tuple[int, int]], int], ...]
-"""Parameters of each part of a stage and their placeholders, and how many parts that are alike follow one another."""
-
-
-@dataclass(frozen=True)
-class _Stage:
-    """What decides what a stage holds; the workload is any that has this key."""
-
-    key: tuple[object, ...]
-    content: Content
-    workload: LayeredModel = field(compare=False)
-
-
-def _contained_in(workload: LayeredModel, contents: Sequence[Content]) -> dict[Content, Contained]:
-    """Return what stages hold: the embedding, layers of each kind, and the head, as far as each has them."""
-    key = (*part_key(workload), workload.transient_memory, workload.placeholder_gradients)
-    return {content: _contained(_Stage(key, content, workload)) for content in dict.fromkeys(contents)}
-
-
-@functools.lru_cache(maxsize=65536)
-def _contained(stage: _Stage) -> Contained:
-    profile_of = profiles_of(stage.workload, backward=True)
-    parts = tuple((Held.of(profile_of(kind), stage.workload), count) for kind, count in stage.content)
-    return Contained(parts, sum((held.times(count) for held, count in parts), Held()))
-
-
-_SHARDED_FROM = {"optimizer_states": 1, "gradients": 2, "parameters": 3}
-"""Level of ZeRO from which on a kind is sharded."""
 
 _STATES_OF_OPTIMIZER = {"adamw": 2, "sgd": 0, "none": 0}
 """Numbers that an optimizer keeps for each parameter."""
@@ -190,13 +97,13 @@ def _persistent_bytes(
 
 def _copied_buckets(workload: LayeredModel, gradients_bytes: float) -> float:
     """Return the bytes of buckets that gradients of so many bytes are copied into."""
-    copies = workload.copied_buckets and workload.zero < _SHARDED_FROM["gradients"]
+    copies = workload.copied_buckets and workload.zero < SHARDED_FROM["gradients"]
     return gradients_bytes if copies and workload.data_parallel * workload.context_parallel > 1 else 0.0
 
 
 def _divided(workload: LayeredModel, kind: str, sharing: tuple[GradientSync, GradientSync]) -> tuple[int, int]:
     """Return into how many parts a kind is divided; gradients that wait for the end of the step are whole shards."""
-    if workload.zero < _SHARDED_FROM[kind]:
+    if workload.zero < SHARDED_FROM[kind]:
         return 1, 1
     dense, experts = sharing
     whole = kind == "parameters" or (kind == "gradients" and workload.replicas_at_end)
@@ -252,6 +159,8 @@ def _whole_buffers(workload: LayeredModel, units: Sequence[Units], sharded: tupl
     if workload.mode == "training":
         ratio = workload.gradient_bytes / item_bytes
         everything, largest = ratio * sum(map(sum, whole)), ratio * max(map(max, filter(None, whole)), default=0)
+        if workload.transient_memory:
+            largest = 0.0  # each part's backward has its own
         least = 0.0 if math.isinf(workload.bucket_bytes) else workload.bucket_bytes  # a layer's, largest
         bucket = min(everything, max(least, largest))
     return gathered + bucket
@@ -408,7 +317,7 @@ class Ledger:
     def of(cls, workload: LayeredModel) -> "Ledger":
         """Count them."""
         numbers, contents = workload.stages_of_ranks.tolist(), workload.contents
-        of_content = _contained_in(workload, contents)
+        of_content = contained_in(workload, contents)
         contents_of_rank = [tuple(contents[number] for number in rank) for rank in numbers]
         terms, alike = _terms_of(workload), {}
         for mine in dict.fromkeys(contents_of_rank):
@@ -483,13 +392,13 @@ def _highest(
     held: tuple[tuple[Contained, ...], ...], schedule: str, /, **sizes: Any
 ) -> tuple[Floats, Floats, Floats, Index]:
     """Return the most that each rank holds as micro-batches pass, and at which moment, shape (p,) each."""
-    kept, recompute, all_recompute, transient = (
+    kept, recompute, all_recompute, transient, freed = (
         np.array([[getattr(each.total, name) for each in rank] for rank in held])
-        for name in ("kept_bytes", "recompute_bytes", "all_recompute_bytes", "transient_bytes")
+        for name in ("kept_bytes", "recompute_bytes", "all_recompute_bytes", "transient_bytes", "freed_bytes")
     )
     moments = _moments(schedule, **sizes)
     of = moments.rank
-    flying = (moments.in_flight * kept[of]).sum(axis=1)
+    flying = (moments.in_flight * kept[of] - moments.recomputes * freed[of]).sum(axis=1)
     recomputed = np.zeros(len(flying))
     if recompute.any():
         recomputed = (moments.recomputes * recompute[of] + moments.waiting * all_recompute[of]).sum(axis=1)
