@@ -48,6 +48,10 @@ class Answer(ABC):
     def found(self) -> Mapping[str, Any]:
         """Return the results as plain values."""
 
+    def answer(self) -> Mapping[str, str] | None:
+        """Return what the terminal's box says: its rows, names to words; None of what has no box."""
+        return None
+
     @abstractmethod
     def columns(self) -> Sequence[str]:
         """Return the columns of the table that a notebook shows, as far as there are such: those of the terminal."""
@@ -58,7 +62,9 @@ class Answer(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document: plain values, by the names of `scaleout.schema`."""
-        return document(self.command, self.found(), inputs=self.inputs, models=self.models)
+        return document(
+            self.command, self.found(), inputs=self.inputs, models=self.models, answer=self.answer()
+        )  # fmt: skip
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a row for each result, with columns by the names of the document.
@@ -87,7 +93,7 @@ class Answer(ABC):
         return f"<{type(self).__name__}: {self.title}>"
 
     def _repr_html_(self) -> str:
-        from scaleout.report.pages.document import box_of, table_of  # noqa: PLC0415 - only notebooks need it
+        from scaleout.report.pages.document import table_of  # noqa: PLC0415 - only notebooks need it
         from scaleout.report.pages.notebook import in_notebook  # noqa: PLC0415
 
         frame = self.to_frame()
@@ -96,6 +102,8 @@ class Answer(ABC):
         shown = rows[names].head(_MOST_ROWS).astype(object)
         known = shown.where(shown.notna(), None)
         table = table_of("", [dict(zip(names, row, strict=True)) for row in known.itertuples(index=False)])
-        facts = [*box_of(self.to_dict()), *(("model", each) for each in self.models)]
+        facts = dict(self.answer() or {})
+        if self.models:
+            facts.setdefault("model", "; ".join(self.models))
         told = f"all {len(frame.columns)} columns of {counted(len(frame), 'row')}: to_frame()"
-        return in_notebook(self.title, facts, table, (*self.notes, told))
+        return in_notebook(self.title, facts.items(), table, (*self.notes, told))

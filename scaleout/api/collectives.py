@@ -19,8 +19,10 @@ from scaleout.config.units import (
     BYTES_PER_S,
     counted,
     format_bytes,
+    format_bytes_per_s,
     format_difference,
     format_seconds,
+    format_share,
     parse,
 )
 from scaleout.errors import ConfigError
@@ -249,6 +251,20 @@ class CollectiveAnswer(Answer):
         plain = {"topology": self.topology.name, "ranks": self.num_ranks, "model": self.model.summary()}
         plain |= {} if self.unchanged is None else {"unchanged": dict(self.unchanged)}
         return {**plain, **({"left_out": list(self.left_out)} if self.left_out else {})}
+
+    def answer(self) -> Mapping[str, str]:
+        """Return what `auto` takes at the largest size, what bounds it, and what it takes without the changes."""
+        taken, before = self.taken[-1], self.unchanged
+        shares = ", ".join(f"{name} {format_share(share)}" for name, share in taken.get("busy_shares", {}).items())
+        facts = {
+            "time": f"{format_seconds(taken['time_s'])} for {format_bytes(taken['bytes'])} by {taken['algorithm']}",
+            "bus bandwidth": format_bytes_per_s(taken["bus_bandwidth_bytes_per_s"]),
+            **({"bound by": f"{taken['bound_by']} (of its time: {shares})"} if shares else {}),
+        }
+        if before is not None:
+            cost = format_difference(taken["time_s"], before["time_s"])
+            facts["unchanged"] = f"{format_seconds(before['time_s'])} by {before['algorithm']}; {cost} with the changes"
+        return {**facts, "model": self.model.title}
 
     def columns(self) -> tuple[str, ...]:
         """Return those of the terminal's table of algorithms."""

@@ -14,6 +14,7 @@ from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.what_if import NetworkChanges
 from scaleout.config.arguments import checked
 from scaleout.errors import ConfigError, shown
+from scaleout.report.box import box_of
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.comparison import Comparison, compare
 from scaleout.study.job import Outcome, Tell
@@ -88,6 +89,10 @@ class RunAnswer(Answer):
         idle = {"idle_s": before.breakdown.idle_s, "idle_by_cause_s": dict(before.waits.by_cause_s)}
         known = {"schedule": before.schedule, "makespan_s": before.makespan_s, **idle}
         return {**self.comparison.summary(), "unchanged": known}
+
+    def answer(self) -> Mapping[str, str]:
+        """Return what the fastest schedule comes to."""
+        return box_of(self.comparison, self.unchanged)
 
     def columns(self) -> tuple[str, ...]:
         """Return those of the terminal's tables of schedules."""

@@ -18,12 +18,13 @@ from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.what_if import NetworkChanges
 from scaleout.config.arguments import checked
 from scaleout.config.reading import nearest
-from scaleout.config.units import BYTES, parse
+from scaleout.config.units import BYTES, format_bytes, format_difference, format_seconds, format_share, parse
 from scaleout.config.workers import MOST_WORKERS
 from scaleout.config.writing import RECORD, check_writable
 from scaleout.errors import ConfigError, ScaleoutError, shown
 from scaleout.interop.models import import_model
 from scaleout.interop.models.plans import FORMATS, Written, write_plan
+from scaleout.report import box
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.job import Job, run
 from scaleout.study.provenance import Provenance, provenance_of
@@ -74,6 +75,23 @@ class Export(NamedTuple):
             "plan_number": self.plan, "text": self.text, "notes": list(self.notes), "faster_ones": self.why, **read
         }  # fmt: skip
 
+    def words(self, plan_s: float) -> str:
+        """Say what a step of the file takes as the framework does it; that of the plan takes `plan_s`."""
+        if self.read_back is None:
+            return f"plan {self.plan}; what a step of the file takes is not known, as it is not read back"
+        step_s, peak_bytes, _ = self.read_back
+        return (
+            f"plan {self.plan}; read back as {self.format} runs it {format_seconds(step_s)}, "
+            f"{format_difference(step_s, plan_s)}, {format_bytes(peak_bytes)}"
+        )
+
+
+def _batch(request: SearchRequest) -> str:
+    """Say for how many sequences plans are, and if these are too few."""
+    few = request.batch < request.num_ranks
+    what = "fewer than ranks, so that no plan is data parallel alone; --global-batch gives more" if few else "a step"
+    return f"{request.batch:,} sequences of {request.base.sequence:,} tokens" + (f", {what}" if few else f" {what}")
+
 
 class SearchInterrupted(KeyboardInterrupt):
     """An interrupt of a search that had found plans; its `answer` has them, and says what was not tried."""
@@ -89,7 +107,7 @@ class SearchAnswer(Answer):
 
     `plans` has all that is known, `explanation` what the fastest overlaps where schedules were asked for, `interval`
     its error bars, `sources` and `estimates` where its kernels' times are from, `not_tried` what an interrupt left;
-    `export` writes the configuration of a framework.
+    `export` writes the configuration of a framework; `exports` are those that the document has.
     """
 
     request: SearchRequest
@@ -101,6 +119,7 @@ class SearchAnswer(Answer):
     not_tried: str = ""
     sources: Mapping[str, float] | None = None
     estimates: str = ""
+    exports: Sequence[Export] = ()
     command: str = "search"
     rows: str = "fastest"
 
@@ -185,7 +204,32 @@ class SearchAnswer(Answer):
             counts = {key: value for key, value in vars(plans.simulated).items() if key != "found"}
             summary["simulated"] = {"simulated": len(plans.simulated.found), **counts}
             summary["explanation"] = self.explanation.summary()
+        if self.exports:
+            summary["exports"] = {each.format: each.summary() for each in self.exports}
         return summary
+
+    def answer(self) -> Mapping[str, str]:
+        """Return what the fastest plan comes to."""
+        request, best = self.request, self.plans.fastest[0]
+        each, device = best.estimate, request.device.name
+        exposed = (f"{axis} {format_share(of / each.step_s)}" for axis, of in each.exposed_s.items() if of)
+        overlap = ", which overlaps no collective; --schedule overlap may favour another"
+        return {
+            **({"not tried": f"{self.not_tried}; below is the best until then"} if self.not_tried else {}),
+            "plan": f"{best.plan}, under {best.schedule}" + ("" if request.schedules else overlap),
+            "batch": _batch(request),
+            "step": box.took(each.step_s, self.interval),
+            "speed": box.speed(each.tokens_per_s / request.num_ranks, each.mfu, self.mfu_peak),
+            **box.network_of(request.topology, device, request.num_ranks),
+            **({"kernels": self.estimates} if self.estimates else {}),
+            "exposed": ", ".join(exposed) or "nothing",
+            "memory": box.room_left(each.peak_bytes, request.memory_bytes),
+            "rent": box.rent(
+                self.rent(each), self.rent_per_s, ranks=request.num_ranks, mode=request.base.mode, device=device
+            ),
+            **{file.format: file.words(self.plans.fastest[file.plan - 1].estimate.step_s) for file in self.exports},
+            "model": self.model.title,
+        }  # fmt: skip
 
     @property
     def mfu_peak(self) -> dict[str, Any]:

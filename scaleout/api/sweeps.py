@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
+from scaleout.analysis.breakdown import MUCH
 from scaleout.api.answer import Answer
 from scaleout.config.reading import nearest
-from scaleout.config.units import counted
+from scaleout.config.units import counted, format_seconds, format_share
 from scaleout.errors import ConfigError, shown
 from scaleout.study.sweep.cases import version
 from scaleout.study.sweep.engine import Execution, execute
@@ -19,6 +21,9 @@ from scaleout.study.sweep.table import best_of, cheapest_of, failures_of, measur
 
 if TYPE_CHECKING:
     from scaleout.report.plots.schedules import Axes
+
+_NAMED = 5
+"""Workloads of the box, each with its fastest case."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -53,28 +58,57 @@ class SweepAnswer(Answer):
         """The keys of the study's file."""
         return {"study": self.named, **self.study.file.model_dump(mode="json", exclude_unset=True)}
 
+    @cached_property
+    def _counts(self) -> dict[str, int]:
+        """How many cases there are, and what became of them."""
+        counts = self.cases["status"].value_counts()
+        became = {"ok": "ok", "failed": "failed", "left_out": "left out"}
+        found = {name: int(counts.get(status, 0)) for name, status in became.items()}
+        return {"cases": len(self.cases), **found, "unfit": num_unfit(self.cases)}
+
+    @cached_property
+    def _fastest(self) -> list[dict[str, Any]]:
+        """The fastest cases of each workload."""
+        return best_of(self.study, self.cases, self.top)
+
     def found(self) -> Mapping[str, Any]:
         """Return counts, the fastest cases of each workload, and what failed."""
-        counts = self.cases["status"].value_counts()
         return {
             "study": self.study.name,
             "title": self.study.title,
             "version": version(),
             "output": self.output,
-            "cases": len(self.cases),
-            "ok": int(counts.get("ok", 0)),
-            "failed": int(counts.get("failed", 0)),
-            "left_out": int(counts.get("left out", 0)),
-            "unfit": num_unfit(self.cases),
+            **self._counts,
             "axes": {column: list(values) for column, values in self.study.axes.items()},
             "fastest_by": measure_of(self.cases),
-            "fastest": best_of(self.study, self.cases, self.top),
+            "fastest": self._fastest,
             "within_share": self.study.file.within,
             "cheapest_cases": cheapest_of(self.study, self.cases),
             "failures": failures_of(self.cases),
             "files": self.files,
             "notes": notes_of(self.cases),
         }
+
+    def answer(self) -> Mapping[str, str]:
+        """Return how many cases there are, and the fastest of each workload."""
+        facts = {"cases": _told(self._counts)}
+        for each in self._fastest:
+            if each["workload"] not in facts and len(facts) <= _NAMED:
+                words = f"{format_seconds(each['makespan_s'])}, case {each['case']}: {each['inputs']}{unfit(each)}"
+                facts[each["workload"]] = words + self._beside(each)
+        return facts
+
+    def _beside(self, fastest: Mapping[str, Any]) -> str:
+        """Say of a fastest case with estimated kernels how much that is, and which is the fastest of the others."""
+        if not (words := estimated(fastest)):
+            return ""
+        cases = self.cases
+        known = cases[(cases["workload"] == fastest["workload"]) & (cases["roofline_share"].astype("float64") < MUCH)]
+        others = "; ".join(
+            f"the fastest with less: {format_seconds(each['makespan_s'])}, case {each['case']}: {each['inputs']}"
+            for each in best_of(self.study, known)
+        )
+        return f"; {words} is a roofline estimate of kernels not measured" + (f"; {others}" if others else "")
 
     @property
     def notes(self) -> Sequence[str]:
@@ -114,6 +148,28 @@ class SweepAnswer(Answer):
         x = x or next((name for name in varied if name not in (colour, facet)), "case")
         colour = colour or next((name for name in varied if name not in (x, y, facet)), "")
         return plot_cases(self.study, self.cases, Drawn(x, y, colour, facet), ax)
+
+
+def _told(found: Mapping[str, int]) -> str:
+    """Say how many cases there are, and what became of them."""
+    told = [f"{found['ok']:,} simulated", f"{found['failed']:,} failed"]
+    if found["unfit"]:
+        rest = found["ok"] - found["unfit"]
+        told[0] += f", of which {f'{rest:,} fit' if rest else 'none fits'} into memory"
+    if found["left_out"]:
+        told.append(f"{found['left_out']:,} left out")
+    return f"{found['cases']:,}: {', '.join(told)}"
+
+
+def unfit(case: Mapping[str, Any]) -> str:
+    """Say that a fastest case does not fit."""
+    return "" if case.get("fits", True) else " (does not fit into memory, as none does)"
+
+
+def estimated(case: Mapping[str, Any]) -> str:
+    """Say how much of a case's kernel time is an estimate, where that is much."""
+    share = case.get("roofline_share", 0.0)
+    return f"{format_share(share)} of kernel time" if share >= MUCH else ""
 
 
 def sweep(

@@ -23,14 +23,14 @@ from scaleout.config.documents import is_file, parse_json, read_json, read_text
 from scaleout.config.units import format_seconds
 from scaleout.errors import ConfigError, ScaleoutError, one_line
 from scaleout.network.flow.link_traffic import LinkTraffic
+from scaleout.report.box import room
 from scaleout.report.drawing import draw
 from scaleout.report.files import loads_of_fastest
-from scaleout.report.pages.document import Cell, Table, facts_of, room_of, tables_of
+from scaleout.report.pages.document import Cell, Table, facts_of, tables_of
 from scaleout.report.pages.slices import Slices, slices_of
 from scaleout.report.pages.view import Control, Page
-from scaleout.report.vocabulary import check_types
+from scaleout.report.vocabulary import check_types, schema
 from scaleout.study.job import Tell
-from scaleout.study.provenance import told_network
 from scaleout.study.sweep.columns import COLUMNS, column_of
 
 if TYPE_CHECKING:
@@ -42,8 +42,6 @@ _MOST_JOBS = 200
 _MOST_VALUES = 10**8
 _MOST_PICTURE_BYTES = 4 * 2**20
 _MOST_LABEL = 90
-_BEHIND_NETWORK = ("kernels", "exposed")
-"""Facts before the first of which the page says whose network it is, as the terminal does."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +129,8 @@ def _result(document: Any, path: Path, folder: Path | None) -> Output:
             slices = slices_of(parse_json(text, where=str(file), most_bytes=_MOST_TIMELINE_BYTES), where=str(file))
         except ConfigError as error:
             notes.append(str(error))
+    if "answer" not in document and "answer" in schema(command)["required"]:
+        notes.append("Written without an answer in words, as by older releases; run it again for one.")
     pictures = _pictures(folder) if folder is not None else []
     loads = [each for each in pictures if each[0].startswith(_PICTURES["links"])]
     title = ", ".join(str(document[key]) for key in ("workload", "topology", "device") if key in document)
@@ -175,12 +175,7 @@ def _with_jobs(page: Page, jobs: Sequence[Asked], makespans: Mapping[str, float]
     except ScaleoutError as error:
         raise ConfigError(f"{where}: {error}") from None
     network = draw(topology) if topology is not None else ()
-    facts, device = [*page.facts], first.get("device")
-    behind = [place for place, (name, _) in enumerate(facts) if name in _BEHIND_NETWORK]
-    if topology is not None and isinstance(device, str) and behind:
-        words = told_network(topology, device, topology.num_ranks)
-        facts[behind[0] : behind[0]] = [("network", words)] if words else []
-    page = replace(page, facts=facts, jobs=[each.label for each in jobs], network=network, controls=controls)
+    page = replace(page, jobs=[each.label for each in jobs], network=network, controls=controls)
     return Output(page, tuple(jobs), makespans)
 
 
@@ -325,7 +320,10 @@ def compared(output: Output, answer: Answer) -> Table:
 
     What the file does not have stands beside its fastest; a job says whether it fits.
     """
-    document, before = answer.to_dict(), output.makespans
+    document, before, rooms = answer.to_dict(), output.makespans, dict[str, str]()
+    if isinstance(answer, RunAnswer):
+        known = {each.schedule: each.fit for each in answer.outcomes if each.fit is not None}
+        rooms = {schedule: room(fit, answer.comparison.ranks) for schedule, fit in known.items()}
     fastest = min(before, key=lambda name: before[name], default="")
     table = []
     for row in document["results"]:
@@ -337,8 +335,8 @@ def compared(output: Output, answer: Answer) -> Table:
             ratio = f"{now_s / before[of] - 1:+.1%}" if before[of] else ""
             ratio = "none" if ratio in ("+0.0%", "-0.0%") else ratio
             line += [Cell(words, before[of]), Cell(ratio, ratio)]
-        room = room_of(row.get("memory", document.get("memory")), document.get("ranks"))
-        table.append([*line, Cell(room, room)])
+        held = rooms.get(name, "")
+        table.append([*line, Cell(held, held)])
     what = "algorithm" if "collective" in answer.inputs else "schedule"
     columns = [what, "now", *(["in the file", "change"] if before else [])]
     numbers = frozenset(range(1, len(columns)))

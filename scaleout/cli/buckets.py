@@ -43,8 +43,8 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: Stated, o
     --algorithm ring.
     """
     from scaleout.analysis.efficiency import fit
-    from scaleout.cli.answer import network_of, room
     from scaleout.cli.progress import progress
+    from scaleout.report.box import network_of, room
     from scaleout.report.documents import document
     from scaleout.study.buckets import AUTO, best, sweep_buckets, with_buckets
     from scaleout.study.job import Job
@@ -66,15 +66,16 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: Stated, o
     about = {"workload": loaded.name, "model": model.summary(), "memory": held.summary()}
     steps = {"best": asdict(found), "default": asdict(default), "results": [asdict(row) for row in rows]}
     inputs = {**job.inputs(loaded, how, ("overlap:always",)), "bytes": asked, "algorithm": list(ways)}
-    summary = document("buckets", {**about, **steps}, inputs=inputs, models=[model.models])
     facts = {
         **network_of(topology, device.name, loaded.num_ranks),
         "memory": room(held, loaded.num_ranks),
         "model": model.title,
     }
+    answer = _answer(found, default, facts, fits=held.fits)
+    summary = document("buckets", {**about, **steps}, inputs=inputs, models=[model.models], answer=answer)
     title = f"{loaded.name} on {topology.name}, ranks {loaded.num_ranks:,}, device {device.name}"
     run = "" if found == default else _run_line(job.given(options), found)
-    shown = partial(_print, title, facts, rows, (found, default), fits=held.fits, run=run)
+    shown = partial(_print, title, answer, rows, (found, default), run=run)
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.report.plots.studies import draw_buckets
@@ -97,20 +98,10 @@ def _run_line(given: "Mapping[str, Any]", found: "Bucketed") -> str:
     return run_line(given_of({**given, **chosen, **({} if found.way == AUTO else {way: found.way})}))
 
 
-def _print(
-    title: str,
-    facts: "Mapping[str, str]",
-    rows: "Sequence[Bucketed]",
-    named: "tuple[Bucketed, Bucketed]",
-    *,
-    fits: bool,
-    run: str,
-) -> None:
-    """Print the best size, what it gains over the default (`named` are both), and all sizes."""
-    from scaleout.cli.console import print_answer, print_table
+def _answer(found: "Bucketed", default: "Bucketed", facts: "Mapping[str, str]", *, fits: bool) -> dict[str, str]:
+    """Say what the best size is, what it gains over the default, and other facts."""
     from scaleout.config.units import format_bytes, format_difference, format_seconds
 
-    found, default = named
     step, own = format_seconds(found.step_s), format_seconds(default.step_s)
     own = f"{own} with buckets of {format_bytes(default.bucket_bytes)}, reduced by {default.way}"
     gain = "the best" if found == default else f"{format_difference(found.step_s, default.step_s)} with the best"
@@ -120,7 +111,18 @@ def _print(
         "default": f"{own}; {gain}",
         "exposed": format_seconds(found.exposed_s),
     }
-    print_answer(title, {**answer, **facts} if fits else {"memory": facts["memory"], **answer, **facts})
+    return {**answer, **facts} if fits else {"memory": facts["memory"], **answer, **facts}
+
+
+def _print(
+    title: str, answer: "Mapping[str, str]", rows: "Sequence[Bucketed]", named: "tuple[Bucketed, Bucketed]", *, run: str
+) -> None:
+    """Print the best size and the default (`named` are both), and all sizes."""
+    from scaleout.cli.console import print_answer, print_table
+    from scaleout.config.units import format_bytes, format_seconds
+
+    found, default = named
+    print_answer(title, answer)
     if run:
         say(f"{run}\n")
     cells = []

@@ -1,5 +1,6 @@
 """`scaleout collective`: what a collective costs on a topology, in the manner of nccl-tests."""
 
+from collections import Counter
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -120,7 +121,7 @@ def collective(
         _decide(answer, output)
         return
     summary = answer.to_dict()
-    output.give(summary, partial(_print, answer, verbose=verbose), partial(_write, answer, summary))
+    output.give(summary, partial(_print, answer, summary["answer"], verbose=verbose), partial(_write, answer, summary))
 
 
 def _check(network: str, algorithms: tuple[str, ...], *, decide: bool, output: Path | None, count: int) -> None:
@@ -220,38 +221,16 @@ def _write(answer: "CollectiveAnswer", summary: dict[str, Any], folder: Path) ->
     return write_links(title, summary, row["traffic"], folder)
 
 
-def _bound(taken: "Mapping[str, Any]", before: "Mapping[str, Any] | None") -> dict[str, str]:
-    """Say what bounds a collective, and what it takes on the network without its changes."""
-    from scaleout.config.units import format_difference, format_seconds, format_share
-
-    shares = ", ".join(f"{name} {format_share(share)}" for name, share in taken.get("busy_shares", {}).items())
-    facts = {"bound by": f"{taken['bound_by']} (of its time: {shares})"} if shares else {}
-    if before is not None:
-        words = format_difference(taken["time_s"], before["time_s"])
-        facts["unchanged"] = f"{format_seconds(before['time_s'])} by {before['algorithm']}; {words} with the changes"
-    return facts
-
-
-def _print(answer: "CollectiveAnswer", *, verbose: bool) -> None:
+def _print(answer: "CollectiveAnswer", box: "Mapping[str, str]", *, verbose: bool) -> None:
     """Print all algorithms of one size, or of each of several what auto takes."""
     from scaleout.cli.console import console, print_answer, print_links, print_table
     from scaleout.config.units import format_bytes, format_bytes_per_s, format_seconds
 
     by_size, left_out = answer.by_size, answer.left_out
     several, asked = len(by_size) > 1, answer.asked["algorithm"]
-    takes = answer.taken
-    chosen = takes if several and isinstance(asked, str) else [row for rows in by_size for row in rows]
+    chosen = answer.taken if several and isinstance(asked, str) else [row for rows in by_size for row in rows]
     chunked = any(row["num_chunks"] > 1 for row in chosen)
-    taken = takes[-1]
-    print_answer(
-        f"{answer.kind} on {answer.topology.name}, ranks {answer.num_ranks}",
-        {
-            "time": f"{format_seconds(taken['time_s'])} for {format_bytes(taken['bytes'])} by {taken['algorithm']}",
-            "bus bandwidth": format_bytes_per_s(taken["bus_bandwidth_bytes_per_s"]),
-            **_bound(taken, answer.unchanged),
-            "model": answer.model.title,
-        },
-    )
+    print_answer(f"{answer.kind} on {answer.topology.name}, ranks {answer.num_ranks}", box)
     bandwidths = ("algorithm_bandwidth_bytes_per_s", "bus_bandwidth_bytes_per_s")
     columns = ("time", "algorithm bandwidth", "bus bandwidth")
     print_table(
@@ -305,7 +284,8 @@ def _compare(kind: str, cluster: "Topology", sizes: list[int], policy: str | Non
     inputs = {"collective": kind, "topology": cluster.name, "changes": cluster.altered, "backends": found.backends}
     model = provenance(cluster, None, SimulationOptions())
     plain = {**_plain_backends(found), "model": model.summary()}
-    summary = document("collective", plain, inputs={**inputs, "bytes": found.sizes_bytes}, models=[model.models])
+    asked, answer = {**inputs, "bytes": found.sizes_bytes}, {**_answer_of_backends(found), "model": model.title}
+    summary = document("collective", plain, inputs=asked, models=[model.models], answer=answer)
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.report.plots.studies import draw_curves, draw_map
@@ -317,7 +297,7 @@ def _compare(kind: str, cluster: "Topology", sizes: list[int], policy: str | Non
             "backends-curves.png": "time of each back end",
         }
 
-    output.give(summary, partial(_print_backends, found, model.title), write)
+    output.give(summary, partial(_print_backends, found, answer), write)
 
 
 def _plain_backends(found: "BackendComparison") -> dict[str, Any]:
@@ -344,11 +324,29 @@ def _plain_backends(found: "BackendComparison") -> dict[str, Any]:
     }
 
 
-def _print_backends(found: "BackendComparison", model: str) -> None:
-    """Print the ranges of sizes of each winner and of what `auto` takes, lines for each number of ranks."""
-    from scaleout.cli.console import print_facts, print_table
+def _answer_of_backends(found: "BackendComparison") -> dict[str, str]:
+    """Say how often each back end is the fastest, and where `auto` takes most longer than the fastest."""
+    from scaleout.config.units import counted, format_bytes, format_difference, format_seconds
+
+    best, worst = found.best, found.worst_auto
+    won = Counter(found.backends[index] for index in best.flat)
+    each = ", ".join(f"{name} at {count:,}" for name, count in won.most_common())
+    facts = {"fastest": f"{each} of {best.size:,} sizes and numbers of ranks"}
+    if worst is None:
+        return {**facts, "auto": "takes the fastest everywhere"}
+    row, column = worst
+    auto_s, fastest_s = float(found.auto_s[worst]), float(found.times_s[:, row, column].min())
+    where = f"{format_bytes(found.sizes_bytes[column])} on {counted(found.num_ranks[row], 'rank')}"
+    took = f"{found.auto[row][column]} {format_seconds(auto_s)}, {format_difference(auto_s, fastest_s)}"
+    return {**facts, "auto": f"at the worst {took} than {found.backends[best[worst]]}: of {where}"}
+
+
+def _print_backends(found: "BackendComparison", answer: "Mapping[str, str]") -> None:
+    """Print the answer, and the ranges of sizes of each winner and of what `auto` takes, lines a number of ranks."""
+    from scaleout.cli.console import print_answer, print_table
     from scaleout.config.units import format_bytes, format_seconds
 
+    print_answer(f"all_reduce on {found.topology}, ranks {', '.join(map(str, found.num_ranks))}", answer)
     rows = []
     for row, ranks in enumerate(found.num_ranks):
         winners = [(found.backends[index], auto) for index, auto in zip(found.best[row], found.auto[row], strict=True)]
@@ -360,4 +358,3 @@ def _print_backends(found: "BackendComparison", model: str) -> None:
             rows.append([*winners[start], str(ranks), *sizes, *times, *autos])
     columns = ("fastest", "auto takes", "ranks", "from", "to", "time from", "time to", "auto from", "auto to")
     print_table(f"all_reduce on {found.topology}: the fastest by size and ranks", columns, rows, left=2)
-    print_facts({"model": model})

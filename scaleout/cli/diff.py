@@ -63,10 +63,10 @@ def diff(a: str, b: str, schedules: tuple[str, ...], topology: str | None, outpu
     inputs = {"a": a, "b": b, "schedule": [each.schedule for each in sides]}
     inputs |= {"topology": topology} if topology else {}
     models = list(dict.fromkeys(each for side in sides for each in side.models))
-    summary = document("diff", summary_of(found, sides), inputs=inputs, models=models)
-    output.give(
-        summary, partial(_print, found, models, summary.get("awaited")), partial(write, found, sides, summary=summary)
-    )
+    plain = summary_of(found, sides)
+    answer = _answer(found, models, plain.get("awaited"))
+    summary = document("diff", plain, inputs=inputs, models=models, answer=answer)
+    output.give(summary, partial(_print, found, answer), partial(write, found, sides, summary=summary))
     without = [path for path, side in zip((a, b), sides, strict=True) if side.events is None]
     if timeline and without and not output.as_json:
         say(f"no timeline.json: {without[0]} is a summary without one; give folders of `scaleout run --output`")
@@ -91,19 +91,25 @@ def _side(path: str, schedule: str | None, topology: str | None, *, timeline: bo
     return side_of(found.to_dict(), None, trace_events(found.comparison) if timeline else None, where=path)
 
 
-def _print(found: "Difference", models: list[str], awaited: "Mapping[str, Any] | None") -> None:
-    from scaleout.cli.console import print_answer, print_table
-    from scaleout.cli.tables import merged
-    from scaleout.config.units import format_bytes
+def _answer(found: "Difference", models: list[str], awaited: "Mapping[str, Any] | None") -> dict[str, str]:
+    """Say what the step and its parts come to in either, for whom others wait, and what changes most."""
     from scaleout.report.difference import awaited_words
 
-    whole: Sequence[Change] = (*found.step, found.makespan)
     changed = [f"{row.name} {_times(row)[2]}" for row in found.operations[:_NAMED] if row.difference_s]
     facts = {row.name: _words(row) for row in (found.makespan, *found.step)}
     if awaited:
         facts["waits"] = awaited_words(awaited, models)
     facts |= {"most": ", ".join(changed) or "-", "A": str(found.a), "B": str(found.b)}
-    print_answer("B against A", facts | {"model": "; ".join(models)} if models else facts)
+    return facts | {"model": "; ".join(models)} if models else facts
+
+
+def _print(found: "Difference", answer: "Mapping[str, str]") -> None:
+    from scaleout.cli.console import print_answer, print_table
+    from scaleout.cli.tables import merged
+    from scaleout.config.units import format_bytes
+
+    print_answer("B against A", answer)
+    whole: Sequence[Change] = (*found.step, found.makespan)
     collectives = merged(
         found.collectives,
         lambda row: (row.name, format_bytes(row.bytes), row.group_size, row.only_in),

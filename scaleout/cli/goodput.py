@@ -83,8 +83,8 @@ def goodput(job: NamedJob, schedule: str, options: Stated, output: Output, **ask
     Example: scaleout goodput llama-3-8b --set tensor_parallel=8 --set data_parallel=16 --topology dgx-h200-16
     --tokens 15T --checkpoint 10s.
     """
-    from scaleout.cli.answer import network_of, room
     from scaleout.cli.progress import progress
+    from scaleout.report.box import network_of, room
     from scaleout.report.documents import document
     from scaleout.study.provenance import provenance_of
 
@@ -121,15 +121,12 @@ def goodput(job: NamedJob, schedule: str, options: Stated, output: Output, **ask
     named = {} if asked_for.tokens is None else {"tokens": tokens}
     inputs = {**job.inputs(workload, simulated.options, (schedule,)), **named, **vars(disturbance)}
     inputs |= {} if asked_for.duration_s is None else {"duration_s": asked_for.duration_s}
-    summary = document("goodput", found_all, inputs=inputs, models=[model.models])
-
-    on = f"{simulated.topology.name}, ranks {workload.num_ranks:,}, device {model.inputs['device']}"
-    title = f"{workload.name} on {on}"
     network = network_of(simulated.topology, model.inputs["device"], workload.num_ranks)
     words = {**network, "memory": room(held, workload.num_ranks), "model": model.title}
+    answer = _answer(found_all, found, words, unchanged)
+    summary = document("goodput", found_all, inputs=inputs, models=[model.models], answer=answer)
     helps = _line_that_fits({**job.given(options), "schedule": schedule}, held, workload.num_ranks)
-    shown = partial(_print, title, words, (found, unchanged), disturbance, summary, helps=helps)
-    output.give(summary, shown, lambda _: {})
+    output.give(summary, partial(_print, found, disturbance, summary, helps=helps), lambda _: {})
 
 
 def _line_that_fits(given: "Mapping[str, Any]", held: "Fit", ranks: int) -> str:
@@ -262,48 +259,48 @@ def _sources(job: "Job", disturbance: "Disturbance", asked: "Mapping[str, Any]")
     }
 
 
-def _print(
-    title: str,
-    words: dict[str, str],
-    goodputs: "tuple[Goodput, Goodput | None]",
-    disturbance: "Disturbance",
-    summary: dict[str, Any],
-    *,
-    helps: str,
-) -> None:
-    """Print what training comes to; `words` are other facts, `goodputs` of the job and, if changed, of it unchanged."""
-    from scaleout.cli.console import console, print_answer, print_table
+def _answer(
+    all_found: "Mapping[str, Any]", found: "Goodput", words: dict[str, str], unchanged: "Goodput | None"
+) -> dict[str, str]:
+    """Say what training comes to; `words` are other facts, `unchanged` is of the job without its changes, if any."""
     from scaleout.config.units import (
         format_difference,
         format_dollars,
         format_joules,
-        format_rate,
         format_rent,
         format_seconds,
         format_share,
         format_tokens,
     )
 
-    (found, unchanged), energy, dollars = goodputs, summary["training_joules"], summary["training_dollars"]
-    each_s = found.training_s(1.0)
+    energy_j, dollars, training_s = (all_found[key] for key in ("energy_j", "training_dollars", "training_s"))
     answer = {
-        "training": f"{_days(summary['training_s'])} for {format_tokens(summary['tokens'])} tokens",
+        "training": f"{_days(training_s)} for {format_tokens(all_found['tokens'])} tokens",
         "goodput": f"{format_share(found.goodput)} of the time; {format_share(found.speed)} of the simulated speed",
         "step": f"{format_seconds(found.step_s)} simulated, {format_seconds(found.step_median_s)} in the median",
     }
     if unchanged is not None:
         before_s = unchanged.training_s(1.0)
         answer["unchanged"] = (
-            f"{_days(summary['num_steps'] * before_s)} for the same tokens, a step {format_seconds(unchanged.step_s)} "
-            f"simulated; {format_difference(each_s, before_s)} with the changes"
+            f"{_days(all_found['steps'] * before_s)} for the same tokens, a step {format_seconds(unchanged.step_s)} "
+            f"simulated; {format_difference(found.training_s(1.0), before_s)} with the changes"
         )
     if dollars is not None:
-        device_per_s = dollars / summary["training_s"] / summary["ranks"]
+        device_per_s = dollars / training_s / all_found["ranks"]
         answer["rent"] = f"{format_dollars(dollars)}, at {format_rent(device_per_s)} a device"
-    answer |= {} if energy is None else {"energy": format_joules(energy)}
-    if not summary["memory"]["fits"]:
+    answer |= {} if energy_j is None else {"energy": format_joules(energy_j)}
+    if not all_found["memory"]["fits"]:
         answer = {"memory": words["memory"], **answer, "training": f"{answer['training']}, if it fitted"}
-    print_answer(title, answer | words)
+    return answer | words
+
+
+def _print(found: "Goodput", disturbance: "Disturbance", summary: dict[str, Any], *, helps: str) -> None:
+    """Print what training comes to, where its time goes, and what was assumed."""
+    from scaleout.cli.console import console, print_answer, print_table
+    from scaleout.config.units import format_rate, format_seconds, format_share
+
+    on = f"{summary['topology']}, ranks {summary['ranks']:,}, device {summary['device']}"
+    print_answer(f"{summary['workload']} on {on}", summary["answer"])
     if helps:
         say(f"{helps}\n")
     interval_s = found.interval_s

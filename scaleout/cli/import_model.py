@@ -10,8 +10,6 @@ from scaleout.cli.options import FILE, PATH, json_option, machine_options, parse
 from scaleout.cli.printing import say, say_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from scaleout.interop.models import Imported
 
 
@@ -58,11 +56,12 @@ def model(
     found = import_model(path, ranks=ranks, changes=changes)
     if output is not None:
         _write(output, found)
+    answer = _answer(found, output)
     if as_json:
         from scaleout.report.documents import document
 
         asked = {"path": str(path), **{f"set.{key}": value for key, value in changes.items()}}
-        say_json(document("import model", _summary(found), inputs=asked))
+        say_json(document("import model", _summary(found), inputs=asked, answer=answer))
         return
     notes = (*found.notes, *(() if topology is None else _of_another(topology, found.keys["device"])))
     if output is None:
@@ -70,7 +69,13 @@ def model(
             say(f"note: {note}", err=True)  # standard output is the file
         say(found.text.rstrip())
         return
-    _print(found, notes, output)
+    from scaleout.cli.console import console, print_answer
+
+    print_answer(str(found.keys["description"]), answer)
+    sequence = f" --set sequence={found.workload.sequence}" if "sequence" in found.chosen else ""
+    say(f"scaleout run {quote(str(output))}{sequence}\n")  # what fits depends on it
+    for note in notes:
+        console().print(f"note: {note}")
 
 
 def _of_another(topology: str, device: str) -> list[str]:
@@ -110,24 +115,15 @@ def _summary(found: "Imported") -> dict[str, Any]:
     }
 
 
-def _print(found: "Imported", notes: "Sequence[str]", output: Path) -> None:
-    from scaleout.cli.console import console, print_answer
+def _answer(found: "Imported", output: Path | None) -> dict[str, str]:
+    """Say how large the model is, and of what job the workload is."""
     from scaleout.config.units import format_flops
 
     workload = found.workload
     flops = format_flops(workload.flops_per_token)
-    print_answer(
-        str(found.keys["description"]),
-        {
-            "parameters": f"{workload.num_parameters:,}, of which {workload.active_parameters:,} multiply a token",
-            "compute": f"{flops} a token of {workload.sequence:,}, {workload.mode}",
-            "ranks": f"{workload.num_ranks:,}",
-            "written": str(output),
-        },
-    )
-    sequence = (
-        f" --set sequence={workload.sequence}" if "sequence" in found.chosen else ""
-    )  # on which what fits depends
-    say(f"scaleout run {quote(str(output))}{sequence}\n")
-    for note in notes:
-        console().print(f"note: {note}")
+    return {
+        "parameters": f"{workload.num_parameters:,}, of which {workload.active_parameters:,} multiply a token",
+        "compute": f"{flops} a token of {workload.sequence:,}, {workload.mode}",
+        "ranks": f"{workload.num_ranks:,}",
+        **({} if output is None else {"written": str(output)}),
+    }

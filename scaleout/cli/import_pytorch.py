@@ -10,6 +10,8 @@ from scaleout.cli.options import FOLDER, NAME_OR_FILE, PATH, Whole, json_option
 from scaleout.cli.printing import say, say_json
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scaleout.interop.pytorch.load import Report
 
 
@@ -43,32 +45,40 @@ def pytorch(
         paths, step=step, device=None if device is None else load_device(device), allow_partial=allow_partial
     )
     files = save_program(program, output, name=report.name, facts=facts)
+    answer = _answer(report, f"{len(files):,} in {output}")
     if as_json:
         from scaleout.report.documents import document
 
         asked = {"paths": list(map(str, paths)), "allow_partial": allow_partial, "step": step, "device": device}
         inputs = {name: value for name, value in asked.items() if value is not None}
-        say_json(document("import pytorch", report.summary(), inputs=inputs))
+        say_json(document("import pytorch", report.summary(), inputs=inputs, answer=answer))
         return
-    _print(report, f"{len(files):,} in {output}", output)
+    _print(report, answer, output)
 
 
-def _print(report: "Report", written: str, output: Path) -> None:
+def _answer(report: "Report", written: str) -> dict[str, str]:
+    """Say what was recorded, and how much of it the traces have."""
+    from scaleout.config.units import counted, format_seconds
+
+    return {
+        "steps": ", ".join(f"{each.step} {format_seconds(each.recorded_s)}" for each in report.steps)
+        or "one, without times",
+        "kernels": f"{report.kernels_kept:,} of {report.kernels:,} kept, {report.kernels_linked:,} with launches",
+        "copies": f"{report.copies:,} copies and memsets",
+        "collectives": f"{counted(report.collectives, 'call')}, {report.collectives_sized:,} of known size",
+        "waits": f"between streams: {report.waits_linked:,} recorded, {report.waits_inferred:,} inferred",
+        "files": written,
+    }
+
+
+def _print(report: "Report", answer: "Mapping[str, str]", output: Path) -> None:
     from scaleout.cli.console import console, print_answer, print_table
     from scaleout.config.units import counted, format_seconds, format_sizes
 
     replay = f"scaleout run --trace {quote(str(output))}" + ("" if report.steps else " --topology NAME")
     print_answer(
         f"{report.name}: {counted(report.ranks, 'rank')} ({report.recorded_ranks} recorded) on {report.device}",
-        {
-            "steps": ", ".join(f"{each.step} {format_seconds(each.recorded_s)}" for each in report.steps)
-            or "one, without times",
-            "kernels": f"{report.kernels_kept:,} of {report.kernels:,} kept, {report.kernels_linked:,} with launches",
-            "copies": f"{report.copies:,} copies and memsets",
-            "collectives": f"{counted(report.collectives, 'call')}, {report.collectives_sized:,} of known size",
-            "waits": f"between streams: {report.waits_linked:,} recorded, {report.waits_inferred:,} inferred",
-            "files": written,
-        },
+        answer,
     )
     say(f"{replay}\n")
     sized = [row["bytes"] for row in report.by_group if row["bytes"] is not None]

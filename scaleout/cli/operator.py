@@ -63,23 +63,20 @@ def operator(
         "ranks": machine.ranks,
         "settings": keys,
     }
-    asked: dict[str, Any] = {"operator": name, "device": device, "topology": topology}
-    asked |= {f"set.{key}": value for key, value in keys.items()}
+    chosen = {f"set.{key}": value for key, value in keys.items()}
+    asked: dict[str, Any] = {"operator": name, "device": device, "topology": topology, **chosen}
     if sweep is not None:
         key, values = parse_sweep(sweep)
         if key in keys:
             raise ConfigError(f"--sweep {key} and --set {key} both say what {key} is; give one of them")
         cases = [({**keys, key: value}, machine) for value in values]
-        swept = zip(values, _simulated(name, cases, quiet=output.as_json)[1], strict=True)
-        rows = [{key: value, **each} for value, each in swept]
+        swept = _simulated(name, cases, quiet=output.as_json)[1]
+        rows = [{key: value, **each} for value, each in zip(values, swept, strict=True)]
         about["defaults"] = {other: each for other, each in defaults_of(name, keys).items() if other != key}
         asked["sweep"] = {key: values}
-        answer = document("operator", {**about, "sweep": rows}, inputs=asked, models=[model])
-        output.give(
-            answer,
-            partial(_print_sweep, key, rows, title, {**_sizes(about), "model": model}),
-            partial(_draw, key, rows, title),
-        )
+        answer = _answer_of_sweep(key, rows, _facts(about, model))
+        summary = document("operator", {**about, "sweep": rows}, inputs=asked, models=[model], answer=answer)
+        output.give(summary, partial(_print_sweep, key, rows, title, answer), partial(_draw, key, rows, title))
         return
     about["defaults"] = defaults_of(name, keys)
     brackets = {} if machine.stores else machine.device.brackets
@@ -88,8 +85,8 @@ def operator(
     found, plain = _simulated(name, cases, quiet=output.as_json)
     fused_s = iter([each["fused_aware_s"] for each in plain[1:]])
     between = {key: [next(fused_s) for _ in ends] for key, ends in brackets.items()}
-    answer = {**about, **found.plain(), "fused_aware_between_s": between, "timeline": _timeline(found)}
-    summary = document("operator", answer, inputs=asked, models=[model])
+    about |= {**found.plain(), "fused_aware_between_s": between, "timeline": _timeline(found)}
+    summary = document("operator", about, inputs=asked, models=[model], answer=_answer(found, _facts(about, model)))
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.report.plots.operators import draw_timelines
@@ -97,7 +94,7 @@ def operator(
         draw_timelines(found, folder / "timelines.png", title=title)
         return {"timelines.png": "work-groups and slices over time"}
 
-    output.give(summary, partial(_print, found, title, {**_sizes(about), "model": model}, between), write)
+    output.give(summary, partial(_print, found, title, summary["answer"], between), write)
 
 
 def _simulated(
@@ -148,44 +145,54 @@ def _timeline(found: "Evaluation") -> list[dict[str, Any]]:
     return rows
 
 
-def _sizes(about: "Mapping[str, Any]") -> dict[str, str]:
-    """Say what the keys of the operator are: those that were set, and those that were not."""
+def _facts(about: "Mapping[str, Any]", model: str) -> dict[str, str]:
+    """Say what the keys of the operator are, those that were set and those that were not, and what answered."""
     given, own = (", ".join(f"{key} {each}" for key, each in about[of].items()) for of in ("settings", "defaults"))
-    return {**({"set": given} if given else {}), "by default": own}
+    return {**({"set": given} if given else {}), "by default": own, "model": model}
 
 
-def _print(
-    found: "Evaluation", title: str, facts: "Mapping[str, str]", between: "Mapping[str, Sequence[float]]"
-) -> None:
-    from scaleout.cli.console import print_answer, print_facts, print_table
-    from scaleout.config.units import counted, format_seconds, format_share, format_times
-    from scaleout.program.fastest import is_faster
+def _ways(found: "Evaluation") -> dict[str, float]:
+    """Return how long each way that overlaps compute and communication takes, the fused kernel first."""
+    from scaleout.config.units import counted
 
     plain = found.plain()
-    baseline_s = found.baseline_s
-    fused_s = plain["fused_aware_s"]
-    ways = {
-        "fused, communication-aware order": fused_s,
+    return {
+        "fused, communication-aware order": plain["fused_aware_s"],
         "fused, oblivious order": plain["fused_oblivious_s"],
         f"split into {counted(found.chunks, 'kernel')}": found.split_s,
     }
+
+
+def _answer(found: "Evaluation", facts: "Mapping[str, str]") -> dict[str, str]:
+    """Say what the fused kernel comes to, and other facts."""
+    from scaleout.config.units import format_seconds, format_share, format_times
+    from scaleout.program.fastest import is_faster
+
+    ways, baseline_s, plain = _ways(found), found.baseline_s, found.plain()
+    fused_s, best = plain["fused_aware_s"], min(ways, key=lambda way: ways[way])
+    faster = {"faster": f"{best}: {format_seconds(ways[best])}, {format_times(baseline_s / ways[best])}"}
+    return {
+        "fused": f"{format_seconds(fused_s)}, {format_times(baseline_s / fused_s)} as fast as bulk-synchronous",
+        "saved": format_share(plain["saving"]),
+        **(faster if is_faster(ways[best], fused_s) else {}),
+        "ideal": f"{format_seconds(found.ideal_s)}, {format_times(baseline_s / found.ideal_s)}",
+        **facts,
+    }
+
+
+def _print(
+    found: "Evaluation", title: str, answer: "Mapping[str, str]", between: "Mapping[str, Sequence[float]]"
+) -> None:
+    from scaleout.cli.console import print_answer, print_facts, print_table
+    from scaleout.config.units import format_seconds, format_times
+
+    print_answer(title, answer)
+    plain, baseline_s = found.plain(), found.baseline_s
     ideal = "ideal: the longer of its parts hides the other"
     rows = [["bulk-synchronous", format_seconds(baseline_s), "1.00x"], *_parts(found.plan.baseline_s)]
-    for label, seconds in (*ways.items(), (ideal, found.ideal_s)):
+    for label, seconds in (*_ways(found).items(), (ideal, found.ideal_s)):
         rows.append([label, format_seconds(seconds), format_times(baseline_s / seconds)])
     rows += _parts(found.ideal_parts_s)
-    best = min(ways, key=lambda way: ways[way])
-    faster = {"faster": f"{best}: {format_seconds(ways[best])}, {format_times(baseline_s / ways[best])}"}
-    print_answer(
-        title,
-        {
-            "fused": f"{format_seconds(fused_s)}, {format_times(baseline_s / fused_s)} as fast as bulk-synchronous",
-            "saved": format_share(plain["saving"]),
-            **(faster if is_faster(ways[best], fused_s) else {}),
-            "ideal": f"{format_seconds(found.ideal_s)}, {format_times(baseline_s / found.ideal_s)}",
-            **facts,
-        },
-    )
     print_table("ways to compute it", ("", "time", "speed-up"), rows)
     if between:
         ends = [
@@ -218,15 +225,22 @@ def _parts(parts_s: "Mapping[str, float]") -> list[list[str]]:
     return [[f"  {part}", format_seconds(seconds), ""] for part, seconds in parts_s.items()]
 
 
-def _print_sweep(key: str, rows: list[dict[str, Any]], title: str, facts: "Mapping[str, str]") -> None:
+def _answer_of_sweep(key: str, rows: list[dict[str, Any]], facts: "Mapping[str, str]") -> dict[str, str]:
+    """Say which value of a key is the best, and other facts."""
+    from scaleout.config.units import format_seconds, format_share
+
+    best = max(rows, key=lambda row: row["saving"])
+    found = f"{key} {best[key]}: {format_seconds(best['fused_aware_s'])}, {format_share(best['saving'])} saved"
+    return {"best": found, **facts}
+
+
+def _print_sweep(key: str, rows: list[dict[str, Any]], title: str, answer: "Mapping[str, str]") -> None:
     from scaleout.cli.console import print_answer, print_table
     from scaleout.config.units import format_seconds, format_share
 
     times = ("baseline_s", "fused_aware_s", "fused_oblivious_s", "kernel_split_s", "ideal_s")
     columns = (key, *(time.removesuffix("_s").replace("_", " ") for time in times), "saved")
-    best = max(rows, key=lambda row: row["saving"])
-    found = f"{key} {best[key]}: {format_seconds(best['fused_aware_s'])}, {format_share(best['saving'])} saved"
-    print_answer(title, {"best": found, **facts})
+    print_answer(title, answer)
     cells = [
         [f"{row[key]}", *(format_seconds(row[time]) for time in times), format_share(row["saving"])] for row in rows
     ]

@@ -9,6 +9,8 @@ import click
 from scaleout.cli.options import Output, output_options
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scaleout.validation.papers import Reproduced
 
 
@@ -27,7 +29,8 @@ def reproduce(names: tuple[str, ...], vary: bool, output: Output) -> None:
 
     asked = tuple(dict.fromkeys(names))
     rows = _simulate(asked, vary)
-    summary = document("reproduce", {"rows": [row.plain() for row in rows]}, inputs={"names": asked, "vary": vary})
+    plain, answer = {"rows": [row.plain() for row in rows]}, _answer(rows)
+    summary = document("reproduce", plain, inputs={"names": asked, "vary": vary}, answer=answer)
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.config.writing import write_text
@@ -36,7 +39,7 @@ def reproduce(names: tuple[str, ...], vary: bool, output: Output) -> None:
         write_text(folder / "reproductions.md", page(rows))
         return {"reproductions.md": "published and simulated, and why numbers are missed"}
 
-    output.give(summary, partial(_print, rows), write)
+    output.give(summary, partial(_print, rows, answer), write)
 
 
 def _simulate(names: tuple[str, ...], vary: bool) -> "tuple[Reproduced, ...]":
@@ -52,16 +55,23 @@ def _simulate(names: tuple[str, ...], vary: bool) -> "tuple[Reproduced, ...]":
         return simulate(names, vary=vary, progress=lambda figure: status.update(f"simulating {figure}"))
 
 
-def _print(rows: "tuple[Reproduced, ...]") -> None:
-    from scaleout.cli.console import print_answer, print_table
-    from scaleout.validation.papers import BASES, HEADER, cells, counts
+def _answer(rows: "tuple[Reproduced, ...]") -> dict[str, str]:
+    """Say how many numbers of each paper are met, and which are not."""
+    from scaleout.validation.papers import BASES, counts
 
     missed = [row.claim.id for row in rows if not row.met]
     facts = {}
     for paper, *of_basis, together in counts(rows):
         told = (f"{basis} {met}" for basis, met in zip(BASES, of_basis, strict=True) if met != "-")
         facts[paper] = f"{together} met: {', '.join(told)}"
-    print_answer("published numbers, simulated", {**facts, **({"missed": ", ".join(missed)} if missed else {})})
+    return {**facts, **({"missed": ", ".join(missed)} if missed else {})}
+
+
+def _print(rows: "tuple[Reproduced, ...]", answer: "Mapping[str, str]") -> None:
+    from scaleout.cli.console import print_answer, print_table
+    from scaleout.validation.papers import HEADER, cells
+
+    print_answer("published numbers, simulated", answer)
     columns = len(HEADER) - (1 if any(row.varied for row in rows) else 2)  # the notes stand below
     print_table("published and simulated", HEADER[:columns], [cells(row)[:columns] for row in rows], left=3)
     noted = [[row.claim.id, row.note] for row in rows if row.note and row.simulated is not None]

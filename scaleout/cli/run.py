@@ -155,7 +155,7 @@ def _give(answer: "RunAnswer", output: Output, *, verbose: bool, measure_next: P
     found, summary = answer.comparison, answer.to_dict()
     if measure_next is not None:
         _write_next(answer, measure_next)
-    printed = partial(print_comparison, found, verbose=verbose, unchanged=answer.unchanged)
+    printed = partial(print_comparison, found, summary["answer"], verbose=verbose, unchanged=answer.unchanged)
     output.give(summary, printed, partial(write, found, summary=summary))
     if found.failures:
         raise ScaleoutError("; ".join(map(str, found.failures)))

@@ -1,5 +1,6 @@
 """`scaleout search`: the best parallel plans of a training job on a cluster."""
 
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from scaleout.api.searches import Export, SearchAnswer
     from scaleout.study.search.best import Choice, EvaluatedPlan
-    from scaleout.study.search.evaluate import Estimate
     from scaleout.study.search.explanation import Explanation
     from scaleout.study.search.request import SearchRequest
     from scaleout.study.search.search import Answer
@@ -111,9 +111,8 @@ def search(
             exports.append(answer.export(name))
         except ConfigError as error:  # which is said once the plans are
             refused.append(error)
+    answer = replace(answer, exports=exports)
     summary = answer.to_dict()
-    if exports:
-        summary["exports"] = {each.format: each.summary() for each in exports}
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.report.plots.studies import draw_plans
@@ -129,7 +128,7 @@ def search(
     def print_tables() -> None:
         from scaleout.cli.console import console
 
-        _print_answer(answer, output.folder, exports)
+        _print_answer(answer, summary["answer"], output.folder)
         _print(answer)
         for note in answer.model.notes:
             console().print(f"note: {note}")
@@ -190,7 +189,7 @@ def _give_so_far(answer: "SearchAnswer", output: Output) -> None:
     if output.as_json:
         say_json(answer.to_dict())
         return
-    _print_answer(answer, None, ())
+    _print_answer(answer, answer.answer(), None)
     _print_best(answer)
 
 
@@ -241,76 +240,19 @@ def _search(
         )
 
 
-def _batch(request: "SearchRequest") -> str:
-    """Say for how many sequences plans are, and if these are too few."""
-    few = request.batch < request.num_ranks
-    what = "fewer than ranks, so that no plan is data parallel alone; --global-batch gives more" if few else "a step"
-    return f"{request.batch:,} sequences of {request.base.sequence:,} tokens" + (f", {what}" if few else f" {what}")
-
-
-def _as_read_back(export: "Export", plan_s: float) -> str:
-    """Say what a step of an exported plan takes as the framework does it."""
-    from scaleout.config.units import format_bytes, format_difference, format_seconds
-
-    found = export.read_back
-    if found is None:
-        return f"plan {export.plan}; what a step of the file takes is not known, as it is not read back"
-    return (
-        f"plan {export.plan}; read back as {export.format} runs it {format_seconds(found.makespan_s)}, "
-        f"{format_difference(found.makespan_s, plan_s)}, {format_bytes(found.peak_memory_bytes)}"
-    )
-
-
-def _print_answer(answer: "SearchAnswer", folder: Path | None, exports: "Sequence[Export]") -> None:
+def _print_answer(answer: "SearchAnswer", words: "Mapping[str, str]", folder: Path | None) -> None:
     """Print the fastest plan, what it reaches, and how to run it, on lines that can be pasted."""
-    from scaleout.cli.answer import network_of
     from scaleout.cli.console import print_answer
     from scaleout.cli.printing import say
-    from scaleout.config.units import format_bytes, format_seconds, format_share, format_span
-    from scaleout.report.box import speed
     from scaleout.study.sweep.cases import run_line
 
-    request, best = answer.request, answer.plans.fastest[0]
-    each = best.estimate
-    exposed = (f"{axis} {format_share(of / each.step_s)}" for axis, of in each.exposed_s.items() if of)
-    print_answer(
-        f"{request.base.name} on {request.topology.name}, ranks {request.num_ranks:,}, device {request.device.name}",
-        {
-            **({"not tried": f"{answer.not_tried}; below is the best until then"} if answer.not_tried else {}),
-            "plan": f"{best.plan}, under {best.schedule}"
-            + ("" if request.schedules else ", which overlaps no collective; --schedule overlap may favour another"),
-            "batch": _batch(request),
-            "step": format_seconds(each.step_s)
-            if answer.interval is None
-            else format_span(each.step_s, *answer.interval.of(each.step_s)),
-            "speed": speed(each.tokens_per_s / request.num_ranks, each.mfu, answer.mfu_peak),
-            **network_of(request.topology, request.device.name, request.num_ranks),
-            **({"kernels": answer.estimates} if answer.estimates else {}),
-            "exposed": ", ".join(exposed) or "nothing",
-            "memory": f"fits: {format_bytes(each.peak_bytes)} of {format_bytes(request.memory_bytes)}, "
-            f"{format_bytes(request.memory_bytes - each.peak_bytes)} left",
-            **_rent(answer, each),
-            **{
-                each.format: _as_read_back(each, answer.plans.fastest[each.plan - 1].estimate.step_s)
-                for each in exports
-            },
-            "model": answer.model.title,
-        },
-    )
-    say(run_line(answer.jobs[best.choice]))
+    request = answer.request
+    on = f"{request.topology.name}, ranks {request.num_ranks:,}, device {request.device.name}"
+    print_answer(f"{request.base.name} on {on}", words)
+    say(run_line(answer.jobs[answer.plans.fastest[0].choice]))
     if folder is not None:
         say(f"or: scaleout run --plan {folder}#1")
     say("")
-
-
-def _rent(answer: "SearchAnswer", found: "Estimate") -> dict[str, str]:
-    """Say what a step of a plan costs where the machine is rented."""
-    from scaleout.report import box
-
-    rent = answer.rent(found)
-    if rent is None:
-        return {"rent": box.no_rent(answer.request.device.name)}
-    return {"rent": box.rent(rent, answer.rent_per_s, answer.request.num_ranks, answer.request.base.mode)}
 
 
 def _print(answer: "SearchAnswer") -> None:

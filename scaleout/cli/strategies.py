@@ -51,9 +51,9 @@ def strategies(job: NamedJob, names: tuple[str, ...], options: Stated, verbose: 
     --set pipeline_parallel=3 --set data_parallel=4 --set batch_per_replica=6 --set microbatch=1.
     """
     from scaleout.analysis.cost import bill
-    from scaleout.cli.answer import network_of
     from scaleout.cli.progress import progress
     from scaleout.cluster.topology.topology import check_ranks
+    from scaleout.report.box import network_of
     from scaleout.report.documents import document
     from scaleout.report.files import write
     from scaleout.study.job import Job
@@ -78,11 +78,12 @@ def strategies(job: NamedJob, names: tuple[str, ...], options: Stated, verbose: 
     model = provenance_of(Job(workload, device, topology, options=how))
     about = {"workload": workload.name, "topology": topology.name, "device": device.name, "ranks": workload.num_ranks}
     inputs = {**job.inputs(workload, how), "strategy": [each.name for each in found]}
-    answer = {**about, "model": model.summary(), "results": rows}
-    summary = document("strategies", answer, inputs=inputs, models=[model.models])
+    network = network_of(topology, device.name, workload.num_ranks)
+    answer = _answer(comparison, rows, {**network, "model": model.title})
+    plain = {**about, "model": model.summary(), "results": rows}
+    summary = document("strategies", plain, inputs=inputs, models=[model.models], answer=answer)
     title = f"{workload.name} on {topology.name}, ranks {workload.num_ranks:,}, device {device.name}"
-    facts = {**network_of(topology, device.name, workload.num_ranks), "model": model.title}
-    printed = partial(_print, title, facts, rows, _facts_of(comparison, rows), verbose=verbose)
+    printed = partial(_print, title, answer, rows, verbose=verbose)
     output.give(summary, printed, partial(write, comparison, summary=summary))
 
 
@@ -120,43 +121,39 @@ def _best(rows: "Sequence[dict[str, Any]]") -> "dict[str, Any] | None":
     return min(ran, key=lambda row: (not row["fits"], row["makespan_s"]), default=None)
 
 
-def _facts_of(comparison: "Comparison", rows: "Sequence[dict[str, Any]]") -> dict[str, str]:
-    """Say what memory, speed and rent of the best are."""
-    from scaleout.cli.answer import rent_of_step, room, speed_words
+def _answer(
+    comparison: "Comparison", rows: "Sequence[dict[str, Any]]", facts: "Mapping[str, str]"
+) -> dict[str, str] | None:
+    """Say what the best strategy comes to, and other facts; None where none ran."""
+    from scaleout.config.units import format_seconds, format_times
+    from scaleout.report.box import rent_of, room, speed_of
 
-    best = _best(rows)
+    ran, best = [row for row in rows if "makespan_s" in row], _best(rows)
     if best is None:
-        return {}
+        return None
     outcome = next(each for each in comparison.outcomes if each.schedule == best["strategy"])
-    speed = {} if outcome.efficiency is None else {"speed": speed_words(outcome.efficiency, comparison)}
-    return {**speed, "memory": room(outcome.fit, comparison.ranks), **rent_of_step(comparison, outcome)}
+    fits = "the fastest that fits" if best["fits"] else "the fastest; none fits"
+    same = [row["strategy"] for row in ran if row.get("same_as") == best["strategy"]]
+    faster = f"{format_times(best['speedup'])} as fast as {ran[0]['strategy']}"
+    return {
+        "strategy": f"{best['strategy']}, {fits}" + (f"; here {', '.join(same)} are the same step" if same else ""),
+        "step": f"{format_seconds(best['makespan_s'])}, {faster}",
+        **({} if outcome.efficiency is None else {"speed": speed_of(outcome.efficiency, comparison)}),
+        "memory": room(outcome.fit, comparison.ranks),
+        **rent_of(comparison, outcome),
+        "exposed": format_seconds(best["exposed_communication_s"]),
+        **facts,
+    }
 
 
-def _print(
-    title: str,
-    facts: "Mapping[str, str]",
-    rows: "Sequence[dict[str, Any]]",
-    of_best: "Mapping[str, str]",
-    *,
-    verbose: bool,
-) -> None:
+def _print(title: str, answer: "Mapping[str, str] | None", rows: "Sequence[dict[str, Any]]", *, verbose: bool) -> None:
     from scaleout.cli.console import console, print_answer, print_table
     from scaleout.cli.printing import say
     from scaleout.config.units import format_seconds, format_share, format_sizes, format_times
     from scaleout.schedule.decision import Decision
 
     ran, best = [row for row in rows if "makespan_s" in row], _best(rows)
-    if best is not None:
-        faster = f"{format_times(best['speedup'])} as fast as {ran[0]['strategy']}"
-        fits = "the fastest that fits" if best["fits"] else "the fastest; none fits"
-        same = [row["strategy"] for row in ran if row.get("same_as") == best["strategy"]]
-        answer = {
-            "strategy": f"{best['strategy']}, {fits}" + (f"; here {', '.join(same)} are the same step" if same else ""),
-            "step": f"{format_seconds(best['makespan_s'])}, {faster}",
-            **of_best,
-            "exposed": format_seconds(best["exposed_communication_s"]),
-            **facts,
-        }
+    if answer is not None and best is not None:
         print_answer(title, answer)
         say(f"{best['run']}\n")
     cells = [

@@ -27,10 +27,6 @@ def _part(_context: click.Context, _option: click.Parameter, text: str | None) -
     return int(found[1]), int(found[2])
 
 
-_NAMED = 5
-"""Workloads of the box, each with its fastest case."""
-
-
 class _Command(click.Command):
     """Where an option of other verbs is given, of which a study's file has a key, the message says so."""
 
@@ -112,7 +108,7 @@ def study(
     with looking(*look):
         cases, written = _write(asked, cases, output, timelines=timelines or asked.file.timelines, report=not no_report)
     summary = SweepAnswer(asked, cases, named=file, output=str(output), top=top, files=written).to_dict()
-    _give(asked, cases, output, summary, as_json=as_json)
+    _give(asked, output, summary, as_json=as_json)
     if not summary["ok"]:
         raise ScaleoutError(f"all cases failed, the first with: {summary['failed_for'][0]['message']}")
 
@@ -153,47 +149,8 @@ def _write(
     return cases, written
 
 
-def _counts(summary: dict[str, Any]) -> str:
-    told = [f"{summary['ok']:,} simulated", f"{summary['failed']:,} failed"]
-    if summary["unfit"]:
-        rest = summary["ok"] - summary["unfit"]
-        told[0] += f", of which {f'{rest:,} fit' if rest else 'none fits'} into memory"
-    if summary["left_out"]:
-        told.append(f"{summary['left_out']:,} left out")
-    return f"{summary['cases']:,}: {', '.join(told)}"
-
-
-def _unfit(case: dict[str, Any]) -> str:
-    return "" if case.get("fits", True) else " (does not fit into memory, as none does)"
-
-
-def _estimated(case: dict[str, Any]) -> str:
-    """Say how much of a case's kernel time is an estimate, where that is much."""
-    from scaleout.analysis.breakdown import MUCH
-    from scaleout.config.units import format_share
-
-    share = case.get("roofline_share", 0.0)
-    return f"{format_share(share)} of kernel time" if share >= MUCH else ""
-
-
-def _beside(asked: "Study", cases: "pd.DataFrame", fastest: dict[str, Any]) -> str:
-    """Say of a fastest case with estimated kernels how much that is, and which is the fastest of the others."""
-    from scaleout.analysis.breakdown import MUCH
-    from scaleout.config.units import format_seconds
-    from scaleout.study.sweep.table import best_of
-
-    words = _estimated(fastest)
-    if not words:
-        return ""
-    known = cases[(cases["workload"] == fastest["workload"]) & (cases["roofline_share"].astype("float64") < MUCH)]
-    others = "; ".join(
-        f"the fastest with less: {format_seconds(each['makespan_s'])}, case {each['case']}: {each['inputs']}"
-        for each in best_of(asked, known)
-    )
-    return f"; {words} is a roofline estimate of kernels not measured" + (f"; {others}" if others else "")
-
-
-def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str, Any], *, as_json: bool) -> None:
+def _give(asked: "Study", output: Path, summary: dict[str, Any], *, as_json: bool) -> None:
+    from scaleout.api.sweeps import estimated, unfit
     from scaleout.cli.console import console, print_answer, print_table
     from scaleout.cli.printing import say, say_files, say_json
     from scaleout.config.units import format_dollars, format_rate, format_seconds
@@ -209,16 +166,11 @@ def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str
     rows = [
         [each["workload"], each["varied"], str(each["case"]), format_seconds(each["makespan_s"])]
         + [format_rate(each[by])] * also
-        + [f"{each['slower_share']:.1%}", _estimated(each), "" if each.get("fits", True) else "no"]
+        + [f"{each['slower_share']:.1%}", estimated(each), "" if each.get("fits", True) else "no"]
         for each in fastest
     ]
-    facts = {"cases": _counts(summary)}
     first = {each["workload"]: each for each in reversed(fastest)}
-    for each, row in zip(fastest, rows, strict=True):
-        if first[each["workload"]] is each and len(facts) <= _NAMED:
-            facts[each["workload"]] = f"{row[3]}, case {each['case']}: {each['varied']}" + _unfit(each)
-            facts[each["workload"]] += _beside(asked, cases, each)
-    print_answer(asked.title, facts)
+    print_answer(asked.title, summary["answer"])
     title = f"the fastest of each workload, by {label}"
     heads = ("workload", "inputs", "case", "makespan", *[label] * also, "slower by", "estimated", "fits")
     told = [
@@ -231,7 +183,7 @@ def _give(asked: "Study", cases: "pd.DataFrame", output: Path, summary: dict[str
             one_line(
                 f"cheapest network within {100 * summary['within_share']:.4g}% of the fastest, {each['workload']}: "
                 f"{each['varied']}, {format_dollars(each['network_dollars'])}, {each['slower_share']:.1%} slower: case "
-                f"{each['case']}{_unfit(each)}"
+                f"{each['case']}{unfit(each)}"
             )
         )
     for each in first.values():

@@ -1,7 +1,7 @@
 """Comparisons as tables on the terminal."""
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from math import fsum
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from scaleout.analysis import breakdown as analysis
 from scaleout.analysis.waits import Wait, most_awaited
-from scaleout.cli.answer import answer_of
 from scaleout.cli.console import console, print_answer, print_links, print_table
 from scaleout.cli.printing import say
 from scaleout.config.units import (
@@ -44,15 +43,17 @@ _ADDED_UP = "calls added up"
 """What is said of busy times that are longer than all communication, counted once."""
 
 
-def print_comparison(comparison: "Comparison", *, verbose: bool = False, unchanged: "Outcome | None" = None) -> None:
-    """Print a comparison: the answer, the schedules, and where the time and the memory go.
+def print_comparison(
+    comparison: "Comparison", answer: "Mapping[str, str]", *, verbose: bool = False, unchanged: "Outcome | None" = None
+) -> None:
+    """Print a comparison: its answer, see `box_of`, the schedules, and where the time and the memory go.
 
     Of a recording all times, counts and energies are of one step, the mean of those recorded. `verbose` adds each
     schedule's critical path, what it decided, and when its ranks are done. `unchanged` is the fastest schedule without
     the changes of the network.
     """
     steps = comparison.steps or 1
-    print_answer(*answer_of(comparison, unchanged))
+    print_answer(_title(comparison), answer)
     rows = [_schedule_row(outcome, steps) for outcome in comparison.outcomes]
     columns = ("schedule", "makespan", "speed-up", "saved", "compute", "communication", "exposed", "idle")
     print_table("schedules", columns, rows)
@@ -83,6 +84,15 @@ def print_comparison(comparison: "Comparison", *, verbose: bool = False, unchang
         console().print(f"note: {note}")
     if not verbose:
         console().print("critical paths, who waits for whom and decisions: -v; all of it: --json or --output DIRECTORY")
+
+
+def _title(comparison: "Comparison") -> str:
+    """Return what was simulated, on what."""
+    topology = min(comparison.outcomes, key=lambda outcome: outcome.makespan_s).topology
+    altered = () if topology is None else topology.altered
+    nodes = "".join(f" ({words})" for words in altered if words.startswith("nodes="))
+    on = f"{comparison.topology}{nodes}, ranks {comparison.ranks:,}"
+    return f"{comparison.workload} on {on}, device {comparison.device}"
 
 
 def _print_fallbacks(outcomes: "Sequence[Outcome]") -> None:

@@ -42,20 +42,18 @@ def trace(workload: str, output: Path, device: str | None, settings: tuple[str, 
         tell(1, 2, "graphs generated, files written")
         files = save_program(program, output, name=job.name, facts=facts)
     model = f"kernel times of {on.name}, no network, no host, unthrottled clocks, scaleout {scaleout.__version__}"
+    written = f"{counted(len(files), 'file')} in {output}, for {counted(program.num_ranks, 'rank')}"
+    answer = {"written": written, "topology": job.topology, "model": model}
     if as_json:
         from scaleout.api.inputs import inputs_of
         from scaleout.report.documents import document
 
         found = {**facts, "ranks": program.num_ranks, "output": str(output), "num_files": len(files)}
         inputs = inputs_of({**facts, "workload": workload}, settings=changes)
-        say_json(document("trace", found, inputs=inputs, models=[model]))
+        say_json(document("trace", found, inputs=inputs, models=[model], answer=answer))
         return
     from scaleout.cli.console import print_answer
 
-    written = f"{counted(len(files), 'file')} in {output}, for {counted(program.num_ranks, 'rank')}"
-    print_answer(
-        f"{job.name} as Chakra execution traces",
-        {"written": written, "topology": job.topology, "model": model},
-    )
+    print_answer(f"{job.name} as Chakra execution traces", answer)
     other = " --topology NAME" * (topology.num_ranks != program.num_ranks)
     say(f"scaleout run --trace {quote(str(output))}{other}")

@@ -10,6 +10,8 @@ import click
 from scaleout.cli.options import Output, machine_options, output_options, parse_settings, set_option
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scaleout.schedule.t3.sublayer import Outcome
 
 
@@ -73,15 +75,16 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
         found = outcomes_of(chosen, layer)
     sizes = f"{chosen.rows} x {chosen.columns} x {chosen.depth}"
     title = f"{sizes} on {counted(layer.ring.ranks, 'rank')} of {layer.device.name}, {topology}"
-    answer: dict[str, Any] = {
+    found_all: dict[str, Any] = {
         "device": layer.device.name,
         "topology": topology,
         "ranks": layer.ring.ranks,
         "settings": chosen.model_dump(),
         "configurations": {name: outcome.plain() for name, outcome in found.items()},
     }
-    asked = {"device": device, "topology": topology, **{f"set.{key}": each for key, each in answer["settings"].items()}}
-    summary = document("track", answer, inputs=asked, models=[model])
+    settings_of = {f"set.{key}": each for key, each in found_all["settings"].items()}
+    asked, answer = {"device": device, "topology": topology, **settings_of}, _answer(found, model)
+    summary = document("track", found_all, inputs=asked, models=[model], answer=answer)
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.report.plots.operators import draw_tracked
@@ -90,11 +93,11 @@ def track(device: str, topology: str, settings: tuple[str, ...], output: Output)
         draw_tracked(overlapped, folder / "traffic.png", title=title)
         return {"traffic.png": "memory traffic over time"}
 
-    output.give(summary, partial(_print, found, title, model), write)
+    output.give(summary, partial(_print, found, title, answer), write)
 
 
-def _print(found: "dict[str, Outcome]", title: str, model: str) -> None:
-    from scaleout.cli.console import print_answer, print_table
+def _answer(found: "dict[str, Outcome]", model: str) -> dict[str, str]:
+    """Say which configuration is the fastest, and how much memory traffic it has."""
     from scaleout.config.units import format_bytes, format_seconds, format_times
 
     first = next(iter(found.values()))
@@ -102,7 +105,15 @@ def _print(found: "dict[str, Outcome]", title: str, model: str) -> None:
     gain = format_times(first.total_s / found[best].total_s)
     fastest = f"{best}, {format_seconds(found[best].total_s)}, {gain} as fast as {next(iter(found))}"
     traffic = f"{format_bytes(found[best].traffic.total)} of a rank, instead of {format_bytes(first.traffic.total)}"
-    print_answer(title, {"fastest": fastest, "memory traffic": traffic, "model": model})
+    return {"fastest": fastest, "memory traffic": traffic, "model": model}
+
+
+def _print(found: "dict[str, Outcome]", title: str, answer: "Mapping[str, str]") -> None:
+    from scaleout.cli.console import print_answer, print_table
+    from scaleout.config.units import format_bytes, format_seconds, format_times
+
+    first = next(iter(found.values()))
+    print_answer(title, answer)
     print_table(
         "configurations",
         (

@@ -9,7 +9,7 @@ import click
 from scaleout.cli.options import NAME_OR_FILE, PATH, Output, output_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from scaleout.validation.measured.arena import Contender
     from scaleout.validation.measured.compare import Accuracy, Comparison
@@ -53,7 +53,8 @@ def validate(
     inputs = {name: value for name, value in asked.items() if value is not None}
     contenders = arena(comparison.rows) if in_arena else []
     found = {"arena": [each.summary() for each in contenders]} if in_arena else {}
-    summary = document("validate", comparison.summary() | found, inputs=inputs, models=comparison.models)
+    answer, models = _answer(comparison), comparison.models
+    summary = document("validate", comparison.summary() | found, inputs=inputs, models=models, answer=answer)
 
     def write(folder: Path) -> dict[str, str]:
         from scaleout.report.plots.accuracy import draw_parity
@@ -61,14 +62,11 @@ def validate(
         draw_parity(comparison, folder / "parity.png")
         return {"parity.png": "predicted against measured"}
 
-    output.give(summary, partial(_print, comparison, contenders), write)
+    output.give(summary, partial(_print, comparison, answer, contenders), write)
 
 
-def _print(comparison: "Comparison", contenders: "Sequence[Contender]") -> None:
-    from scaleout.cli.console import console, print_answer, print_table
-    from scaleout.config.units import format_bytes, format_seconds
-    from scaleout.validation.measured.compare import choices
-
+def _answer(comparison: "Comparison") -> dict[str, str]:
+    """Say how many rows are predicted, and how well."""
     total = comparison.accuracy
     facts = {"predicted": f"{total.predicted:,} of {total.num_rows:,} rows"}
     if total.predicted:
@@ -77,7 +75,15 @@ def _print(comparison: "Comparison", contenders: "Sequence[Contender]") -> None:
             "worst": f"{total.worst:+.1%}",
             "bias": f"{total.bias:+.1%}",
         }
-    print_answer("predictions against measured runs", facts)
+    return facts
+
+
+def _print(comparison: "Comparison", answer: "Mapping[str, str]", contenders: "Sequence[Contender]") -> None:
+    from scaleout.cli.console import console, print_answer, print_table
+    from scaleout.config.units import format_bytes, format_seconds
+    from scaleout.validation.measured.compare import choices
+
+    print_answer("predictions against measured runs", answer)
     formats = {"time": format_seconds, "memory": format_bytes, "fit": _format_fit}
     print_table(
         "measured and predicted",

@@ -97,6 +97,7 @@ def document(
     *,
     inputs: Mapping[str, Any],
     models: Sequence[str] = (),
+    answer: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the document of an answer.
 
@@ -110,6 +111,8 @@ def document(
         What was asked for, by the keys of a study's file, with all that was left to defaults.
     models : sequence of str
         What answered, as `Provenance.models` says it.
+    answer : mapping, optional
+        What the terminal's box says: its rows, names to words, in their order.
 
     >>> document("goodput", {"steps": 2.0}, inputs={"workload": "llama-3-8b"})["num_steps"]
     2.0
@@ -120,6 +123,7 @@ def document(
         "command": command,
         "inputs": {key: list(each) if isinstance(each, tuple) else each for key, each in inputs.items()},
         "models": list(models),
+        **({} if answer is None else {"answer": dict(answer)}),
     }
     renamed = _renamed(found, NAMES.get(command, {}), "")
     return {**envelope, **{name: value for name, value in renamed.items() if name not in envelope}}

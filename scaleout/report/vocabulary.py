@@ -162,46 +162,48 @@ _JOB = "workload topology device ranks"
 
 DOCUMENTS: Mapping[str, Contents] = {
     "run": Contents(
-        f"{_JOB} results", "mode model samples cost mfu_peak memory recorded_s num_steps notes failures unchanged"
+        f"answer {_JOB} results",
+        "mode model samples cost mfu_peak memory recorded_s num_steps notes failures unchanged",
     ),
     "search": Contents(
-        f"{_JOB} mode model global_batch memory_capacity_bytes mfu_peak counts fastest front",
+        f"answer {_JOB} mode model global_batch memory_capacity_bytes mfu_peak counts fastest front",
         "simulations explanation exports not_tried",
     ),
     "goodput": Contents(
-        f"{_JOB} schedule model tokens num_steps training_s training_joules training_dollars makespan_s "
+        f"answer {_JOB} schedule model tokens num_steps training_s training_joules training_dollars makespan_s "
         "step_mean_s step_median_s step_p95_s between_failures_s checkpoint_interval_s goodput checkpoint_share "
         "failure_share speed memory disturbance assumed_from",
         "unchanged",
     ),
     "collective": Contents(
-        "topology", "ranks model results algorithms_left_out by_size collective network compared unchanged"
+        "topology", "answer ranks model results algorithms_left_out by_size collective network compared unchanged"
     ),
-    "buckets": Contents("workload model memory best default results"),
-    "strategies": Contents("workload topology device model results", "ranks"),
+    "buckets": Contents("answer workload model memory best default results"),
+    "strategies": Contents("workload topology device model results", "answer ranks"),
     "operator": Contents(
-        "operator device topology ranks settings defaults", f"{_OPERATOR} fused_aware_between_s timeline sweep model"
+        "answer operator device topology ranks settings defaults",
+        f"{_OPERATOR} fused_aware_between_s timeline sweep model",
     ),
-    "track": Contents("device topology ranks settings configurations", "model"),
-    "reproduce": Contents("rows", "model"),
-    "validate": Contents(f"rows {_ACCURACY} families", "intervals arena model"),
-    "diff": Contents("a b makespan makespan_parts by_kind by_phase by_operation by_collective", "model awaited"),
+    "track": Contents("answer device topology ranks settings configurations", "model"),
+    "reproduce": Contents("answer rows", "model"),
+    "validate": Contents(f"answer rows {_ACCURACY} families", "intervals arena model"),
+    "diff": Contents("answer a b makespan makespan_parts by_kind by_phase by_operation by_collective", "model awaited"),
     "study": Contents(
         "study output",
-        "title build cases ok failed left_out unfit axes fastest_by fastest_cases within_share cheapest_cases "
+        "answer title build cases ok failed left_out unfit axes fastest_by fastest_cases within_share cheapest_cases "
         "failed_for files notes shard_of",
     ),
     "import pytorch": Contents(
-        "name device ranks recorded_ranks steps kernels kernels_kept kernels_linked operators_linked copies "
+        "answer name device ranks recorded_ranks steps kernels kernels_kept kernels_linked operators_linked copies "
         "collectives collectives_sized waits_linked waits_inferred by_group notes"
     ),
-    "import model": Contents("keys notes parameters active_parameters flops_per_token ranks"),
+    "import model": Contents("answer keys notes parameters active_parameters flops_per_token ranks"),
     "astra": Contents(
         "ranks time_ns exposed_communication_ns per_rank_ns per_rank_exposed_communication_ns per_rank_compute_ns "
         "per_rank_communication_ns backend",
         "physical mode model workload topology device results samples cost mfu_peak memory notes",
     ),
-    "trace": Contents("workload device topology ranks output num_files"),
+    "trace": Contents("answer workload device topology ranks output num_files"),
     "list": Contents("listed"),
     "show": Contents("", "known_keys", open=True),
 }

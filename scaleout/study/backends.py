@@ -41,6 +41,14 @@ class BackendComparison:
         """Index of the fastest back end, shape (R, S)."""
         return np.asarray((self.times_s * (1 - MARGIN) <= self.times_s.min(axis=0)).argmax(axis=0), np.int64)
 
+    @property
+    def worst_auto(self) -> tuple[int, int] | None:
+        """Indices of ranks and size where `auto` is slowest against the fastest; None if it is nowhere slower."""
+        least_s = self.times_s.min(axis=0)
+        longer = np.divide(self.auto_s, least_s, out=np.ones_like(least_s), where=least_s > 0)
+        row, column = np.unravel_index(int(longer.argmax()), longer.shape)
+        return (int(row), int(column)) if longer[row, column] * (1 - MARGIN) > 1 else None
+
     def curve(self, name: str, ranks: int) -> npt.NDArray[np.float64]:
         """Times of a back end on some ranks, shape (S,)."""
         return np.asarray(self.times_s[self.backends.index(name), self.num_ranks.index(ranks)])

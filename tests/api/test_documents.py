@@ -151,6 +151,47 @@ def test_the_published_schemas_are_those_of_the_code():
         assert json.loads((folder / f"{command.replace(' ', '-')}.json").read_text()) == scaleout.schema(command)
 
 
+def kinds(schema, way=()):
+    """Every name that stands within a schema, with its type and the command that it is of."""
+    for name, each in schema.get("properties", {}).items():
+        yield name, tuple(layers(each)), ".".join((*way, name))
+        yield from kinds(each, (*way, name))
+    for inner in ("items", "additionalProperties"):
+        if isinstance(schema.get(inner), dict):
+            yield from kinds(schema[inner], way)
+
+
+def layers(schema):
+    """The type of a value, then those of what it holds; names of an object within it are compared by themselves."""
+    yield schema.get("type") if isinstance(schema.get("type"), str) else tuple(schema.get("type", ()))
+    for inner in ("items", "additionalProperties"):
+        if isinstance(schema.get(inner), dict):
+            yield from layers(schema[inner])
+
+
+def of_two_types(schemas):
+    """Names that have one type in a schema and another in the same or another, and where."""
+    found = {}
+    for command, schema in schemas.items():
+        for name, kind, where in kinds(schema, (command,)):
+            found.setdefault(name, {}).setdefault(kind, where)
+    return {name: list(places.values()) for name, places in found.items() if len(places) > 1}
+
+
+def test_a_name_has_one_type_in_all_published_schemas():
+    folder = Path(__file__).parents[2] / "docs" / "schema"
+    schemas = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    assert not of_two_types(schemas)
+    names = {name for command, schema in schemas.items() for name, *_ in kinds(schema)}
+    assert {"answer", "makespan_s", "bound_by"} <= names <= set(vocabulary())
+    schemas["goodput"]["properties"]["makespan_s"]["type"] = "integer"
+    schemas["run"]["properties"]["results"]["items"]["properties"]["exposed_by_axis_s"]["additionalProperties"] = {}
+    assert of_two_types(schemas) == {
+        "makespan_s": ["astra.results.makespan_s", "goodput.makespan_s"],
+        "exposed_by_axis_s": ["astra.results.exposed_by_axis_s", "run.results.exposed_by_axis_s"],
+    }
+
+
 def test_columns_of_studies_mean_what_names_of_documents_mean():
     """Texts of a row stand in one cell: lists joined, and the model as the line that `models` has."""
     assert {*COLUMNS, *_ABOUT, DIMENSION_BYTES.rstrip(".")} <= set(vocabulary())

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scaleout
-from scaleout.cli.answer import answer_of
 from scaleout.errors import ConfigError
 from scaleout.report.pages import view
 from scaleout.report.pages.document import facts_of, tables_of
@@ -57,21 +56,31 @@ def test_what_is_no_timeline():
         slices_of({"a": 1}, where="x")
 
 
-@pytest.mark.parametrize(
-    ("mode", "tokens"),
-    [
-        ({"mode": "training"}, "$144 k a trillion tokens"), ({}, "$144 k a trillion tokens"),
-        ({"mode": "decode"}, "$0.144 a million tokens"), ({"mode": "prefill"}, "$0.144 a million tokens"),
-    ],
-)  # fmt: skip
-def test_a_page_says_the_rent_and_its_tables_in_the_words_of_the_terminal(mode, tokens):
-    row = {"schedule": "overlap", "makespan_s": 0.787, "step_dollars": 0.0189, "dollars_per_million_tokens": 0.144}
-    document = {
-        **mode,
-        "memory": {"memory_by_kind_bytes": {"gradients": 0.0}},
-        "results": [{**row, "bounds": [{"operation": "all_reduce", "busy_shares": {"ndr": 1.0}}]}],
-    }
-    assert ("rent", f"$0.0189 a step, {tokens}") in facts_of(document)
+def test_a_page_shows_the_answer_in_its_order_and_all_else_behind_it():
+    answer = {"step": "1 s", "ranks": "all", "speed": "fast"}
+    document = {"models": ["a network"], "workload": "x", "ranks": 8, "answer": answer, "results": []}
+    assert facts_of(document) == [*answer.items(), ("workload", "x"), ("model", "a network")]
+
+
+def test_a_document_without_an_answer_has_its_names_and_tables():
+    """Such as those of older releases."""
+    row = {"schedule": "overlap", "makespan_s": 1.0, "exposed_communication_s": 0.1}
+    document = {"models": ["a network"], "workload": "x", "ranks": 8, "results": [row]}
+    assert facts_of(document) == [("workload", "x"), ("ranks", "8"), ("model", "a network")]
+    assert [table.title for table in tables_of(document)] == ["results"]
+
+
+def test_facts_of_a_foreign_document_are_few_and_short():
+    answer = {f"name {number}" + "x" * 10**4: "y" * 10**6 for number in range(200)}
+    facts = facts_of({"answer": answer, "results": []})
+    assert len(facts) == 100
+    assert {len(words) for fact in facts for words in fact} == {2004}
+    assert facts_of({"answer": ["no", "mapping"], "ranks": 1}) == [("ranks", "1")]
+
+
+def test_a_page_says_its_tables_in_the_words_of_the_terminal():
+    row = {"schedule": "overlap", "bounds": [{"operation": "all_reduce", "busy_shares": {"ndr": 1.0}}]}
+    document = {"memory": {"memory_by_kind_bytes": {"gradients": 0.0}}, "results": [row]}
     table = tables_of(document)[1]
     assert table.title == "what bounds each collective"
     assert "busy share (ndr)" in table.columns
@@ -133,15 +142,6 @@ def test_plans_have_their_number_and_words_for_what_is_within_them():
     assert [row[0].text for row in run.rows] == ["1", "2"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [(["slow 5=1.1", "nvlink 0.5x"], [("changed", "slow 5=1.1, nvlink 0.5x")]), ([], []), ("slow", []), (None, [])],
-)
-def test_what_was_changed_of_the_machine_is_told(changes, told):
-    document = {"model": {"inputs": {"changes": changes}}, "results": []}
-    assert [fact for fact in facts_of(document) if fact[0] == "changed"] == told
-
-
 def test_a_straggler_is_told_in_the_words_of_the_terminal():
     """Its page had a schedule and a makespan that were those of the unchanged step, and blamed a link."""
     settings = {"data_parallel": 8, "zero": 3, "tensor_parallel": 1, "layers": 8, "batch_per_replica": 1}
@@ -153,10 +153,9 @@ def test_a_straggler_is_told_in_the_words_of_the_terminal():
         schedules=["overlap"],
     )
     document = answer.to_dict()
-    box = answer_of(answer.comparison, answer.unchanged)[1]
     facts = facts_of(document)
-    assert "slow 5=1.5 costs" in box["unchanged"]
-    assert [words for name, words in facts if name == "unchanged"] == [box["unchanged"]]
+    assert "slow 5=1.5 costs" in dict(facts)["unchanged"]
+    assert dict(facts)["model"].endswith(", slow 5=1.5")
     assert not [words for name, words in facts if name in ("schedule", "makespan")]
     (table,) = (each for each in tables_of(document) if each.title == "what bounds each collective")
     told = [row[table.columns.index("bound by")].text for row in table.rows]
@@ -177,8 +176,6 @@ def test_what_a_decision_weighed_stands_in_one_cell():
     results = [
         {"schedule": "centauri", "decisions": [decision, {"about": "model tier", "choice": "nothing to choose"}]}
     ]
-    document = {"results": [{**results[0], "makespan_s": 0.1, "runs_as": "overlap"}]}
-    assert ("step", "100 ms under centauri, which runs as overlap") in facts_of(document)
     table = tables_of({"results": results})[1]
     assert table.title == "what the schedule decided"
     assert table.columns == ["schedule", "about", "choice", "time", "alternatives"]

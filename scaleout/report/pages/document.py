@@ -6,20 +6,12 @@ beginning with what names the row that it is from.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, TypeGuard
 
 from scaleout.analysis.bounds import Bound
-from scaleout.analysis.breakdown import told_estimated
-from scaleout.analysis.cost import Rent
-from scaleout.analysis.waits import Wait, told_waits
-from scaleout.cluster.topology.what_if import cost_of_changes
 from scaleout.config import units
-from scaleout.report import box
-from scaleout.report.difference import awaited_words
 from scaleout.report.vocabulary import flattened
-from scaleout.workloads.memory.advice import settings_of
 
 MOST_ROWS = 500
 _FEW_ROWS, _MANY_COLUMNS = 12, 14
@@ -53,8 +45,10 @@ _LOGARITHMS = {
 """Names of natural logarithms of ratios, to how they are written: by how much the time changes."""
 _NUMBERS = ("number", "case")
 """Of rows: names of what tells them apart, where there is one; otherwise their first text does."""
-_TOLD_APART = (*_HEAD, "memory", "mfu_peak", "unchanged", "awaited")
-"""Of a document: what the facts say in other words, or not."""
+_TOLD_APART = (*_HEAD, "answer", "memory", "mfu_peak", "unchanged", "awaited", "best", "default")
+"""Of a document: what the answer says in words, or a table, or nothing."""
+_MOST_FACTS, _LONGEST = 100, 2000
+"""Facts that a page shows, and letters of one, of whatever document."""
 _OF_RANKS = ("members", "waits_for")
 """Lists of ranks."""
 _LEFT_OUT = ("inputs",)
@@ -116,215 +110,26 @@ def _form(name: str) -> Callable[[float], str] | None:
 
 
 def facts_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what a document says once: names in words, and values; not those of a mapping, such as kinds of memory."""
+    """Return what a document says once: its answer, in the words of the terminal's box, then all else by its name.
+
+    Not what stands in a mapping, such as kinds of memory. A document without an answer has the rest.
+    """
     kept = {
         name: value
         for name, value in document.items()
         if name not in _TOLD_APART and not _is_list(value) and not _is_row(value)
     }
+    answer = document.get("answer")
+    told = [(name, text_of("", words)) for name, words in (answer.items() if isinstance(answer, Mapping) else ())]
     facts = [(_words(name), text_of(name, value)) for name, value in flattened(kept) if "." not in name]
-    facts = [(name, text) for name, text in facts if text]
-    answer = box_of(document)
-    if answer:
-        facts = [*answer, *facts]
-    else:
-        facts[1:1] = _unchanged(document)
-    compared = [(name.upper(), str(document[name])) for name in ("a", "b") if name in document]
-    facts = [*compared, *_differences(document), *(fact for fact in facts if fact[0] not in ("A", "B"))]
-    changed = [("changed", text_of("changes", changes)) for changes in [_changes(document)] if changes]
-    return [*facts, *changed, *(("model", str(each)) for each in document.get("models", ()))]
+    facts += [("model", str(each)) for each in document.get("models", ())]
+    names = {name for name, _ in told}
+    told += [(name, text) for name, text in facts if text and name not in names]
+    return [(_bounded(name), _bounded(text)) for name, text in told[:_MOST_FACTS]]
 
 
-def box_of(document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the rows of the terminal's box: what the fastest schedule or plan comes to; none of other documents."""
-    rows = [row for name in ("fastest", "results") for row in _timed(document.get(name))]
-    best = min(rows, key=lambda row: float(row["makespan_s"]), default=None)
-    return [] if best is None else list(_answer_of(document, best, rows))
-
-
-def _changes(document: Mapping[str, Any]) -> list[Any]:
-    """Return what was changed of the machine, such as a rank that is slow."""
-    model = document.get("model")
-    inputs = model.get("inputs") if isinstance(model, Mapping) else None
-    changes = inputs.get("changes") if isinstance(inputs, Mapping) else None
-    return changes if isinstance(changes, list) else []
-
-
-def _unchanged(document: Mapping[str, Any], makespan_s: float | None = None) -> Iterator[tuple[str, str]]:
-    """Yield how long it takes without the changes, and what these cost in a step, as the terminal says it."""
-    before = document.get("unchanged")
-    times = [name for name in ("makespan_s", "step_s", "time_s") if isinstance(before, Mapping) and name in before]
-    if not (isinstance(before, Mapping) and times and _is_number(before[times[0]])):
-        return
-    before_s, each = before[times[0]], _steps(document)
-    how = f" under {before['schedule']}" if "schedule" in before else ""
-    if makespan_s is None:
-        yield "unchanged", f"{units.format_seconds(before_s)}{how}"
-        return
-    cost = cost_of_changes([str(change) for change in _changes(document)], before_s, makespan_s, each)
-    yield "unchanged", f"{units.format_seconds(before_s / each)}{how}; {cost}"
-
-
-def _differences(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what two results come to beside each other, where a document compares them."""
-    parts = document.get("makespan_parts")
-    for row in (document.get("makespan"), *(parts if isinstance(parts, list) else ())):
-        if isinstance(row, Mapping) and {"name", "a_s", "b_s", "difference_s"} <= row.keys():
-            b, a = (text_of(name, row[name]) for name in ("b_s", "a_s"))
-            yield str(row["name"]), f"{b} in B against {a} in A, {_signed(row['difference_s'])}"
-    awaited = document.get("awaited")
-    if isinstance(awaited, Mapping):
-        with suppress(KeyError, TypeError, ValueError):  # a document that something else wrote
-            yield "waits", awaited_words(awaited, [str(each) for each in document["models"]])
-
-
-def _signed(seconds: float) -> str:
-    return f"{'+' if seconds > 0 else ''}{text_of('difference_s', seconds)}"
-
-
-def _timed(rows: Any) -> list[Mapping[str, Any]]:
-    """Return rows of schedules or plans that say how long a step takes."""
-    listed = rows if isinstance(rows, list) else []
-    return [row for row in listed if isinstance(row, Mapping) and _is_number(row.get("makespan_s"))]
-
-
-def _answer_of(
-    document: Mapping[str, Any], row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
-) -> Iterator[tuple[str, str]]:
-    """Yield what the fastest schedule or plan comes to, in the order and the words of the terminal's box."""
-    held = row.get("memory", document.get("memory"))
-    words, fits = room_of(held, document.get("ranks")), not (isinstance(held, Mapping) and held.get("fits") is False)
-    fitted = "" if fits else box.FITTED
-    if isinstance(plan := row.get("plan"), Mapping):
-        chosen = (f"{_words(key)} {text_of(key, each)}" for key, each in plan.items() if each not in _USUAL)
-        yield "plan", ", ".join(chosen)
-    if words and not fits:
-        yield "memory", words
-    steps = _steps(document)
-    yield "step", _step(_of_step(row, steps), rows) + box.recorded(steps) + fitted
-    yield from _today(_of_step(row, steps), [_of_step(each, steps) for each in rows])
-    yield from _unchanged(document, row["makespan_s"])
-    for name, text in _speed(document, row):
-        yield name, text + fitted
-    yield from _kernels(document, row)
-    exposed_s, by_axis = row.get("exposed_communication_s"), row.get("exposed_by_axis_s")
-    if isinstance(exposed_s, float):
-        found = by_axis.items() if isinstance(by_axis, Mapping) else ()
-        axes = {str(axis): each / steps for axis, each in found if _is_number(each)}
-        yield "exposed", box.exposed(exposed_s / steps, row["makespan_s"] / steps, axes)
-    yield "bound by", text_of("bound_by", row.get("bound_by"))
-    yield from _waits(document, row)
-    if fits and (words or _is_traced(document)):
-        yield "memory", words or box.ROOM_UNKNOWN
-    yield from _rent(document, row)
-
-
-def _steps(document: Mapping[str, Any]) -> int:
-    """Return how many steps the times of a document are of: several where they were recorded."""
-    steps = document.get("num_steps")
-    return steps if isinstance(steps, int) and steps > 0 else 1
-
-
-def _of_step(row: Mapping[str, Any], steps: int) -> Mapping[str, Any]:
-    """Return a row with the times of one of so many steps."""
-    times = [name for name in ("makespan_s", "step_low_s", "step_high_s") if _is_number(row.get(name))]
-    return {**row, **{name: row[name] / steps for name in times}}
-
-
-def _step(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Say how long a step is, between which ends, and against what."""
-    low_s, high_s, speedup = row.get("step_low_s"), row.get("step_high_s"), row.get("speedup", 1)
-    ends_s = (float(low_s), float(high_s)) if _is_number(low_s) and _is_number(high_s) else None
-    schedule, schedules = str(row.get("schedule", "")), [str(each.get("schedule", "the first")) for each in rows]
-    gains = "" if "plan" in row else box.among(schedule, schedules, speedup if _is_number(speedup) else 1)
-    return f"{box.took(row['makespan_s'], ends_s)} under {box.named(schedule, row.get('runs_as'))}{gains}"
-
-
-def _today(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Yield how long a step of schedules is under that of today's frameworks, see `box.today`."""
-    if "plan" not in row:
-        times_s = {str(each.get("schedule")): (each["makespan_s"], each.get("runs_as")) for each in rows}
-        yield from box.today(str(row.get("schedule")), times_s).items()
-
-
-def _speed(document: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield how fast a step is, of tokens or samples, and how much of the device's peak that is."""
-    each, mfu = row.get("tokens_per_s_per_rank"), row.get("mfu")
-    peak, ranks = document.get("mfu_peak"), document.get("ranks")
-    known = isinstance(peak, Mapping) and _is_number(peak.get("flops_per_s")) and "dtype" in peak
-    if _is_number(each) and _is_number(mfu) and known:
-        yield "speed", box.speed(each, mfu, peak)
-    elif _is_number(document.get("samples")) and row["makespan_s"] and _is_number(ranks) and ranks:
-        yield "speed", box.speed_of_samples(document["samples"] / row["makespan_s"], ranks)
-    else:
-        for name in ("tokens_per_s_per_rank", "mfu"):
-            if row.get(name) is not None:
-                yield _words(name), text_of(name, row[name])
-
-
-def _kernels(document: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield how much of the kernels' time is an estimate, where that is much."""
-    sources = row.get("kernel_time_sources")
-    share = sources.get("roofline") if isinstance(sources, Mapping) else None
-    if _is_number(share) and (words := told_estimated(share, {}, str(document.get("device")))):
-        yield "kernels", words
-
-
-def _is_traced(document: Mapping[str, Any]) -> bool:
-    inputs = document.get("inputs")
-    return isinstance(inputs, Mapping) and "trace" in inputs
-
-
-def _waits(document: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield for which few ranks others wait, as the terminal says it."""
-    ranks, rows = document.get("ranks"), row.get("waits")
-    if not (isinstance(ranks, int) and isinstance(rows, list)):
-        return
-    try:
-        waits = [Wait(tuple(each["members"]), tuple(each["waits_for"]), each["until"], each["idle_s"]) for each in rows]
-        before = document.get("unchanged")
-        idle_s = (row["idle_s"], before["idle_s"]) if isinstance(before, Mapping) and "idle_s" in before else None
-        words = told_waits(waits, ranks, row["makespan_s"], _steps(document), idle_s)
-    except (KeyError, TypeError, ValueError):  # a document that something else wrote
-        return
-    if words:
-        yield "waits", words
-
-
-def _rent(document: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what a step costs, and tokens, as the terminal says it."""
-    cost, ranks, device = document.get("cost"), document.get("ranks"), document.get("device")
-    if not _is_number(row.get("step_dollars")):
-        if isinstance(cost, Mapping) and isinstance(device, str):
-            yield "rent", box.no_rent(device)
-        return
-    million = row.get("dollars_per_million_tokens")
-    rent = Rent(row["step_dollars"], million if _is_number(million) else None)
-    hour = cost.get("rent_dollars_per_hour") if isinstance(cost, Mapping) else None
-    if _is_number(hour) and isinstance(ranks, int) and ranks:
-        yield "rent", box.rent(rent, hour / 3600, ranks, document.get("mode"))
-    else:
-        yield "rent", rent.words(document.get("mode"))
-
-
-_USUAL = (None, False, 1, 0, "none")
-"""Values of keys of a plan that need not be said."""
-
-
-def room_of(held: Any, ranks: Any) -> str:
-    """Say whether a job of so many ranks fits into the memory of its devices; nothing where that is not known."""
-    if not (isinstance(held, Mapping) and {"fits", "peak_memory_bytes", "memory_capacity_bytes"} <= held.keys()):
-        return ""
-    sizes = held["peak_memory_bytes"], held["memory_capacity_bytes"]
-    if not all(map(_is_number, sizes)):
-        return ""
-    advice = held.get("advice")
-    helps = [
-        (settings_of(each["set"]), each["ranks"], each.get("makespan_s"))
-        for each in (advice if isinstance(advice, list) else ())
-        if isinstance(each, Mapping) and each.get("fits") and {"set", "ranks"} <= each.keys()
-    ]
-    return box.room(*sizes, ranks, helps)
+def _bounded(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
 
 def tables_of(document: Mapping[str, Any]) -> list[Table]:
