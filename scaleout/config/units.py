@@ -1,8 +1,8 @@
 """Strings with units, as files and options hold them, to SI numbers and back.
 
 Inside the package there are only seconds, bytes, FLOPs and their quotients. A `B` is a byte, `GB` is 10**9 and `GiB`
-2**30; a `b` is a bit, of bandwidths alone. Zero needs no unit, nor does a size from 1,000 bytes or a million tokens on;
-all else does. Sizes are spoken of in MiB and GiB, of which there are fewer: who writes 25 does not mean bytes.
+2**30; a `b` is a bit, of bandwidths alone. A size without a unit is in bytes, and a million tokens or more need none;
+all else but zero does.
 
 >>> parse("200 Gb/s", BYTES_PER_S)
 25000000000.0
@@ -50,7 +50,7 @@ def _with_prefixes(unit: str, scale: float, prefixes: dict[str, float]) -> dict[
 _BYTE_UNITS = _with_prefixes("B", 1.0, _DECIMAL | _BINARY)
 _BIT_UNITS = _with_prefixes("b", 1 / 8, _DECIMAL | _BINARY)
 
-BYTES = Quantity("a size", _BYTE_UNITS, "64MiB", plain_from=1e3)
+BYTES = Quantity("a size", _BYTE_UNITS, "64MiB", plain_from=0.0)
 BYTES_PER_S = Quantity("a bandwidth", {f"{unit}/s": f for unit, f in (_BYTE_UNITS | _BIT_UNITS).items()}, "200 Gb/s")
 _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "day": 86400.0}
 SECONDS = Quantity("a time", _TIMES, "700 ns", 1e-15, 1e9)
@@ -86,12 +86,10 @@ def parse(text: str | float, quantity: Quantity) -> float:
         value = math.inf
     if not math.isfinite(value) or value < 0:
         raise ConfigError(f"{shown(text)} is not {quantity.name}: it must be finite and not negative")
-    is_read = quantity is BYTES and isinstance(text, float)  # a validated model's own number, validated again
-    if value and not unit and value < quantity.plain_from and not is_read:
-        example = repr(quantity.example)
-        if quantity is BYTES:
-            example = f"{f'{value:g}{quantity.unit}'!r}, or {f'{value:g}B'!r} if bytes are meant"
-        raise ConfigError(f"{shown(text)} has no unit, and is to be {quantity.name}; write it like {example}")
+    if value and not unit and value < quantity.plain_from:
+        raise ConfigError(
+            f"{shown(text)} has no unit, and is to be {quantity.name}; write it like {quantity.example!r}"
+        )
     if quantity is BYTES and not unit and value != int(value):
         raise ConfigError(f"{shown(text)} is no whole number of bytes; write it like {quantity.example!r}")
     if value and not quantity.smallest <= value <= quantity.largest:

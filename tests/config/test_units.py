@@ -69,16 +69,6 @@ def test_plain_numbers_are_bytes(text):
     assert parse(text, BYTES) == 1000
 
 
-@pytest.mark.parametrize("text", [25, "25", "999", 1])
-def test_few_bytes_need_a_unit(text):
-    """Who writes so few means MiB; a validated model's own number may be as small, and is read again."""
-    told = f"{text!r} has no unit, and is to be a size; write it like '{text}MiB', or '{text}B' if bytes are meant"
-    with pytest.raises(ConfigError, match=re.escape(told)):
-        parse(text, BYTES)
-    assert parse(f"{text}B", BYTES) == parse(float(text), BYTES) == float(text)
-    assert parse(0, BYTES) == parse("0", BYTES) == 0
-
-
 def test_tokens_are_counted_without_a_unit_but_few_are_a_slip():
     assert parse("1e12", TOKENS) == parse("1T", TOKENS) == parse(10**12, TOKENS)
     with pytest.raises(ConfigError, match="'15' has no unit, and is to be a number of tokens; write it like '15T'"):
