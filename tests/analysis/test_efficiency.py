@@ -19,6 +19,7 @@ from scaleout.analysis.waits import LEAST, waited_for, waits_of
 from scaleout.cli.options import parse_settings
 from scaleout.cli.tables import print_comparison
 from scaleout.cluster.device.spec import load_device
+from scaleout.report.box import box_of
 from scaleout.report.plots.pipelines import MOST_PANELS, shown_ranks
 from scaleout.simulation.run import simulate
 from scaleout.workloads.families import FAMILIES, Transformer, load_workload
@@ -325,7 +326,8 @@ def test_models_without_stages_are_held_against_the_memory(name, capsys):
     assert found.fit.advice == ()
     assert found.fit.peak.bytes_of["parameters"] >= (4 * 256 * 500_000 * 92 if name == "dlrm-128" else 0)
     small = replace(device, memory_bytes=found.fit.peak.total_bytes - 1.0, reserved_bytes=0.0)
-    print_comparison(package.compare(job, device=small, schedules=["baseline"]))
+    large = package.compare(job, device=small, schedules=["baseline"])
+    print_comparison(large, box_of(large, None))
     assert "does not fit: 1 B too much" in capsys.readouterr().out
 
 

@@ -119,9 +119,9 @@ def test_a_key_of_that_name_comes_first_then_whole_words(scaleout):
 
 
 def test_what_no_key_has_is_said(scaleout):
-    code, out, err = scaleout("show", "--keys", "study", "wherre")
+    code, out, err = scaleout("show", "--keys", "study", "wherree")
     assert (code, out) == (2, "")
-    assert "no key of a study has 'wherre'; did you mean 'where'?" in err
+    assert "no key of a study has 'wherree'; did you mean 'where'?" in err
     code, _, err = scaleout("show")
     assert code == 2
     assert "give what to show" in err
