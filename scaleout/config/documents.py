@@ -224,12 +224,12 @@ _CAREFUL = json.JSONDecoder(object_pairs_hook=unique, parse_constant=finite, par
 _WITH_INFINITE = json.JSONDecoder(object_pairs_hook=unique, parse_constant=str, parse_int=integer, parse_float=finite)
 
 
-def check_values(text: str, begin: int = 0, end: int | None = None) -> None:
-    """Raise `ValueError` if a part of a text has more values than a file of JSON may hold."""
-    if (len(text) if end is None else end) - begin <= MOST_VALUES:
+def check_values(text: str, begin: int = 0, end: int | None = None, *, most: int = MOST_VALUES) -> None:
+    """Raise `ValueError` if a part of a text has more values than a file of JSON, or than `most`, may hold."""
+    if (len(text) if end is None else end) - begin <= most:
         return
-    if sum(text.count(mark, begin, end) for mark in ",[{") > MOST_VALUES:
-        raise ValueError(f"more than {MOST_VALUES:,} values")
+    if sum(text.count(mark, begin, end) for mark in ",[{") > most:
+        raise ValueError(f"more than {most:,} values")
 
 
 def check_levels(text: str, begin: int = 0, end: int | None = None) -> None:

@@ -28,8 +28,11 @@ from scaleout.config.documents import (
 )
 from scaleout.errors import shown
 
+MOST_VALUES = 1_000_000
+"""Of an element, or of a value beside the lists: as more of it is read, it is decoded again, three times in all."""
 _PIECE = 2**20
 _MOST_KEYS = 10_000
+_PLAIN = json.JSONDecoder()
 _SPACES = re.compile(r"[ \t\n\r]*")
 _BETWEEN = re.compile(r"\}[ \t\n\r]*(?=,[ \t\n\r]*\{)")
 _TOGETHER = 2**14
@@ -135,9 +138,12 @@ class _Text:
     def value(self) -> Any:
         """Return the value that begins here, and pass over it."""
         self.next()
+        cut = False
         while True:
             self._json = self._json or decoder_of(self._text)
             try:
+                if cut:
+                    _PLAIN.raw_decode(self._text, self._at)  # whether it is whole now, in half the time
                 value, end = self._json.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
                 if self._ended:
@@ -146,7 +152,7 @@ class _Text:
                 raise ValueError(f"more than {MOST_LEVELS} levels of lists and objects within one another") from None
             else:
                 if end + 2 < len(self._text) or self._ended:  # else a number may be cut behind its '.', 'e' or 'e-'
-                    check_values(self._text, self._at, end)
+                    check_values(self._text, self._at, end, most=MOST_VALUES)
                     check_levels(self._text, self._at, end)
                     if "\\ud" in self._text[self._at : end].lower():
                         _check_text(value, at=self.passed)
@@ -154,8 +160,9 @@ class _Text:
                     return value
             if len(self._text) - self._at > MOST_BYTES:
                 raise ValueError(f"a value of more than {MOST_BYTES:,} characters begins at character {self.passed:,}")
-            check_values(self._text, self._at)
+            check_values(self._text, self._at, most=MOST_VALUES)
             self._more()
+            cut = True
 
 
 def _check_text(value: Any, *, at: int) -> None:

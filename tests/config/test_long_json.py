@@ -125,7 +125,7 @@ REFUSED = {
     b'{"events": [{"a": "'
     + b"x" * 2**25
     + b'"}]}': "a value of more than 16,777,216 characters begins at character 12",
-    b'{"events": [[' + b"1," * 2**22 + b"1]]}": "2,000,000 values",
+    b'{"events": [[' + b"1," * 2**22 + b"1]]}": "1,000,000 values",
     b"{" + b", ".join(b'"%d": 0' % number for number in range(10_001)) + b"}": "10,000 keys beside events",
 }
 

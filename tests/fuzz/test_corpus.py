@@ -178,9 +178,9 @@ BLANKS = b'{"traceEvents": [' + b" " * 2**27
 RECORDINGS = {
     "zipped blanks": ({"job.rank0.json.gz": gzip.compress(BLANKS, mtime=0)}, "more than 40 times its size"),
     "zipped values": ({"job.rank0.json.gz": gzip.compress(b"[" + b"{}," * 2**22, mtime=0)}, "4 values for each of"),
-    "an event of 95 MB": (job(lambda rank: rank.kernel(9, 9, x=[[{"a": 0}] * 1000] * 10000)), "more than 2,000,000"),
-    "an event of texts": (job(lambda rank: rank.kernel(9, 9, x=["ab"] * 2_100_000)), "more than 2,000,000 values"),
-    "facts of 95 MB": (job(lambda rank: None, facts=[["1"] * 1000] * 19000), "more than 2,000,000 values"),
+    "an event of 95 MB": (job(lambda rank: rank.kernel(9, 9, x=[[{"a": 0}] * 1000] * 10000)), "more than 1,000,000"),
+    "an event of texts": (job(lambda rank: rank.kernel(9, 9, x=["ab"] * 1_100_000)), "more than 1,000,000 values"),
+    "facts of 95 MB": (job(lambda rank: None, facts=[["1"] * 1000] * 19000), "more than 1,000,000 values"),
     "events of events": (job(lambda rank: rank.events.append([])), "[] is no event"),
     "an archive of blanks": ({"job.tar.gz": archived({"rank0.json": BLANKS})}, "more than 40 times its size"),
     "an archive of others": ({"job.tar.xz": archived({"x.bin": BLANKS}, mode="w:xz")}, "more than 40 times its size"),
@@ -469,7 +469,7 @@ def test_the_page_names_the_limits():
     from scaleout import errors
     from scaleout.api import views
     from scaleout.cli import collective
-    from scaleout.config import documents, library, units, yaml_files
+    from scaleout.config import documents, library, long_json, units, yaml_files
     from scaleout.interop.chakra import framing
     from scaleout.interop.pytorch import communication, files, kineto
     from scaleout.network.collectives import disjoint_rings
@@ -484,7 +484,8 @@ def test_the_page_names_the_limits():
     for limit in (
         f"a YAML file | {yaml_files.MOST_BYTES // mib} MiB", f"counted again | {yaml_files.MOST_VALUES:,} |",
         f"an output of nccl-tests | {documents.MOST_BYTES // mib} MiB", f"one another | {documents.MOST_LEVELS} |",
-        f"texts too | {documents.MOST_VALUES:,} |", f"numbers | {documents.LARGEST_INTEGER.bit_length() + 1} bits",
+        f"texts too | {documents.MOST_VALUES:,} |", f"beside its events | {long_json.MOST_VALUES:,} |",
+        f"numbers | {documents.LARGEST_INTEGER.bit_length() + 1} bits",
         f"unit | {documents.LEAST_NUMBER:g} to {documents.LARGEST_NUMBER:g},",
         f"workload | 2^{units.MOST_COUNT.bit_length() - 1} |", f"rows | {units.MOST_WRITTEN:,} |",
         f"row | {documents.MAX_RANKS:,} |", f"step | {training.MOST_PASSES:,} |",
