@@ -347,7 +347,7 @@ def test_sizes_that_are_none_are_refused(size):
 
 @pytest.mark.parametrize("name", ["torus-8x16", "dgx-h200-16", "ring-1024"])
 def test_auto_is_quick_once_warm(name):
-    """A new size of a known group is a handful of sums: of calls, not of seconds, of which a busy machine takes more."""
+    """A new size of a known group is a handful of sums; calls are counted, as seconds depend on the machine."""
     group = whole(name)
     for kind in KINDS[:-1]:
         collective_cost(kind, 1.0, group)
