@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import scaleout as library
 from scaleout.cluster.device.spec import load_device
-from scaleout.cluster.topology.topology import Dimension, Topology
+from scaleout.cluster.topology.topology import Dimension, Topology, load_topology
 from scaleout.errors import ConfigError
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.search.best import SLACK, Best, EvaluatedPlan, fastest_first
@@ -152,6 +152,24 @@ def test_more_microbatches_hold_no_more(name, stages, more, recompute):
         "pipeline_schedule": name, "recompute": recompute,
     })  # fmt: skip
     assert peak_bytes_of(workload) == memory.peak(workload).bytes_of
+
+
+def test_the_front_is_that_of_simulated_plans_whatever_top_is():
+    """Estimates know no contention: they ruled out the plan of least memory, which no simulated one beats."""
+    changes = {"layers": 4, "zero": 1, "recompute": "none", "sequence_parallel": True}
+    base, topology = load_workload("llama-3-8b", changes), load_topology("dgx-h200-1")
+
+    def found(top):
+        return search(SearchRequest(base, topology, DEVICE, 32, 140e9, top, changes), workers=1)
+
+    few, many = found(2), found(60)
+    assert few.counts.evaluated < many.counts.evaluated
+    assert [each.choice for each in few.front] == [each.choice for each in many.front]
+    assert len(few.front) == 6
+    for each in many.evaluated:  # nothing lies below the line of a picture, an estimate included
+        better = [one for one in few.front if one.estimate.peak_bytes <= each.estimate.peak_bytes]
+        assert not better or min(one.estimate.step_s for one in better) <= each.estimate.step_s
+        assert better or each.estimate.step_s > SLACK * few.front[0].estimate.step_s
 
 
 def test_the_front_is_kept_in_order_of_time():

@@ -81,11 +81,14 @@ class Best:
     front : list of EvaluatedPlan
         Those that no plan under the same schedule beats in both time and memory, fastest first: a plan that was
         evaluated under one schedule alone would take less under another.
+    closed : bool
+        Whether what is found later is not added: what stands here are times that are to be beaten.
     """
 
     top: int
     fastest: list[EvaluatedPlan] = field(default_factory=list)
     front: list[EvaluatedPlan] = field(default_factory=list)
+    closed: bool = False
 
     @property
     def last_s(self) -> float:
@@ -114,7 +117,9 @@ class Best:
         )
 
     def add(self, found: Iterable[EvaluatedPlan]) -> None:
-        """Keep those that are among the best."""
+        """Keep those that are among the best, unless the list is closed."""
+        if self.closed:
+            return
         new = list(found)
         self.fastest = fastest_first([*self.fastest, *new])[: self.top]
         front, least_bytes = list[EvaluatedPlan](), dict[str, float]()

@@ -62,23 +62,31 @@ class Opened(NamedTuple):
 
 
 def evaluated_plans(
-    request: SearchRequest, families: Sequence[Family], bounds: Sequence[float], execution: Execution
+    request: SearchRequest,
+    families: Sequence[Family],
+    bounds: Sequence[float],
+    execution: Execution,
+    *,
+    against: Best | None = None,
 ) -> tuple[list[EvaluatedPlan], list[tuple[float, Plan]]]:
     """Return the plans that the answer does not rule out: the fastest first, and what those hold that do not fit.
 
-    More may be evaluated while the best are not known yet, depending on what is done when; these are not returned.
+    Estimates rule each other out, or, where they are given, the times that are to be beaten (`against`). More may be
+    evaluated while the best are not known yet, depending on what is done when; these are not returned.
     """
     memory = execution.memory
-    considered = _remembered(families, memory)
+    step = "plans" if against is None else "plans against those simulated"
+    considered = _remembered(families, memory, step)
     if considered is None:
-        considered = _considered(request, families, bounds, execution)
-        memory.add_step("plans", considered)
+        best = Best(request.top) if against is None else against
+        considered = _considered(request, families, bounds, execution, best)
+        memory.add_step(step, considered)
 
     def found(each: Considered) -> EvaluatedPlan:
         plan = families[each.family].plans[each.number]
         return EvaluatedPlan(plan, memory.estimates[plan, BASELINE])
 
-    best = Best(request.top)
+    best = Best(request.top) if against is None else against
     best.add(found(each) for each in considered if each.path_s >= 0)
     wanted, too_large = list[EvaluatedPlan](), list[tuple[float, Plan]]()
     for each in considered:
@@ -91,20 +99,20 @@ def evaluated_plans(
     return fastest_first(wanted), too_large
 
 
-def _remembered(families: Sequence[Family], memory: Memory) -> list[Considered] | None:
+def _remembered(families: Sequence[Family], memory: Memory, step: str) -> list[Considered] | None:
     """Return the plans that were considered before; None if they were not, or an estimate of them is lost."""
-    if "plans" not in memory.steps:
+    if step not in memory.steps:
         return None
-    considered = [Considered(*row) for row in memory.steps["plans"]]
+    considered = [Considered(*row) for row in memory.steps[step]]
     plans = [families[each.family].plans[each.number] for each in considered if each.path_s >= 0]
     return considered if all((plan, BASELINE) in memory.estimates for plan in plans) else None
 
 
 def _considered(
-    request: SearchRequest, families: Sequence[Family], bounds: Sequence[float], execution: Execution
+    request: SearchRequest, families: Sequence[Family], bounds: Sequence[float], execution: Execution, best: Best
 ) -> list[Considered]:
     """Look at sets of plans, the lowest bound first, until none is left that may be wanted."""
-    best, considered, num_evaluated = Best(request.top), list[Considered](), 0
+    considered, num_evaluated = list[Considered](), 0
     left: list[list[PlanSet]] = [[] for _ in execution.pools]
     for number, family in enumerate(families):
         every = PlanSet(bounds[number], 0, number, tuple(range(len(family.plans))))

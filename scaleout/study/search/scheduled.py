@@ -5,7 +5,7 @@ of gradients and parameters overlapped, only orders the candidates. Under `basel
 shows are simulated again, as `evaluate` leaves contention and clocks out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import fsum
@@ -87,24 +87,23 @@ class Evaluated(NamedTuple):
     simulated: list[EvaluatedPlan]
 
 
-def simulated_plans(request: SearchRequest, found: Sequence[EvaluatedPlan], execution: Execution) -> Evaluated:
-    """Simulate plans under `baseline` until the fastest are, and those of the front by their estimates.
+def simulated_plans(request: SearchRequest, found: Iterable[EvaluatedPlan], execution: Execution) -> Evaluated:
+    """Simulate plans under `baseline` until the fastest are, and the front.
 
     What they take is what `run` answers, to the bit.
     """
     plans = {each.choice: each for each in found}
-    known, best = execution.memory.estimates, Best(request.top)
-    best.add(found)
-    execution.found(best, "simulations of the fastest, estimated from blocks", under=request.schedules)
-    before, wanted = set[Choice](), {each.choice for each in best.near}
+    known, wanted = execution.memory.estimates, set[Choice]()
     while True:
-        wanted |= {each.choice for each in fastest_first(plans.values())[: request.top]}
-        new = wanted - before
+        best = Best(request.top)
+        best.add(plans.values())
+        execution.found(best, "simulations of the fastest, estimated from blocks", under=request.schedules)
+        new = {each.choice for each in (*best.fastest, *best.near)} - wanted
         if not new:
             return Evaluated(fastest_first(plans.values()), fastest_first(plans[choice] for choice in wanted))
         remember(request, {choice: (choice[0], SIMULATED) for choice in new}, execution, "the fastest plans")
         plans |= {choice: EvaluatedPlan(choice[0], known[choice[0], SIMULATED]) for choice in new}
-        before |= new
+        wanted |= new
 
 
 @dataclass(frozen=True)
