@@ -154,22 +154,20 @@ def test_more_microbatches_hold_no_more(name, stages, more, recompute):
     assert peak_bytes_of(workload) == memory.peak(workload).bytes_of
 
 
-def test_the_front_is_that_of_simulated_plans_whatever_top_is():
-    """Estimates know no contention: they ruled out the plan of least memory, which no simulated one beats."""
-    changes = {"layers": 4, "zero": 1, "recompute": "none", "sequence_parallel": True}
-    base, topology = load_workload("llama-3-8b", changes), load_topology("dgx-h200-1")
+def test_what_estimates_rule_out_is_looked_at_once_more():
+    """A plan of the front lies above the estimate of another, which takes longer when it is simulated."""
+    changes = {"recompute": "none", "sequence_parallel": True, "zero": 1, "microbatch": 1}
 
-    def found(top):
-        return search(SearchRequest(base, topology, DEVICE, 32, 140e9, top, changes), workers=1)
+    def front(top):
+        wanted = {"batch": 64, "memory_bytes": 140e9, "top": top}
+        request = request_of("llama-3-8b", load_topology("dgx-h200-2"), DEVICE, changes=changes, **wanted)
+        answer = search(request, workers=1)
+        for each in answer.evaluated:  # nothing lies below the line of a picture, an estimate included
+            better = [one for one in answer.front if one.estimate.peak_bytes <= each.estimate.peak_bytes]
+            assert not better or min(one.estimate.step_s for one in better) <= each.estimate.step_s
+        return answer.front
 
-    few, many = found(2), found(60)
-    assert few.counts.evaluated < many.counts.evaluated
-    assert [each.choice for each in few.front] == [each.choice for each in many.front]
-    assert len(few.front) == 6
-    for each in many.evaluated:  # nothing lies below the line of a picture, an estimate included
-        better = [one for one in few.front if one.estimate.peak_bytes <= each.estimate.peak_bytes]
-        assert not better or min(one.estimate.step_s for one in better) <= each.estimate.step_s
-        assert better or each.estimate.step_s > SLACK * few.front[0].estimate.step_s
+    assert front(3) == front(40)
 
 
 def test_the_front_is_kept_in_order_of_time():

@@ -237,8 +237,7 @@ _LEGEND_LINE = 12
 def plot_plans(request: SearchRequest, answer: Answer, axes: Axes | None = None) -> Axes:
     """Draw step time against memory of all evaluated plans; those that none under their schedule beats are joined.
 
-    All that are joined are simulated. Of the others most are estimates without contention, which are never too long,
-    and that lie above the line all the same.
+    All that are joined are simulated, of the others few.
     """
     scale, unit = time_scale(answer.fastest[0].estimate.step_s)
     fronts = [list(front) for _, front in groupby(answer.front, key=lambda found: found.schedule)]
@@ -248,7 +247,7 @@ def plot_plans(request: SearchRequest, answer: Answer, axes: Axes | None = None)
     with on_axes(axes, figsize=(7, 4.0 + _LINE_IN * len(key))) as drawn_on:
         drawn_on.scatter(
             [each.peak_bytes / 2**30 for each in near], [each.step_s * scale for each in near],
-            s=12, color=IDLE, label="others, a step takes at least this",
+            s=12, color=IDLE, label="others, most of them estimates",
         )  # fmt: skip
         named = list[tuple[float, float]]()
         for front, colour in zip(fronts, cycle(SERIES)):

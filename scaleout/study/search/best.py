@@ -82,7 +82,7 @@ class Best:
         Those that no plan under the same schedule beats in both time and memory, fastest first: a plan that was
         evaluated under one schedule alone would take less under another.
     closed : bool
-        Whether what is found later is not added: what stands here are times that are to be beaten.
+        Whether nothing is added any more.
     """
 
     top: int

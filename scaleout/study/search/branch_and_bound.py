@@ -62,31 +62,24 @@ class Opened(NamedTuple):
 
 
 def evaluated_plans(
-    request: SearchRequest,
-    families: Sequence[Family],
-    bounds: Sequence[float],
-    execution: Execution,
-    *,
-    against: Best | None = None,
+    request: SearchRequest, families: Sequence[Family], bounds: Sequence[float], execution: Execution, best: Best
 ) -> tuple[list[EvaluatedPlan], list[tuple[float, Plan]]]:
     """Return the plans that the answer does not rule out: the fastest first, and what those hold that do not fit.
 
-    Estimates rule each other out, or, where they are given, the times that are to be beaten (`against`). More may be
-    evaluated while the best are not known yet, depending on what is done when; these are not returned.
+    The times that rule plans out are those of `best` and, unless it is closed, the estimates of plans found. More may
+    be evaluated while the best are not known yet, depending on what is done when; these are not returned.
     """
-    memory = execution.memory
-    step = "plans" if against is None else "plans against those simulated"
+    memory, best = execution.memory, replace(best)
+    step = "plans against those simulated" if best.closed else "plans"
     considered = _remembered(families, memory, step)
     if considered is None:
-        best = Best(request.top) if against is None else against
-        considered = _considered(request, families, bounds, execution, best)
+        considered = _considered(request, families, bounds, execution, replace(best))
         memory.add_step(step, considered)
 
     def found(each: Considered) -> EvaluatedPlan:
         plan = families[each.family].plans[each.number]
         return EvaluatedPlan(plan, memory.estimates[plan, BASELINE])
 
-    best = Best(request.top) if against is None else against
     best.add(found(each) for each in considered if each.path_s >= 0)
     wanted, too_large = list[EvaluatedPlan](), list[tuple[float, Plan]]()
     for each in considered:

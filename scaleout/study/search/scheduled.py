@@ -2,7 +2,7 @@
 
 A candidate fits the memory and has a lower bound among the fastest. Its promise, the step time with the communication
 of gradients and parameters overlapped, only orders the candidates. Under `baseline` the plans that an answer
-shows are simulated again, as `evaluate` leaves contention and clocks out.
+shows are simulated too, as `evaluate` leaves contention and clocks out.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +16,7 @@ from scaleout.program.fastest import fastest, ranked
 from scaleout.schedule import in_order
 from scaleout.study.job import Job, Outcome, annotated, prepare, run, simulated
 from scaleout.study.search.best import ROUNDING, Best, Choice, EvaluatedPlan, fastest_first
+from scaleout.study.search.branch_and_bound import evaluated_plans
 from scaleout.study.search.evaluate import Estimate
 from scaleout.study.search.execution import Execution
 from scaleout.study.search.request import SearchRequest
@@ -104,6 +105,22 @@ def simulated_plans(request: SearchRequest, found: Iterable[EvaluatedPlan], exec
         remember(request, {choice: (choice[0], SIMULATED) for choice in new}, execution, "the fastest plans")
         plans |= {choice: EvaluatedPlan(choice[0], known[choice[0], SIMULATED]) for choice in new}
         wanted |= new
+
+
+def under_baseline(
+    request: SearchRequest, some: Sequence[Family], bounds: Sequence[float], execution: Execution
+) -> tuple[Evaluated, list[tuple[float, Plan]]]:
+    """Return plans under `baseline`: those that the answer does not rule out, and of the others what does not fit.
+
+    Estimates know no contention and rule out too much. So families are looked at once more, against simulated times.
+    """
+    estimated, _ = evaluated_plans(request, some, bounds, execution, Best(request.top))
+    simulated = Best(request.top)
+    simulated.add(first := simulated_plans(request, estimated, execution).simulated)
+    simulated.closed = True
+    wanted, too_large = evaluated_plans(request, some, bounds, execution, simulated)
+    every = {each.choice: each for each in (*wanted, *first)}
+    return simulated_plans(request, every.values(), execution), too_large
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,18 @@ Pareto front of time and memory up to `SLACK` slower than the fastest: the same 
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from string import ascii_lowercase
 
 from scaleout.config.collector import seldom_collected
 from scaleout.study.search.best import Best, Choice, Counts, EvaluatedPlan, fastest_first
-from scaleout.study.search.branch_and_bound import evaluated_plans
 from scaleout.study.search.checkpoint import Memory
 from scaleout.study.search.execution import Execution, TellPlans, execution_of
 from scaleout.study.search.lower_bound import lower_bounds_of
 from scaleout.study.search.request import SearchRequest
-from scaleout.study.search.scheduled import Candidate, Simulated, candidates_of, simulate_best, simulated_plans
+from scaleout.study.search.scheduled import Candidate, Simulated, candidates_of, simulate_best, under_baseline
 from scaleout.study.search.space import Family, Plan, families
 from scaleout.study.search.stages import Ledger
 from scaleout.workloads.generate.profile import profile_key
@@ -112,7 +111,7 @@ def found_by(request: SearchRequest, execution: Execution) -> Answer:
     execution.share(num_alike)
     scheduled = None
     bounds = execution.mapped("bounds", _weigh, request, todo, attrgetter("alike"))
-    evaluated, shown, nearest = _under_baseline(request, todo, [bound_s for bound_s, _ in bounds], execution)
+    (evaluated, shown), nearest = under_baseline(request, todo, [bound_s for bound_s, _ in bounds], execution)
     counts.evaluated, counts.too_large = len(evaluated), len(nearest)
     counts.bounded = counts.enumerated - counts.indivisible - counts.evaluated - counts.too_large
     best = Best(request.top)
@@ -133,25 +132,6 @@ def found_by(request: SearchRequest, execution: Execution) -> Answer:
     return Answer(
         tuple(best.fastest), tuple(best.near), tuple(evaluated), counts, min(nearest, default=None), scheduled
     )
-
-
-def _under_baseline(
-    request: SearchRequest, todo: Sequence[Family], bounds: Sequence[float], execution: Execution
-) -> tuple[list[EvaluatedPlan], list[EvaluatedPlan], list[tuple[float, Plan]]]:
-    """Return plans under `baseline`: all that the answer does not rule out, those simulated, and what does not fit.
-
-    A simulated plan takes longer than its estimate, and so rules out fewer plans by their bounds: what the estimates
-    ruled out is looked at once more, against those simulated.
-    """
-    by_estimate, _ = evaluated_plans(request, todo, bounds, execution)
-    _, first = simulated_plans(request, by_estimate, execution)
-    against = Best(request.top)
-    against.add(first)
-    evaluated, nearest = evaluated_plans(request, todo, bounds, execution, against=replace(against, closed=True))
-    evaluated, shown = simulated_plans(
-        request, {each.choice: each for each in [*evaluated, *first]}.values(), execution
-    )
-    return evaluated, shown, nearest
 
 
 def _weigh(request: SearchRequest, some: Sequence[Family]) -> list[tuple[float, float]]:
