@@ -19,12 +19,13 @@ from scaleout.api.collectives import CollectiveAnswer
 from scaleout.api.controls import Inputs, network_of, offered_of
 from scaleout.api.runs import RunAnswer
 from scaleout.api.traces import read_trace
+from scaleout.cluster.topology.topology import Topology
 from scaleout.config.documents import is_file, parse_json, read_json, read_text
 from scaleout.config.units import format_seconds
 from scaleout.errors import ConfigError, ScaleoutError, one_line
 from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.report.box import room
-from scaleout.report.drawing import draw
+from scaleout.report.drawing import draw, faults_of
 from scaleout.report.files import loads_of_fastest
 from scaleout.report.pages.document import Cell, Table, facts_of, tables_of
 from scaleout.report.pages.slices import Slices, slices_of
@@ -175,7 +176,8 @@ def _with_jobs(page: Page, jobs: Sequence[Asked], makespans: Mapping[str, float]
     except ScaleoutError as error:
         raise ConfigError(f"{where}: {error}") from None
     network = draw(topology) if topology is not None else ()
-    page = replace(page, jobs=[each.label for each in jobs], network=network, controls=controls)
+    loads = [(title + _of_faults(topology), address) for title, address in page.loads]
+    page = replace(page, jobs=[each.label for each in jobs], network=network, loads=loads, controls=controls)
     return Output(page, tuple(jobs), makespans)
 
 
@@ -302,8 +304,14 @@ def loads_of(answer: Answer) -> list[tuple[str, str]]:
         for schedule, links in traffic.items():
             file = Path(folder) / "links.png"
             draw_links(links, file, title=schedule)
-            found.append((f"{_PICTURES['links']} under {schedule}", _address(file)))
+            title = f"{_PICTURES['links']} under {schedule}{_of_faults(links.links.topology)}"
+            found.append((title, _address(file)))
     return found
+
+
+def _of_faults(topology: Topology | None) -> str:
+    """Say after the title of a picture of links which of them are slower than built or broken, if any are."""
+    return "" if topology is None else "".join(f"; {words}" for _, words in faults_of(topology))
 
 
 def timeline_of_answer(answer: Answer) -> Slices | None:

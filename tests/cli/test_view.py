@@ -16,12 +16,13 @@ import pytest
 
 import scaleout as api
 from scaleout.api.again import collective_inputs, run_inputs
-from scaleout.api.views import compared, open_output
+from scaleout.api.views import compared, loads_of, open_output
 from scaleout.cli.serving import Server
 from scaleout.cli.view import _Questions
 from scaleout.config.units import format_bytes, format_seconds
 from scaleout.errors import ConfigError
 from scaleout.report.pages.document import facts_of
+from scaleout.report.pages.view import parts_of
 
 
 @pytest.fixture(scope="module")
@@ -403,6 +404,21 @@ def test_a_what_if_says_whether_it_fits_and_stands_beside_the_file(tmp_path):
     at = next(each.labels for each in output.controls(0) if each.name == "schedule").index("coconet")
     (row,) = compared(output, output.again(0, {"schedule": at})).rows
     assert row[2].text == f"{format_seconds(answer['overlap'].makespan_s)} under overlap"
+
+
+def test_links_that_a_fault_slowed_are_told_below_their_picture_and_as_its_text(tmp_path):
+    answer = api.run(
+        "llama-3-8b", topology="dgx-h200-2", changes={"tensor_parallel": 8, "data_parallel": 2, "layers": 2},
+        schedules=["baseline"], network_changes={"nic_down": 5},
+    )  # fmt: skip
+    answer.write(tmp_path / "run")
+    slower = "slower: 1:4-switch, 1:5-switch at 25 GB/s each way (50.0% of as built)"
+    output = open_output(tmp_path / "run")
+    assert [title for title, _ in output.page.loads] == [f"how busy the links are; {slower}"]
+    assert f"  {slower}" in output.page.network
+    again = output.again(0, {})
+    assert [title for title, _ in loads_of(again)] == [f"how busy the links are under baseline; {slower}"]
+    assert f'alt="how busy the links are; {slower}"' in parts_of(output.page)["network"]
 
 
 def test_a_study_opens_with_the_job_of_every_case_the_fastest_that_fits_first(tmp_path):
