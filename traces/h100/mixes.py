@@ -142,9 +142,7 @@ def one(mix, rest):
     stop.set()
     thread.join()
     stretches = [a.elapsed_time(b) * 1e3 for a, b in zip(events, events[1:])]
-    each = [
-        round(statistics.median(stretches[place :: len(mix)]) / count, 1) for place, (_, count) in enumerate(mix)
-    ]
+    each = [round(statistics.median(stretches[place :: len(mix)]) / count, 1) for place, (_, count) in enumerate(mix)]
     return {
         "mix": mix,
         "us": each,
