@@ -91,6 +91,8 @@ def _left_out(work: ModelFamily | Program) -> list[str]:
         f"--set gradient_bucket=25MiB": reduces_one_by_one(work),
         "recompute selective changes nothing: only attention unfused keeps scores that backward could recompute; "
         "--set recompute=full keeps less of every layer": "recompute" in work.without_effect,
+        "attention unfused changes nothing: parts of a sequence over context_parallel ranks are attended to by flash "
+        "kernels": "attention" in work.without_effect,
         f"mode {mode} leaves out how training runs: {of_training}; what is given beside mode stays": of_training,
     }
     return [note for note, holds in notes.items() if holds]

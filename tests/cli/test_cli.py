@@ -138,6 +138,21 @@ def test_a_trace_is_written_into_a_new_folder_of_new_folders(scaleout, tmp_path)
     assert (tmp_path / "a" / "b" / "c" / "dlrm-128.127.et").is_file()
 
 
+def test_a_trace_of_so_many_gpus_names_the_network_that_has_them(scaleout, summary, tmp_path):
+    job, folder = ("llama-3-8b", "--set", "layers=2", "--set", "zero=0"), str(tmp_path / "t")
+    printed = scaleout("trace", *job, "--gpus", "24", "--output", folder)[1].rstrip()
+    named = printed.rpartition("scaleout run ")[2].split()
+    assert named[:3] == ["--trace", folder, "--topology"]
+    assert named[-2:] == ["--nodes", "3"]
+    traced = summary("run", *named, "--schedule", "baseline")
+    direct = summary("run", *job, "--gpus", "24", "--ideal", "--schedule", "baseline")
+    assert traced["results"][0]["makespan_s"] == direct["results"][0]["makespan_s"]
+    assert (
+        "both say how many ranks"
+        in scaleout("trace", *job, "--set", "data_parallel=4", "--gpus", "8", "--output", folder)[2]
+    )
+
+
 def test_a_trace_can_be_timed_again_on_another_device(scaleout, summary, tmp_path):
     scaleout("trace", "dlrm-128", "--output", tmp_path)
     direct = summary("run", "dlrm-128", "--ideal", "--device", "h200", "--schedule", "fused")

@@ -110,3 +110,27 @@ def test_what_a_trace_has_not_and_its_workload_has_is_told(scaleout, tmp_path):
     words = "a workload's run has both, but with --host none --clocks unthrottled"
     assert [words in str(each["model"]["notes"]) for each in (traced, *of)] == [True, False, False]
     assert [each["results"][0]["makespan_s"] == traced["results"][0]["makespan_s"] for each in of] == [False, True]
+
+
+def test_attention_that_parts_of_sequences_do_not_take_is_told(scaleout):
+    """Parts of a sequence over ranks are attended to by flash kernels, whatever the key says."""
+    job = (
+        "run",
+        "llama-3-8b",
+        "--schedule",
+        "baseline",
+        "--gpus",
+        "8",
+        "--set",
+        "layers=2",
+        "--set",
+        "pipeline_parallel=1",
+    )
+    parts = ("--set", "context_parallel=2")
+    plain, unfused, whole = (
+        json.loads(scaleout(*job, *each, "--json")[1])
+        for each in (parts, (*parts, "--set", "attention=unfused"), ("--set", "attention=unfused"))
+    )
+    assert unfused["results"][0]["makespan_s"] == plain["results"][0]["makespan_s"]
+    told = [str(each["model"]["notes"]) for each in (plain, unfused, whole)]
+    assert ["attention unfused changes nothing" in each for each in told] == [False, True, False]
