@@ -1,23 +1,26 @@
 """A result to bytes by dimension of the network: what the busiest link of each carries in a step.
 
 Under the flow network every link's bytes are known. Under the alpha-beta model a collective keeps the busiest link of
-dimension d busy for a share of its serialization on bare links, and carries that time's bytes; a message carries its
-own over each dimension that it crosses, and those of other ranks that pass the same link are not counted. Bytes are
-those at the bandwidth of a port: where a tree is tapered, a byte over its narrow part counts as many times as it takes
-longer there; and where a node has a card less, those of a card that is left, which carries part of the missing one's.
+dimension d busy for a share of its serialization, on bare links for that by its inflation, and carries the bytes of
+the latter; a message likewise over each dimension that it crosses, and those of other ranks that pass the same link are
+not counted. Bytes are those at the bandwidth of a port: where a tree is tapered, a byte over its narrow part counts as
+many times as it takes longer there; and where a node has a card less, those of a card that is left, which carries part
+of the missing one's.
 
-Symbols: ``bytes_d = sum of serialization / inflation * share_d * bandwidth_d`` over the collectives of a rank.
+Symbols: ``busy_d = sum of serialization * share_d`` over the collectives and messages of a rank, and
+``bytes_d = sum of serialization / inflation * share_d * bandwidth_d``.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from scaleout.cluster.topology.peers import peer_of
-from scaleout.cluster.topology.placement import Placement, place
+from scaleout.cluster.topology.placement import place
 from scaleout.cluster.topology.topology import Topology
-from scaleout.network.alpha_beta.cost import collective_cost
+from scaleout.network.alpha_beta.cost import CollectiveCost, collective_cost, send_cost
 from scaleout.network.routes.links import Ints, Links, Port, links_of
 from scaleout.program.graph import COLLECTIVES, ExecutionGraph, Floats, NodeKind
 from scaleout.program.program import Program
@@ -41,19 +44,16 @@ class DimensionTraffic:
 
 
 def dimension_traffic(result: Result, topology: Topology, algorithms: Mapping[str, str]) -> DimensionTraffic | None:
-    """Return the loads of a result under the alpha-beta model, see `bytes_by_dimension`.
+    """Return how busy the links are under the alpha-beta model, with what protocols keep them busy for besides bytes.
 
     None where nothing is sent, and of graphs: which of their edges is the busiest only routing says.
     """
     links = links_of(topology)
-    if any(port.role == "edge" for port in links.ports):
+    if any(port.role == "edge" for port in links.ports) or not result.makespan_s:
         return None
-    carried = bytes_by_dimension(result, topology, algorithms)
-    if not (carried and result.makespan_s):
-        return None
-    rates = [dimension.bytes_per_s for dimension in topology.dimensions]
-    busy = {number: size / rates[number] / result.makespan_s for number, size in carried.items()}
-    return DimensionTraffic(links, busy, result.makespan_s)
+    busy_s = _busiest(result, topology, algorithms)[1]
+    busy = {number: each / result.makespan_s for number, each in enumerate(busy_s.tolist()) if each}
+    return DimensionTraffic(links, busy, result.makespan_s) if busy else None
 
 
 def bytes_by_dimension(
@@ -63,18 +63,15 @@ def bytes_by_dimension(
 
     `topology` and `algorithms` are those that the result was simulated with.
     """
-    found = np.zeros(len(topology.dimensions))
-    if result.link_traffic is not None:
+    rates = np.array([dimension.bytes_per_s for dimension in topology.dimensions])
+    if result.link_traffic is None:
+        found = _busiest(result, topology, algorithms or {})[0] * rates
+    else:
+        found = np.zeros(len(rates))
         for port, _, _, utilisation in result.link_traffic.ports():
             if port.dimension < len(found) and len(utilisation):
-                carried = float(utilisation.max()) * result.makespan_s * topology.dimensions[port.dimension].bytes_per_s
+                carried = float(utilisation.max()) * result.makespan_s * rates[port.dimension]
                 found[port.dimension] = max(found[port.dimension], carried)
-    else:
-        graphs = {id(line.graph): line.graph for line in result.timelines}  # which classes share
-        calls = {key: _calls_of(graph) for key, graph in graphs.items()}
-        for line in result.timelines:
-            mine = _of_class(line, calls[id(line.graph)], result.program, topology, algorithms or {})
-            found = np.maximum(found, mine)
     return {number: size_bytes for number, size_bytes in enumerate(found.tolist()) if size_bytes}
 
 
@@ -100,32 +97,35 @@ def _calls_of(graph: ExecutionGraph) -> _Calls:
     ]
 
 
+def _busiest(result: Result, topology: Topology, algorithms: Mapping[str, str]) -> Floats:
+    """Return how long the busiest link of each dimension is busy, (2, D): for the bytes alone, and in all.
+
+    Protocols keep links busy for their flags and at rates below the links'.
+    """
+    graphs = {id(line.graph): line.graph for line in result.timelines}  # which classes share
+    calls = {key: _calls_of(graph) for key, graph in graphs.items()}
+    each = [_of_class(line, calls[id(line.graph)], result.program, topology, algorithms) for line in result.timelines]
+    return np.asarray(np.max([np.zeros((2, len(topology.dimensions))), *each], axis=0), np.float64)
+
+
 def _of_class(
     line: Timeline, calls: _Calls, program: Program, topology: Topology, algorithms: Mapping[str, str]
 ) -> Floats:
-    """Return bytes over each dimension, (D,), of what a class of ranks takes part in."""
-    graph, rank, total = line.graph, line.ranks[0], np.zeros(len(topology.dimensions))
+    """Return what a class of ranks takes part in, (2, D) as `_busiest`."""
+    graph, rank, total = line.graph, line.ranks[0], np.zeros((2, len(topology.dimensions)))
+
+    def add(ranks: Sequence[int], cost: CollectiveCost, count: float) -> None:
+        differ = np.flatnonzero(np.ptp(topology.coordinates(ranks), axis=0))
+        if cost.serialization_s:
+            busy_s = count * cost.serialization_s * np.array(cost.shares)
+            total[:, differ] += busy_s / [[cost.inflation], [1.0]]
+
     groups = {group: program.groups[group].of(rank) for _, _, group, _ in calls}
     placed = {group: place(topology, ranks) for group, ranks in groups.items()}
     for kind, size_bytes, group, count in calls:
-        each = _busy(kind, size_bytes, placed[group], algorithms.get(kind, "auto"))
-        for number, busy_s in zip(_differing(topology, groups[group]), each, strict=True):
-            total[number] += count * busy_s * topology.dimensions[number].bytes_per_s
-    for node in np.flatnonzero(graph.kind == NodeKind.SEND).tolist():
-        ends = sorted({rank, peer_of(program, rank, graph, node)})
-        total[_differing(topology, ends)] += float(graph.bytes[node])
+        add(groups[group], collective_cost(kind, size_bytes, placed[group], algorithms.get(kind, "auto")), count)
+    sends = np.flatnonzero(graph.kind == NodeKind.SEND).tolist()
+    alike = Counter((peer_of(program, rank, graph, node), float(graph.bytes[node])) for node in sends)
+    for (peer, size_bytes), count in alike.items():
+        add((rank, peer), send_cost(size_bytes, topology, source=rank, destination=peer), count)
     return total
-
-
-def _busy(kind: str, size_bytes: float, placement: Placement, algorithm: str) -> list[float]:
-    """Return how long the busiest link of each extent of a group is busy, on bare links."""
-    cost = collective_cost(kind, size_bytes, placement, algorithm)
-    if not cost.serialization_s:
-        return [0.0] * len(placement.extents)
-    bare_s = cost.serialization_s / cost.inflation
-    return [bare_s * share for share in cost.shares]
-
-
-def _differing(topology: Topology, ranks: "tuple[int, ...] | list[int]") -> list[int]:
-    """Return the dimensions that extents of a group are of: those in which its ranks differ."""
-    return [int(number) for number in np.flatnonzero(np.ptp(topology.coordinates(ranks), axis=0))]

@@ -131,22 +131,22 @@ class SweepAnswer(Answer):
     ) -> "Axes":
         """Draw a result over an input: a line for each combination of the other inputs that vary, where `x` is numbers.
 
-        `x` and `colour` are columns that vary, by default the first two that do; `y` is a result; `facet` has a panel
-        for each of its values, of which the first is returned. Where `x` is a result too, a line runs along an input.
-        Cases that do not fit into memory are left out, which the picture says. `ConfigError` if one is no column of the
-        table, `y` holds no numbers, or there are more lines than can be told apart.
+        `x` and `colour` are columns that vary: by default an input of numbers, with which there are the fewest lines,
+        and the input with the most values of the others. `y` is a result. `facet` has a panel for each of its values,
+        of which the first is returned; more than 8 lines are divided over panels by default, where `ax` is not given.
+        Where `x` is a result too, a line runs along an input. Inputs that follow from others, such as the data
+        parallelism that is left on so many ranks, tell no lines apart, which the picture says, as it says which cases
+        are left out as they do not fit into memory. `ConfigError` if one is no column of the table, `y` holds no
+        numbers, or there are more lines than can be told apart.
         """
         from scaleout.report.plots.cases import Drawn, plot_cases  # noqa: PLC0415 - matplotlib takes half a second
 
-        varied = [name for name, values in self.study.axes.items() if len(values) > 1] or ["case"]
         columns = [*self.cases.columns]
         for name, known in ((x, ["", *columns]), (y, columns), (colour, ["", *columns]), (facet, ["", *columns])):
             if not (isinstance(name, str) and name in known):
                 raise ConfigError(f"plot() knows no column {shown(name)}; {nearest(str(name), columns)}")
         if not is_numeric_dtype(self.cases[y]):
             raise ConfigError(f"plot(y={y!r}): that column holds no numbers; give a result such as makespan_s")
-        x = x or next((name for name in varied if name not in (colour, facet)), "case")
-        colour = colour or next((name for name in varied if name not in (x, y, facet)), "")
         return plot_cases(self.study, self.cases, Drawn(x, y, colour, facet), ax)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaleout.analysis.traffic import DimensionTraffic
 from scaleout.api.again import collective_inputs, run_inputs
@@ -19,12 +19,13 @@ from scaleout.api.collectives import CollectiveAnswer
 from scaleout.api.controls import Inputs, network_of, offered_of
 from scaleout.api.runs import RunAnswer
 from scaleout.api.traces import read_trace
+from scaleout.cluster.topology.topology import Topology
 from scaleout.config.documents import is_file, parse_json, read_json, read_text
-from scaleout.config.units import format_seconds
+from scaleout.config.units import format_rate, format_seconds
 from scaleout.errors import ConfigError, ScaleoutError, one_line
 from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.report.box import room
-from scaleout.report.drawing import draw
+from scaleout.report.drawing import draw, faults_of
 from scaleout.report.files import loads_of_fastest
 from scaleout.report.pages.document import Cell, Table, facts_of, tables_of
 from scaleout.report.pages.slices import Slices, slices_of
@@ -52,13 +53,20 @@ class Asked:
     inputs: Inputs
 
 
+class Speed(NamedTuple):
+    """How fast a row of a document is: the time, and tokens or samples a second and rank where it has any."""
+
+    time_s: float
+    per_rank: float | None
+
+
 @dataclass(frozen=True, eq=False)
 class Output:
     """An output that was opened: its page, and the jobs that can be simulated again."""
 
     page: Page
     jobs: tuple[Asked, ...]
-    makespans: Mapping[str, float]  # of the schedules of the file, for comparison
+    before: Mapping[str, Speed]  # of the schedules of the file, for comparison
 
     def controls(self, job: int) -> list[Control]:
         """What can be changed of a job; nothing of one whose inputs are damaged, which `again` tells."""
@@ -141,11 +149,20 @@ def _result(document: Any, path: Path, folder: Path | None) -> Output:
         loads=loads, pictures=[each for each in pictures if each not in loads], notes=notes,
     )  # fmt: skip
     rows = document.get("results")
-    times = {
-        row["schedule"]: float(row["makespan_s"]) for row in (rows if isinstance(rows, list) else [])
+    speeds = {
+        row["schedule"]: _speed_of(row, document) for row in (rows if isinstance(rows, list) else [])
         if isinstance(row, dict) and isinstance(row.get("makespan_s"), float) and isinstance(row.get("schedule"), str)
     } if command == "run" else {}  # fmt: skip
-    return _with_jobs(page, _jobs(document, inputs), times, where=path)
+    return _with_jobs(page, _jobs(document, inputs), speeds, where=path)
+
+
+def _speed_of(row: Mapping[str, Any], document: Mapping[str, Any]) -> Speed:
+    """Return how fast a row of a document is, by the quantity of the box."""
+    time_s = float(row["makespan_s"] if "makespan_s" in row else row["time_s"])
+    per_rank, samples, ranks = row.get("tokens_per_s_per_rank"), document.get("samples"), document.get("ranks")
+    if per_rank is None and samples and ranks and time_s:
+        per_rank = samples / time_s / ranks
+    return Speed(time_s, per_rank)
 
 
 def _of_both(document: Mapping[str, Any]) -> str:
@@ -167,7 +184,7 @@ def _jobs(document: Mapping[str, Any], inputs: Inputs) -> list[Asked]:
     return [Asked(str(document["command"]), inputs)] if known else []
 
 
-def _with_jobs(page: Page, jobs: Sequence[Asked], makespans: Mapping[str, float], *, where: Path) -> Output:
+def _with_jobs(page: Page, jobs: Sequence[Asked], before: Mapping[str, Speed], *, where: Path) -> Output:
     first = jobs[0].inputs if jobs else {}
     topology = network_of(first) if jobs else None
     try:
@@ -175,8 +192,9 @@ def _with_jobs(page: Page, jobs: Sequence[Asked], makespans: Mapping[str, float]
     except ScaleoutError as error:
         raise ConfigError(f"{where}: {error}") from None
     network = draw(topology) if topology is not None else ()
-    page = replace(page, jobs=[each.label for each in jobs], network=network, controls=controls)
-    return Output(page, tuple(jobs), makespans)
+    loads = [(title + _of_faults(topology), address) for title, address in page.loads]
+    page = replace(page, jobs=[each.label for each in jobs], network=network, loads=loads, controls=controls)
+    return Output(page, tuple(jobs), before)
 
 
 def _study(folder: Path) -> Output:
@@ -302,8 +320,14 @@ def loads_of(answer: Answer) -> list[tuple[str, str]]:
         for schedule, links in traffic.items():
             file = Path(folder) / "links.png"
             draw_links(links, file, title=schedule)
-            found.append((f"{_PICTURES['links']} under {schedule}", _address(file)))
+            title = f"{_PICTURES['links']} under {schedule}{_of_faults(links.links.topology)}"
+            found.append((title, _address(file)))
     return found
+
+
+def _of_faults(topology: Topology | None) -> str:
+    """Say after the title of a picture of links which of them are slower than built or broken, if any are."""
+    return "" if topology is None else "".join(f"; {words}" for _, words in faults_of(topology))
 
 
 def timeline_of_answer(answer: Answer) -> Slices | None:
@@ -318,28 +342,37 @@ def timeline_of_answer(answer: Answer) -> Slices | None:
 def compared(output: Output, answer: Answer) -> Table:
     """Return the answer to a what-if beside what the file says: a row a schedule, or an algorithm of a collective.
 
+    A step of another batch is compared by what it does a second, as the box tells it, and by its time.
     What the file does not have stands beside its fastest; a job says whether it fits.
     """
-    document, before, rooms = answer.to_dict(), output.makespans, dict[str, str]()
+    document, before, rooms = answer.to_dict(), output.before, dict[str, str]()
     if isinstance(answer, RunAnswer):
         known = {each.schedule: each.fit for each in answer.outcomes if each.fit is not None}
         rooms = {schedule: room(fit, answer.comparison.ranks) for schedule, fit in known.items()}
-    fastest = min(before, key=lambda name: before[name], default="")
-    table = []
+    fastest = min(before, key=lambda name: before[name].time_s, default="")
+    what, time = ("algorithm", "time") if "collective" in answer.inputs else ("schedule", "step")
+    rate, table = "samples/s/GPU" if "samples" in document else "tokens/s/GPU", []
     for row in document["results"]:
-        name, now_s = str(row.get("schedule") or row.get("algorithm")), row.get("makespan_s", row.get("time_s"))
-        line = [Cell(name, name), Cell(format_seconds(now_s), now_s)]
-        if before:
-            of = name if name in before else fastest
-            words = format_seconds(before[of]) + ("" if of == name else f" under {of}")
-            ratio = f"{now_s / before[of] - 1:+.1%}" if before[of] else ""
-            ratio = "none" if ratio in ("+0.0%", "-0.0%") else ratio
-            line += [Cell(words, before[of]), Cell(ratio, ratio)]
-        held = rooms.get(name, "")
-        table.append([*line, Cell(held, held)])
-    what = "algorithm" if "collective" in answer.inputs else "schedule"
-    columns = [what, "now", *(["in the file", "change"] if before else [])]
-    numbers = frozenset(range(1, len(columns)))
-    if any(line[-1].text for line in table):
-        columns.append("memory")
-    return Table("answer", columns, [line[: len(columns)] for line in table], len(table), numbers)
+        name, now = str(row.get("schedule") or row.get("algorithm")), _speed_of(row, document)
+        of = name if name in before else fastest
+        was, under = before.get(of), "" if of == name else f" under {of}"
+        line = {what: Cell(name, name), **_beside(time, now.time_s, was and was.time_s, under)}
+        line |= _beside(rate, now.per_rank, was and was.per_rank, under)
+        table.append(line | {"memory": Cell(rooms[name], rooms[name])} if name in rooms else line)
+    columns = list(dict.fromkeys(name for line in table for name in line))
+    numbers = frozenset(place for place, name in enumerate(columns) if name not in (what, "memory"))
+    rows = [[line.get(name, Cell("", "")) for name in columns] for line in table]
+    return Table("answer", columns, rows, len(rows), numbers)
+
+
+def _beside(what: str, now: float | None, was: float | None, under: str) -> dict[str, Cell]:
+    """Return the cells of a quantity by their columns: now, and beside that of the file by how much it changes."""
+    if now is None:
+        return {}
+    form = format_rate if what.endswith("/s/GPU") else format_seconds
+    cells = {what: Cell(form(now), now)}
+    if not was:
+        return cells
+    ratio = now / was - 1
+    words = "none" if f"{ratio:+.1%}" in ("+0.0%", "-0.0%") else f"{ratio:+.1%}"
+    return cells | {f"{what} in the file": Cell(form(was) + under, was), f"change of {what}": Cell(words, ratio)}

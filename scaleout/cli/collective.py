@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scaleout.cli import completion
 from scaleout.cli.options import NAME_OR_FILE, SIMULATION, Output, Whole, network_options, output_options, quantity_of
 from scaleout.cli.printing import say
 
@@ -32,7 +33,19 @@ SIZES_HELP = "Sizes such as 64MiB or 1MiB,64MiB; FIRST:LAST doubles from the fir
 @click.argument("kind")
 @click.argument("extra", nargs=-1, metavar="")
 @click.option("--bytes", "sizes", metavar="SIZES", help=SIZES_HELP)
-@click.option("--topology", required=True, type=NAME_OR_FILE, help="Name or file of the topology.")
+@click.option(
+    "--topology",
+    type=NAME_OR_FILE,
+    shell_complete=completion.names_of("topology"),
+    help="Name or file of the topology.",
+)
+@click.option(
+    "--device",
+    type=NAME_OR_FILE,
+    shell_complete=completion.names_of("device"),
+    help="Instead of a topology: the network that this device is sold with, of so many --gpus.",
+)
+@click.option("--gpus", type=Whole(), metavar="N", help="As many nodes of the topology as have N, or a part of a node.")
 @click.option(
     "--algorithm",
     "algorithms",
@@ -65,7 +78,9 @@ def collective(
     kind: str,
     extra: tuple[str, ...],
     sizes: str | None,
-    topology: str,
+    topology: str | None,
+    device: str | None,
+    gpus: int | None,
     algorithms: tuple[str, ...],
     group: str | None,
     network: str,
@@ -92,6 +107,7 @@ def collective(
     --output it is drawn.
     """
     from scaleout.api.collectives import collective as find
+    from scaleout.cli.job import network_on_gpus
     from scaleout.cli.progress import progress
     from scaleout.cluster.topology.topology import load_topology
     from scaleout.cluster.topology.what_if import change_network
@@ -99,10 +115,11 @@ def collective(
     if extra:
         raise click.UsageError(f"{kind} takes no {' '.join(extra)}; a size is given by --bytes, as --bytes {extra[0]}")
     kind = kind.replace("-", "_")
+    named, changes = network_on_gpus(topology, device, gpus, changes)
     if comparing:
         if decide or group is not None or algorithms or network != "alpha_beta":
             raise click.UsageError("--compare goes with --bytes, --policy, --output and --json alone")
-        cluster = change_network(load_topology(topology), changes)
+        cluster = change_network(load_topology(named), changes)
         _compare(kind, cluster, parse_sizes(sizes) if sizes else [], policy, output)
         return
     wanted = parse_sizes(sizes or (DECIDED if decide else ""))
@@ -110,10 +127,10 @@ def collective(
     _check(network, algorithms, decide=decide, output=output.folder, count=len(wanted))
     members = None
     if group is not None:
-        members = parse_ranks(group, change_network(load_topology(topology), changes).num_ranks)
+        members = parse_ranks(group, change_network(load_topology(named), changes).num_ranks)
     with progress(kept="nothing is kept", quiet=output.as_json) as tell:
         answer = find(
-            kind, wanted, topology=topology, ranks=members, algorithm=algorithms or "auto", network=network,
+            kind, wanted, topology=named, ranks=members, algorithm=algorithms or "auto", network=network,
             injection=injection, num_chunks=chunks, policy=policy, tell=tell,
             network_changes=changes,
         )  # fmt: skip

@@ -102,6 +102,42 @@ def on_gpus(job: NamedJob, gpus: int, *, replicas: bool = True) -> NamedJob:
     return _on_network(job._replace(settings=settings), load_workload(job.workload, settings), gpus)
 
 
+def network_on_gpus(
+    topology: str | None, device: str | None, gpus: int | None, changes: "NetworkChanges"
+) -> "tuple[str, NetworkChanges]":
+    """Return the network that is named, or that a device is sold with, with so many ranks, and its changes.
+
+    Raises
+    ------
+    ConfigError
+        If it is not said which, something of it is said twice, or there is none of so many ranks.
+    """
+    from scaleout.cluster.device.spec import sold_as
+    from scaleout.cluster.topology.nodes import of_device, sized
+
+    if topology is not None and device is not None:
+        raise ConfigError("--topology and --device both name the network of a collective; give one of them")
+    if topology is None and device is None:
+        raise ConfigError("give --topology, or --device and --gpus: the network that a device is sold with, of so many")
+    if gpus is None:
+        if topology is None:
+            raise ConfigError(f"--device {device} is sold in networks of any size; give --gpus, or a --topology")
+        return topology, changes
+    if changes.nodes is not None:
+        raise ConfigError(f"--gpus {gpus} and --nodes both say how many ranks there are; give one of them")
+    if device is None:
+        assert topology is not None
+        try:
+            found = sized(topology, gpus, device="")
+        except ConfigError as error:
+            raise ConfigError(f"--gpus {gpus}: {error}") from None
+    elif (own := of_device(sold_as(device), gpus)) is not None:
+        found = own
+    else:
+        raise ConfigError(f"--gpus {gpus}: no network that {device} is sold with has so many ranks; give --topology")
+    return found.topology, replace(changes, nodes=found.nodes)
+
+
 def _replicas(workload: str, settings: Mapping[str, Any], gpus: int) -> int:
     from scaleout.config.units import counted
     from scaleout.workloads.families import ranks_of_replica

@@ -27,10 +27,12 @@ class Config(BaseModel):
     """Base of every validated file: unknown keys are refused, values are frozen.
 
     `RENAMED` maps a key's old name to its new one; for one release a file may still hold the old one, with a warning.
+    `DESCRIBED` is as what `scaleout show --keys` describes its keys, if it does.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)  # a run needs few of the files there are
     RENAMED: ClassVar[Mapping[str, str]] = {}
+    DESCRIBED: ClassVar[str] = ""
 
     @model_validator(mode="before")
     @classmethod
@@ -42,6 +44,7 @@ class Config(BaseModel):
 
 Model = TypeVar("Model", bound=BaseModel)
 _MOST_FAULTS = 20
+_MOST_LISTED = 24
 _CONTAINERS = {
     **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "mapping of keys to values"),
     **dict.fromkeys(("list_type", "tuple_type"), "list"),
@@ -67,8 +70,11 @@ def _describe(model: type[BaseModel], fault: dict[str, Any]) -> str:
     of_key = fault["loc"][-1:] == ("[key]",)
     path = "key of " * of_key + ".".join(str(part) for part in fault["loc"][: -2 if of_key else None])
     if fault["type"] == "extra_forbidden":
-        known = _keys_at(model, fault["loc"][:-1])
-        return f"unknown key {shown(path)}; {nearest(str(fault['loc'][-1]), known)}"
+        known, described = _keys_at(model, fault["loc"][:-1]), getattr(model, "DESCRIBED", "")
+        hint = nearest(str(fault["loc"][-1]), known)
+        if described and len(known) > _MOST_LISTED and hint.startswith("known: "):
+            hint = f"none of its {len(known)} keys is near it; `scaleout show --keys {described}` says of what each is"
+        return f"unknown key {shown(path)}; {hint}"
     if fault["type"] == "missing":
         return f"key {path!r} is missing; add it"
     if fault["type"] in _CONTAINERS:

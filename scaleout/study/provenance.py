@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 _NETWORKS = {"alpha_beta": "alpha-beta network", "link": "flows over links", "recorded": "collectives as recorded"}
 
+_OF_TRACE = (
+    "kernels take what the trace says, no host launches them and no clock changes them; a workload's run has both, but "
+    "with --host none --clocks unthrottled"
+)
 _NO_HOST = "what its host spends on a call (host_launch)"
 _NO_POWER = "what it draws (power)"
 
@@ -70,7 +74,7 @@ def provenance_of(job: "Job") -> Provenance:
     """Say by what and from what a job is simulated."""
     work = job.work.name
     found = provenance(job.network, job.device, job.options, workload=work, contends=job.contention is not None)
-    notes = [] if job.traced else _unknown(job.device, job.options)
+    notes = [_OF_TRACE] if job.traced else _unknown(job.device, job.options)
     return replace(found, notes=(*_left_out(job.work), *found.notes, *notes))
 
 
@@ -83,20 +87,25 @@ def _left_out(work: ModelFamily | Program) -> list[str]:
     notes = {
         f"workload {work.name} leaves out {model} of its model: no parameter nor kernel of it is counted": model,
         f"workload {work.name} all-reduces each gradient by itself (gradient_bucket "
-        f"{format_bytes(work.gradient_bucket)}); PyTorch's DDP does so in buckets: --set gradient_bucket=25MiB": (
-            reduces_one_by_one(work)
-        ),
+        f"{format_bytes(work.gradient_bucket)}; a number without a unit is bytes); PyTorch's DDP does so in buckets: "
+        f"--set gradient_bucket=25MiB": reduces_one_by_one(work),
         "recompute selective changes nothing: only attention unfused keeps scores that backward could recompute; "
         "--set recompute=full keeps less of every layer": "recompute" in work.without_effect,
+        "attention unfused changes nothing: parts of a sequence over context_parallel ranks are attended to by flash "
+        "kernels": "attention" in work.without_effect,
         f"mode {mode} leaves out how training runs: {of_training}; what is given beside mode stays": of_training,
     }
     return [note for note, holds in notes.items() if holds]
 
 
+_LEAST_BUCKET = 1000.0
+"""Bytes; the gradient of a bias of 500 numbers is as large."""
+
+
 def reduces_one_by_one(work: ModelFamily) -> bool:
     """Whether gradients of a training step, which are not sharded with parameters, lie in no buckets."""
     trains = getattr(work, "mode", "training") == "training" and getattr(work, "zero", 0) < 3
-    return trains and work.data_parallel > 1 and work.gradient_bucket <= work.item_bytes
+    return trains and work.data_parallel > 1 and work.gradient_bucket < _LEAST_BUCKET
 
 
 def _unknown(device: Device | str, options: SimulationOptions) -> list[str]:

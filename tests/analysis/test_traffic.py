@@ -2,6 +2,7 @@
 
 import pytest
 
+import scaleout
 from scaleout.analysis.traffic import bytes_by_dimension, dimension_traffic, slowest_dimension_bytes
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.cluster.topology.what_if import NetworkChanges, change_network
@@ -57,6 +58,44 @@ def test_the_slowest_dimension_is_that_of_least_bandwidth():
     assert slowest_dimension_bytes(network, {0: 5.0, 1: 3.0}) == 3.0
     assert slowest_dimension_bytes(network, {0: 5.0}) == 0.0
     assert slowest_dimension_bytes(load_topology("torus-8x16"), {0: 5.0, 1: 3.0}) == 5.0
+
+
+@pytest.mark.parametrize("cards_down", [(), (5,)])
+def test_links_are_as_busy_as_what_bounds_the_collectives_says(cards_down):
+    """Flags of protocols keep links busy too, and rates that are below the links'."""
+    answer = scaleout.run(
+        "llama-3-8b", topology="dgx-h200-2", device="h200", host="none", schedules=["baseline"],
+        network_changes={"nic_down": cards_down} if cards_down else None,
+        changes={"data_parallel": 16, "layers": 2, "zero": 3, "tensor_parallel": 1},
+    )  # fmt: skip
+    (outcome,) = answer.outcomes
+    (row,) = answer.to_dict()["results"]
+    drawn = dimension_traffic(outcome.result, outcome.topology, {})
+    for number, name in enumerate(("nvlink4", "ndr")):
+        told_s = sum(each["busy_s"] * each["busy_shares"].get(name, 0.0) for each in row["bounds"])
+        assert drawn.utilisation[number] * outcome.makespan_s == pytest.approx(told_s, rel=0.01)
+
+
+def test_links_that_bound_are_as_busy_by_the_closed_form_as_by_flows(h200):
+    """NVLink bounds here; of InfiniBand flows do not know that it has a lower part of its rate."""
+    work = load_workload("llama-3-8b", {"data_parallel": 16, "layers": 2, "zero": 3, "tensor_parallel": 1})
+    network, busy_s = load_topology("dgx-h200-2"), []
+    for model in ("alpha_beta", "link"):
+        result = run(Job(work, h200, network, "baseline", SimulationOptions(network=model))).result
+        drawn = result.link_traffic or dimension_traffic(result, network, {})
+        busy_s.append(max(busy.max() for *_, busy in drawn.ports()) * result.makespan_s)
+    assert busy_s[0] == pytest.approx(busy_s[1], rel=0.01)
+
+
+def test_ranks_that_share_a_card_keep_it_busy_for_both(h200):
+    """Each of eight pairs of ranks passes activations over its card; where two share one, it is busy twice as long."""
+    work = load_workload("llama-3-8b", {"tensor_parallel": 8, "pipeline_parallel": 2, "data_parallel": 1, "layers": 2})
+    whole = load_topology("dgx-h200-2")
+    busy_s = []
+    for network in (whole, change_network(whole, NetworkChanges(nic_down=(5,)))):
+        result = run(Job(work, h200, network, "baseline", SimulationOptions())).result
+        busy_s.append(dimension_traffic(result, network, {}).utilisation[1] * result.makespan_s)
+    assert busy_s[1] == pytest.approx(2 * busy_s[0])
 
 
 def test_a_card_that_is_left_carries_part_of_the_missing_ones(h200):

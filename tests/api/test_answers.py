@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import scaleout
+from scaleout.api.sweeps import SweepAnswer
 from scaleout.cli.verbs import scaleout as command_line
 from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.config.documents import to_json
@@ -235,8 +236,57 @@ def test_a_facet_has_a_panel_for_each_value(grid):
 
 def test_a_picture_of_no_case_is_refused(grid):
     nothing = replace(grid, cases=grid.cases.assign(status="failed"))
-    with pytest.raises(ConfigError, match=r"no case that ran with a .* and a makespan_s"):
+    with pytest.raises(ConfigError, match=r"no case that ran with a makespan_s"):
         nothing.plot()
+    with pytest.raises(ConfigError, match=r"no case that ran with a topology and a makespan_s"):
+        nothing.plot(x="topology")
+
+
+def cases_of(study, rows):
+    """A sweep whose cases have inputs, all that a picture of them needs, and times of their own."""
+    given = {"workload": "llama-3-8b", "status": "ok", "fits": True, "run": ""}
+    frame = pd.DataFrame([{"case": at, **given, **row, "makespan_s": 1e-3 * (2 + at)} for at, row in enumerate(rows)])
+    return SweepAnswer(study_of({"workload": "llama-3-8b", **study}, name="s", where="s.yaml"), frame)
+
+
+def test_an_input_that_follows_from_others_tells_no_lines_apart():
+    """On so many ranks, data parallelism is what tensor parallelism leaves: 24 lines had a point each."""
+    tensor, data, batches, nodes = [1, 2, 4, 8], [2, 4, 8, 16, 32, 64], [1, 2, 4], [2, 8]
+    keys = {"tensor_parallel": tensor, "data_parallel": data, "batch_per_replica": batches}
+    rows = [
+        {"set.tensor_parallel": t, "set.data_parallel": 8 * n // t, "set.batch_per_replica": b, "nodes": n}
+        for t in tensor for b in batches for n in nodes
+    ]  # fmt: skip
+    answer = cases_of({"topology": "dgx-h200-2", "set": keys, "nodes": nodes}, rows)
+    axes = answer.plot()
+    assert axes.get_xlabel().splitlines() == ["tensor parallel", "follows from the others: data parallel"]
+    assert [*lines_of(axes)] == [f"{b}, {n}" for b in batches for n in nodes]
+    assert all([at for at, _ in points] == tensor for points in lines_of(axes).values())
+    assert all(line.get_linestyle() != "None" for line in axes.lines if line.get_label() in lines_of(axes))
+    own = answer.plot(x="set.data_parallel", colour="nodes")
+    assert "follows from the others: tensor parallel" in own.get_xlabel()
+    assert len(lines_of(own)) == 6
+    plt.close("all")
+
+
+def test_a_sweep_of_many_inputs_is_divided_over_panels_by_default():
+    """Numbers along x, colours for the most values of the others, then panels; never more lines than told apart."""
+    topologies, schedules = ["ring-128", "switch-128", "torus-8x16"], ["baseline", "overlap"]
+    batches, layers = [1, 2, 4, 8], [1, 2]
+    rows = [
+        {"topology": t, "schedule": s, "set.batch_per_replica": b, "set.layers": n}
+        for t in topologies for s in schedules for b in batches for n in layers
+    ]  # fmt: skip
+    keys = {"topology": topologies, "schedule": schedules, "set": {"batch_per_replica": batches, "layers": layers}}
+    answer = cases_of(keys, rows)
+    axes = answer.plot()
+    panels = [each for each in axes.figure.axes if each.get_visible()]
+    assert axes.get_xscale() == "log"  # of batches
+    assert [each.get_title() for each in panels] == ["layers 1", "layers 2"]
+    assert all([*lines_of(each)] == [f"{t}, {s}" for t in topologies for s in schedules] for each in panels)
+    _, given = plt.subplots()
+    assert len(lines_of(answer.plot(given))) == 12
+    plt.close("all")
 
 
 def test_more_lines_than_can_be_told_apart_are_refused(grid):

@@ -138,6 +138,21 @@ def test_a_trace_is_written_into_a_new_folder_of_new_folders(scaleout, tmp_path)
     assert (tmp_path / "a" / "b" / "c" / "dlrm-128.127.et").is_file()
 
 
+def test_a_trace_of_so_many_gpus_names_the_network_that_has_them(scaleout, summary, tmp_path):
+    job, folder = ("llama-3-8b", "--set", "layers=2", "--set", "zero=0"), str(tmp_path / "t")
+    printed = scaleout("trace", *job, "--gpus", "24", "--output", folder)[1].rstrip()
+    named = printed.rpartition("scaleout run ")[2].split()
+    assert named[:3] == ["--trace", folder, "--topology"]
+    assert named[-2:] == ["--nodes", "3"]
+    traced = summary("run", *named, "--schedule", "baseline")
+    direct = summary("run", *job, "--gpus", "24", "--ideal", "--schedule", "baseline")
+    assert traced["results"][0]["makespan_s"] == direct["results"][0]["makespan_s"]
+    assert (
+        "both say how many ranks"
+        in scaleout("trace", *job, "--set", "data_parallel=4", "--gpus", "8", "--output", folder)[2]
+    )
+
+
 def test_a_trace_can_be_timed_again_on_another_device(scaleout, summary, tmp_path):
     scaleout("trace", "dlrm-128", "--output", tmp_path)
     direct = summary("run", "dlrm-128", "--ideal", "--device", "h200", "--schedule", "fused")
@@ -342,6 +357,22 @@ def refused(answer, *words):
         (["run", "dlrm-128", "--device", "h20"], ["unknown device", "'h200'"]),
         (["run", "dlrm-128", "--schedule", "fuse"], ["unknown schedule 'fuse'", "'fused'"]),
         (["run", "dlrm-128", "--set", "global_bach=1"], ["unknown key 'global_bach'", "'global_batch'"]),
+        (["run", "dlrm-128", "--set", "zero=3"], ["unknown key 'zero'; none of its", "scaleout show --keys workload"]),
+        (["collective", "all_reduce", "--bytes", "1MiB"], ["give --topology, or --device and --gpus"]),
+        (["collective", "all_reduce", "--bytes", "1MiB", "--device", "h200"], ["--device h200", "give --gpus"]),
+        (
+            ["collective", "all_reduce", "--bytes", "1MiB", "--device", "h200", "--gpus", "100"],
+            ["--gpus 100: no network"],
+        ),
+        (
+            ["collective", "all_reduce", "--bytes", "1", "--topology", "dgx-h200-2", "--device", "h200"],
+            ["give one of them"],
+        ),
+        (["collective", "all_reduce", "--bytes", "1", "--topology", "dgx-h200-2", "--gpus", "9"], ["give a multiple"]),
+        (
+            ["collective", "all_reduce", "--bytes", "1", "--topology", "dgx-h200-2", "--gpus", "16", "--nodes", "2"],
+            ["--gpus 16 and --nodes both"],
+        ),
         (["run", "dlrm-128", "--set", "global_batch"], ["key=value"]),
         (["run", "dlrm-128", "--set", "global_batch=130"], ["global_batch 130", "128"]),
         (["run", "dlrm-128", "--set", "global_batch=-128"], ["global_batch"]),
@@ -395,6 +426,21 @@ def test_a_missing_rank_is_named(scaleout, tmp_path):
     scaleout("trace", "dlrm-128", "--output", tmp_path)
     (tmp_path / "dlrm-128.77.et").unlink()
     refused(scaleout("run", "--trace", tmp_path), "77")
+
+
+@pytest.mark.parametrize(
+    ("asked", "same"),
+    [
+        ("--device h200 --gpus 128", "--topology dgx-h200-16"),
+        ("--topology dgx-h200-16 --gpus 64", "--topology dgx-h200-16 --nodes 8"),
+        ("--device h200 --gpus 4", "--topology switch(4,nvlink4)"),
+    ],
+)
+def test_a_collective_of_so_many_gpus_is_that_of_the_network_which_has_them(scaleout, asked, same):
+    given, named = (
+        scaleout("collective", "all_reduce", "--bytes", "1GB", *each.split(), "--json")[1] for each in (asked, same)
+    )
+    assert given == named
 
 
 def test_a_truncated_trace_is_named(scaleout, tmp_path):
@@ -658,8 +704,7 @@ def test_kinds_are_listed_by_the_words_of_other_tools(scaleout):
         (("run", "llama-3-8b", "--set", "activation_recompute=full"), "did you mean 'recompute'?"),
         (("run", "rank.0.et"), "traces are run by --trace FOLDER"),
         (("collective", "all_reduce", "-b", "8", "-e", "1G"), "No such option '-b'. Did you mean '--bytes'?"),
-        (("collective", "all_reduce", "--ngpus", "8"), "Did you mean '--group'?"),
-        (("collective", "all_reduce", "--device", "h100"), "Did you mean '--topology'?"),
+        (("collective", "all_reduce", "--ngpus", "8"), "Did you mean '--gpus'?"),
         (("show", "switch(8,400Gb/s)"), "'400Gb/s' is no link type; write bandwidth=400Gb/s and a latency"),
         (("show", "torus(4x4,ndr)"), "torus: write sizes with commas between them: 4,4"),
         (("run", "llama-3-8b", "--set", "ddp=true"), "did you mean 'framework' (a preset: framework=pytorch is eager"),

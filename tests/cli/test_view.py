@@ -16,12 +16,13 @@ import pytest
 
 import scaleout as api
 from scaleout.api.again import collective_inputs, run_inputs
-from scaleout.api.views import compared, open_output
+from scaleout.api.views import compared, loads_of, open_output
 from scaleout.cli.serving import Server
 from scaleout.cli.view import _Questions
 from scaleout.config.units import format_bytes, format_seconds
 from scaleout.errors import ConfigError
 from scaleout.report.pages.document import facts_of
+from scaleout.report.pages.view import parts_of
 
 
 @pytest.fixture(scope="module")
@@ -393,7 +394,9 @@ def test_a_what_if_says_whether_it_fits_and_stands_beside_the_file(tmp_path):
     values = {each.name: each.values for each in output.controls(0)}
     again = output.again(0, {"set.batch_per_replica": len(values["set.batch_per_replica"]) - 1})
     table = compared(output, again)
-    assert table.columns == ["schedule", "now", "in the file", "change", "memory"]
+    step = ["step", "step in the file", "change of step"]
+    rate = ["tokens/s/GPU", "tokens/s/GPU in the file", "change of tokens/s/GPU"]
+    assert table.columns == ["schedule", *step, *rate, "memory"]
     fit = again.comparison.fit
     sizes = f"{format_bytes(fit.peak.total_bytes)} of {format_bytes(fit.capacity_bytes)}"
     assert all(row[-1].text.startswith(f"{'fits' if fit.fits else 'does not fit'}: {sizes}, ") for row in table.rows)
@@ -403,6 +406,41 @@ def test_a_what_if_says_whether_it_fits_and_stands_beside_the_file(tmp_path):
     at = next(each.labels for each in output.controls(0) if each.name == "schedule").index("coconet")
     (row,) = compared(output, output.again(0, {"schedule": at})).rows
     assert row[2].text == f"{format_seconds(answer['overlap'].makespan_s)} under overlap"
+
+
+@pytest.mark.parametrize("job", [{"workload": "llama-3-8b", "changes": {"layers": 4}}, {"workload": "dlrm-128"}])
+def test_a_what_if_of_the_batch_is_compared_by_tokens_or_samples_a_second(tmp_path, job):
+    """Four times the batch was +286.0%, as if it were so much worse; tokens a second were nearly the same."""
+    answer = api.run(**job, schedules=["baseline"])
+    answer.write(tmp_path / "run")
+    output = open_output(tmp_path / "run")
+    batch = next(each for each in output.controls(0) if each.name.startswith("set."))
+    again = output.again(0, {batch.name: len(batch.values) - 1})
+    table = compared(output, again)
+    (row,) = (dict(zip(table.columns, line, strict=True)) for line in table.rows)
+    unit = "samples/s/GPU" if job["workload"] == "dlrm-128" else "tokens/s/GPU"
+    times = batch.values[-1] / batch.values[batch.at]
+    assert times == 4
+    longer = 1 + row["change of step"].key
+    assert row[f"change of {unit}"].key == pytest.approx(times / longer - 1)
+    assert abs(row[f"change of {unit}"].key) < 0.5 < row["change of step"].key
+    boxes = [each.answer()["speed"] for each in (again, answer)]
+    assert [row[unit].text, row[f"{unit} in the file"].text] == [words.split(" ")[0] for words in boxes]
+
+
+def test_links_that_a_fault_slowed_are_told_below_their_picture_and_as_its_text(tmp_path):
+    answer = api.run(
+        "llama-3-8b", topology="dgx-h200-2", changes={"tensor_parallel": 8, "data_parallel": 2, "layers": 2},
+        schedules=["baseline"], network_changes={"nic_down": 5},
+    )  # fmt: skip
+    answer.write(tmp_path / "run")
+    slower = "slower: 1:4-switch, 1:5-switch at 25 GB/s each way (50.0% of as built)"
+    output = open_output(tmp_path / "run")
+    assert [title for title, _ in output.page.loads] == [f"how busy the links are; {slower}"]
+    assert f"  {slower}" in output.page.network
+    again = output.again(0, {})
+    assert [title for title, _ in loads_of(again)] == [f"how busy the links are under baseline; {slower}"]
+    assert f'alt="how busy the links are; {slower}"' in parts_of(output.page)["network"]
 
 
 def test_a_study_opens_with_the_job_of_every_case_the_fastest_that_fits_first(tmp_path):

@@ -11,7 +11,7 @@ from scaleout.cluster.topology.faults import LinkChange, find_link, name_link
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.cluster.topology.what_if import NetworkChanges, change_network, dimensions_named, names_of
 from scaleout.config import library
-from scaleout.report.drawing import draw, link_names
+from scaleout.report.drawing import draw, faults_of, link_names
 from scaleout.report.plots.schedules import on_axes
 from scaleout.study.sweep.study import load_study
 
@@ -44,6 +44,25 @@ def test_a_node_and_a_tapered_tree():
         "  [one switch joins 8 ranks]",
         "  links: 0:0-switch, 0:1-switch, 0:2-switch, 0:3-switch, 0:4-switch, 0:5-switch, ... (128 in all)",
     ]
+
+
+def test_links_with_a_fault_are_named_with_what_is_left():
+    topology = change_network(
+        load_topology("dgx-h200-16"), NetworkChanges(nic_down=(5,), degrade=(("0:9-switch", "0.5"),))
+    )
+    told = [line.strip() for line in draw(topology) if line.startswith(("  slower", "  broken", "network"))]
+    assert told == [
+        "slower: 1:4-switch, 1:5-switch at 25 GB/s each way (50.0% of as built)",
+        "slower: 0:9-switch at 188 GB/s each way (50.0% of as built)",
+        "network card down: of rank 5; another rank of the node shares its own",
+    ]
+    broken = change_network(load_topology("ring-128"), NetworkChanges(broken=tuple(f"{n}-{n + 1}" for n in range(1))))
+    assert [words for _, words in faults_of(broken)] == ["broken: 0-1"]
+    many = change_network(
+        load_topology("ring-128"), NetworkChanges.of(degrade={f"{n}-{n + 1}": "0.5" for n in range(9)})
+    )
+    ((_, words),) = faults_of(many)
+    assert words.startswith("slower: 0-1, 1-2, 2-3, 3-4, 4-5, 5-6, ... (9 in all) at ")
 
 
 def test_show_draws_a_changed_topology(scaleout):

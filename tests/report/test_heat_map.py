@@ -15,6 +15,7 @@ from strategies import topologies
 from scaleout.analysis.traffic import DimensionTraffic
 from scaleout.cli import main
 from scaleout.cluster.topology.topology import Dimension, Topology, break_links, degrade_links, load_topology
+from scaleout.cluster.topology.what_if import NetworkChanges, change_network
 from scaleout.network.flow.collective import collective_cost, collective_costs
 from scaleout.network.routes.links import links_of
 from scaleout.report import files as report
@@ -255,8 +256,12 @@ def test_broken_and_degraded_links_are_marked_where_they_are(monkeypatch, tmp_pa
     assert "node 4" in shown
     assert set(marks_of(figure.axes[0])) == {"o"}
     rank_x = figure.axes[0].get_xticks()[shown.index("node 4")] + 0.5  # of four ranks, the third
-    assert abs(ring[0] - rank_x) < abs(figure.axes[0].get_xlim()[1] - figure.axes[0].get_xlim()[0]) / 2
-    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["less bandwidth than built"]
+    assert ring[0] == pytest.approx(rank_x)
+    assert 0 < ring[1] < 0.5  # at the rank's end of its link
+    legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert legend == ["less bandwidth than built: 1:18-switch"]
+    numbers = {text.get_text(): text.xy for text in figure.axes[0].texts}
+    assert numbers["18"] == (pytest.approx(rank_x), 0)
     plt.close(figure)
     plane = Topology("plane", (Dimension("ring", 4, 1e9, 0.0), Dimension("ring", 3, 1e9, 0.0)))
     figure = figure_of(traffic_of(break_links(degrade_links(plane, {"1:0-4": 0.25}), ["0:1-2"])), monkeypatch, tmp_path)
@@ -265,6 +270,22 @@ def test_broken_and_degraded_links_are_marked_where_they_are(monkeypatch, tmp_pa
     }
     assert found["x"] == {(0.1, 1.5), (-0.1, 1.5)}  # between ranks 1 and 2, which lie above each other
     assert found["o"] == {(0.5, -0.1), (0.5, 0.1)}
+    legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert legend == ["broken: 1-2", "less bandwidth than built: 0-4"]
+    plt.close(figure)
+
+
+def test_the_links_of_a_card_that_is_down_are_told_by_node_and_rank(monkeypatch, tmp_path):
+    """Ranks 13 and 12 share a card: two marks above them in the box of node 1, their numbers between."""
+    changed = change_network(load_topology("dgx-h200-4"), NetworkChanges(nic_down=(13,)))
+    figure = figure_of(DimensionTraffic(links_of(changed), {0: 0.25, 1: 0.5}, 1.0), monkeypatch, tmp_path)
+    axes = figure.axes[0]
+    rings = sorted(marks_of(axes)["o"])
+    node_x = axes.get_xticks()[[label.get_text() for label in axes.get_xticklabels()].index("node 1")]
+    assert [x for x, _ in rings] == pytest.approx([node_x + 0.5, node_x + 1.5])  # the fifth and sixth of eight
+    assert {text.get_text(): text.xy for text in axes.texts} == {"12-13": (pytest.approx(node_x + 1), 0)}
+    (legend,) = (text.get_text() for text in axes.get_legend().get_texts())
+    assert legend == "less bandwidth than built: 1:12-switch, 1:13-switch"
     plt.close(figure)
 
 

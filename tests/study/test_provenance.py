@@ -81,9 +81,56 @@ def test_titles_of_verbs_say_it(scaleout):
 def test_gradients_that_lie_in_no_buckets_are_told(scaleout):
     """ResNet-50 all-reduces its 161 gradients one by one, as its source does, and DDP would not."""
     job = ("run", "resnet-50", "--schedule", "overlap", "--gpus", "8", "--set", "global_batch=64")
-    told = "workload resnet-50 all-reduces each gradient by itself (gradient_bucket 1 B); PyTorch's DDP does so in"
+    told = (
+        "workload resnet-50 all-reduces each gradient by itself (gradient_bucket 1 B; a number without a unit is bytes)"
+    )
     plain, bucketed = (scaleout(*job, *each)[1] for each in ((), ("--set", "gradient_bucket=25MiB")))
     assert told in plain
     assert "of the step; gradients lie in no buckets (--set gradient_bucket=25MiB)" in plain
     assert "bucket" not in bucketed
     assert "bucket" not in scaleout(*job[:4], "--gpus", "1")[1]  # nothing is reduced
+
+
+def test_a_bucket_of_25_bytes_is_told_to_be_one(scaleout):
+    """Who writes 25 means megabytes, as elsewhere."""
+    job = ("run", "llama-3-8b", "--schedule", "baseline", "--set", "zero=0", "--gpus", "8", "--set", "layers=2")
+    given, meant = (scaleout(*job, "--set", f"gradient_bucket={size}")[1] for size in ("25", "25MiB"))
+    assert "(gradient_bucket 25 B; a number without a unit is bytes)" in given
+    assert "without a unit" not in meant
+
+
+def test_what_a_trace_has_not_and_its_workload_has_is_told(scaleout, tmp_path):
+    """Their times are equal where both have it not."""
+    job = ("llama-3-8b", "--set", "pipeline_parallel=1", "--set", "data_parallel=4", "--set", "layers=2")
+    scaleout("trace", *job, "--output", str(tmp_path / "trace"))
+    run = ("run", "--schedule", "baseline", "--topology", "h200-node-4", "--json")
+    without = ("--host", "none", "--clocks", "unthrottled")
+    given = [("--trace", str(tmp_path / "trace")), job, (*job, *without)]
+    traced, *of = [json.loads(scaleout(*run, *each)[1]) for each in given]
+    words = "a workload's run has both, but with --host none --clocks unthrottled"
+    assert [words in str(each["model"]["notes"]) for each in (traced, *of)] == [True, False, False]
+    assert [each["results"][0]["makespan_s"] == traced["results"][0]["makespan_s"] for each in of] == [False, True]
+
+
+def test_attention_that_parts_of_sequences_do_not_take_is_told(scaleout):
+    """Parts of a sequence over ranks are attended to by flash kernels, whatever the key says."""
+    job = (
+        "run",
+        "llama-3-8b",
+        "--schedule",
+        "baseline",
+        "--gpus",
+        "8",
+        "--set",
+        "layers=2",
+        "--set",
+        "pipeline_parallel=1",
+    )
+    parts = ("--set", "context_parallel=2")
+    plain, unfused, whole = (
+        json.loads(scaleout(*job, *each, "--json")[1])
+        for each in (parts, (*parts, "--set", "attention=unfused"), ("--set", "attention=unfused"))
+    )
+    assert unfused["results"][0]["makespan_s"] == plain["results"][0]["makespan_s"]
+    told = [str(each["model"]["notes"]) for each in (plain, unfused, whole)]
+    assert ["attention unfused changes nothing" in each for each in told] == [False, True, False]

@@ -4,7 +4,7 @@ Cases that do not fit into memory are left out where others of their workload fi
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -24,7 +24,7 @@ from scaleout.study.sweep.columns import column_of
 from scaleout.study.sweep.study import Study
 from scaleout.study.sweep.table import axes_of, eligible, unfit_words
 
-_MOST_LINES, _MOST_PANELS, _ACROSS = 28, 12, 3
+_MOST_LINES, _FEW_LINES, _MOST_PANELS, _ACROSS = 28, 8, 12, 3
 _MARKERS = "osD^vPX"
 _MOST_TICKS = 10
 _LOG_FROM = 8
@@ -45,7 +45,10 @@ _TICKS: Mapping[str, Callable[[], Formatter]] = {
 
 @dataclass(frozen=True)
 class Drawn:
-    """What a picture shows: columns along the axes, one that colours the lines and one with a panel for each value."""
+    """What a picture shows: columns along the axes, one that colours the lines and one with a panel for each value.
+
+    What is empty is chosen.
+    """
 
     x: str
     y: str
@@ -61,19 +64,24 @@ def plot_cases(study: Study, cases: pd.DataFrame, shown: Drawn, axes: Axes | Non
     ran = cases[cases["status"] == "ok"]
     found = eligible(ran)
     left_out = ran.drop(found.index)
-    found = found.dropna(subset=[shown.x, shown.y])
+    found = found.dropna(subset=[name for name in (shown.x, shown.y) if name])
     if found.empty:
-        raise ConfigError(f"plot() has no case that ran with a {shown.x} and a {shown.y}; see the column `message`")
-    along, others = _lines_of(study, found, shown)
-    lines = [name for name in (shown.colour, *others) if name]
-    combinations = found.drop_duplicates(lines)[lines] if lines else found.head(1)[[]]
+        of = f"a {shown.x} and a {shown.y}" if shown.x else f"a {shown.y}"
+        raise ConfigError(f"plot() has no case that ran with {of}; see the column `message`")
+    shown = _chosen(study, found, shown, facets=axes is None)
+    found = found.dropna(subset=[shown.x])
+    along, others, following = _lines_of(study, found, shown)
+    combinations = _combinations(found, shown, others)
+    lines = [*combinations]
     if len(combinations) > _MOST_LINES:
         names = ", ".join(lines)
         raise ConfigError(
             f"plot() has a line for each combination of {names}: {len(combinations)} of them, of which "
-            f"{_MOST_LINES} are told apart; give one of these as facet=, or draw some of the rows of to_frame()"
+            f"{_MOST_LINES} are told apart; give {'' if shown.facet else 'one of these as facet=, or '}"
+            f"a study of fewer values, or draw some of the rows of to_frame()"
         )
     notes = [unfit_words(found, left_out, {name: column_of(name).label for name in study.inputs if name in found})]
+    notes += [f"follows from the others: {', '.join(column_of(name).label for name in following)}"] * bool(following)
     notes += [f"open marks: {MUCH:.0%} or more of kernel time is an estimate"] * bool(_estimated(found).any())
     drawing = _Drawing(study, found, shown, along, lines, combinations, [each for each in notes if each])
     if not shown.facet:
@@ -113,8 +121,47 @@ def _facets(drawing: "_Drawing") -> Axes:
     return first
 
 
-def _lines_of(study: Study, found: pd.DataFrame, shown: Drawn) -> tuple[str, list[str]]:
-    """Return the column along which a line runs, and the inputs besides the colour and panels that tell lines apart."""
+def _chosen(study: Study, found: pd.DataFrame, shown: Drawn, *, facets: bool) -> Drawn:
+    """Return what to show, with what is not given chosen among the inputs that vary.
+
+    Along x are numbers, of which those with the fewest lines; the input with the most values has the colours, and the
+    next one, where there would be more than a few lines, panels if there may be `facets`.
+    """
+    taken = (shown.y, shown.colour, shown.facet)
+    varied = [name for name in study.axes if name in found and found[name].nunique() > 1 and name not in taken]
+    if not shown.x:
+
+        def lines(name: str) -> tuple[bool, int]:
+            given = replace(shown, x=name)
+            return bool(found[name].isna().any()), len(_combinations(found, given, _lines_of(study, found, given)[1]))
+
+        shown = replace(
+            shown, x=min([each for each in varied if _numbers(study, each)] or varied or ["case"], key=lines)
+        )
+    _, others, _ = _lines_of(study, found, shown)
+    others.sort(key=lambda name: -found[name].nunique())
+    if not shown.colour and others:
+        shown = replace(shown, colour=others.pop(0))
+    if not facets or shown.facet or len(_combinations(found, shown, others)) <= _FEW_LINES:
+        return shown
+    for name in others:
+        left = _combinations(found, shown, [each for each in others if each != name])
+        if found[name].nunique() <= _MOST_PANELS and len(left) <= _MOST_LINES:
+            return replace(shown, facet=name)
+    return shown
+
+
+def _combinations(found: pd.DataFrame, shown: Drawn, others: Sequence[str]) -> pd.DataFrame:
+    """Return what each line has in the columns that tell lines of a panel apart."""
+    lines = [name for name in (shown.colour, *others) if name]
+    return found.drop_duplicates(lines)[lines] if lines else found.head(1)[[]]
+
+
+def _lines_of(study: Study, found: pd.DataFrame, shown: Drawn) -> tuple[str, list[str], list[str]]:
+    """Return the column along which a line runs, and the inputs besides the colour and panels that tell lines apart.
+
+    Also those that do not as they follow from the others, such as the data parallelism that is left on so many ranks.
+    """
     varied = [name for name in study.axes if name in found and found[name].nunique() > 1]
     groups = axes_of(found, list(dict.fromkeys((*varied, *(["ranks"] if shown.x == "ranks" else [])))))
     free = [alike for alike in groups.values() if {*alike} & {*varied} and not {*alike} & {shown.colour, shown.facet}]
@@ -122,7 +169,14 @@ def _lines_of(study: Study, found: pd.DataFrame, shown: Drawn) -> tuple[str, lis
     if own is None and shown.x not in (*study.inputs, "case"):
         own = next((alike for alike in free if _numbers(study, alike[0])), None)
     along = shown.x if own is None or shown.x in own else own[0]
-    return along, [alike[0] for alike in free if alike is not own and shown.y not in alike]
+    others = [alike[0] for alike in free if alike is not own and shown.y not in alike]
+    following = list[str]()
+    for name in sorted(others, key=lambda each: -found[each].nunique()):
+        rest = [each for each in others if each != name]
+        told = [each for each in (along, shown.colour, shown.facet, *rest) if each]
+        if len(found.drop_duplicates(told)) == len(found.drop_duplicates([*told, name])):
+            others, following = rest, [*following, name]
+    return along, others, following
 
 
 def _numbers(study: Study, column: str) -> Mapping[str, float] | None:

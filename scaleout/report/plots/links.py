@@ -23,7 +23,7 @@ from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.network.routes.links import Floats, Ints, Port
 from scaleout.report.colours import COMMUNICATION
 from scaleout.report.plots.schedules import STYLE, is_narrow, journal, save
-from scaleout.report.plots.trees import draw_tree, is_tree, mark_changed
+from scaleout.report.plots.trees import draw_tree, is_tree, mark_changed, name_changed
 
 Traffic = LinkTraffic | DimensionTraffic
 
@@ -112,8 +112,7 @@ def _plane(axes: Axes, traffic: Traffic, ports: _Ports, scale: mpl.cm.ScalarMapp
             at = topology.coordinates(np.arange(topology.num_ranks))[:, [across, up]]
             middle = at + _CHAIN * np.array([way[1], -way[0]]) + 0.5 * way
             mark_changed(axes, middle[:, 0], middle[:, 1], traffic.links.left_of(number))
-    if axes.get_legend_handles_labels()[1]:
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize="small")
+    name_changed(axes, topology)
     grid = np.stack(np.meshgrid(np.arange(shape[0]), np.arange(shape[1])), axis=-1).reshape(-1, 2)
     axes.plot(grid[:, 0], grid[:, 1], "o", color="#222222", markersize=max(1.0, 40 / max(shape)), linestyle="")
     axes.set_aspect("equal")

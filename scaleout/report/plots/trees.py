@@ -9,22 +9,32 @@ Symbols: R ranks; D dimensions; P ports.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import NamedTuple
 
 import matplotlib as mpl
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
 from scaleout.analysis.bounds import dimension_names
 from scaleout.analysis.traffic import DimensionTraffic
 from scaleout.cluster.topology.topology import Topology
+from scaleout.config.units import format_ranks
 from scaleout.network.flow.link_traffic import LinkTraffic
 from scaleout.network.routes.links import Floats, Ints
+from scaleout.report.drawing import changed_names
 from scaleout.report.plots.schedules import is_narrow
 
 _MOST_RANKS, _MOST_NODES, _FEW = 8, 4, 3
 """Coordinates that are drawn one by one, along the innermost dimension and the others, and of more than these."""
+
+_MOST_NUMBERED = 12
+"""Ranks of a picture that all have their numbers."""
+
+_NARROW_CHARACTERS, _WIDE_CHARACTERS = 50, 90
+"""Of a line above a narrow picture, and above others."""
 
 _SIDE = 0.008
 """Distance of a link from the line between its ends, to the right of its way, in widths of the picture."""
@@ -93,10 +103,10 @@ def draw_tree(axes: Axes, traffic: LinkTraffic | DimensionTraffic, scale: mpl.cm
             ticks.append(((height + step) * way, "switches" if way > 0 and len(set(places)) > 1 else "switch"))
             ticks.append(((height + 0.55 * step) * way, _said(names[level.dimension], level)))
             height, below = height + step, places
-    if axes.get_legend_handles_labels()[1]:
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize="small")
+    name_changed(axes, topology)
     low = -len(inner) - 0.25 if inner else 0.0
     _ranks(axes, drawn, low=low)
+    _numbers(axes, drawn, np.any([level.left < 1 for level in levels if level.span == 1], axis=0)[drawn.ranks])
     axes.set_ylim(low - 0.15, 1.6 * len(outer) + 0.15)
     axes.set_yticks([at for at, _ in ticks], [name for _, name in ticks])
     axes.tick_params(length=0)
@@ -200,7 +210,7 @@ def _links(axes: Axes, ends: tuple[_Row, _Row], *, level: _Level, drawn: _Drawn,
             units="inches", width=min(0.016, 0.3 / float(drawn.x[-1] + 1)), headwidth=4, headlength=4,
             headaxislength=4, minlength=0,
         )  # fmt: skip
-    mark_changed(axes, (low + high)[once] / 2, np.full(len(once), (low_y + high_y) / 2), level.left[drawn.ranks][once])
+    mark_changed(axes, low[once], np.full(len(once), bottom), level.left[drawn.ranks][once])
 
 
 BROKEN, DEGRADED = ("x", "broken"), ("o", "less bandwidth than built")
@@ -208,7 +218,7 @@ BROKEN, DEGRADED = ("x", "broken"), ("o", "less bandwidth than built")
 
 
 def mark_changed(axes: Axes, x: Floats, y: Floats, left: Floats) -> None:
-    """Mark links of which nothing or less than all is left, in their middles; what is marked gets an entry."""
+    """Mark links of which nothing or less than all is left, each at a place; what is marked gets an entry."""
     for (marker, label), chosen in ((BROKEN, left == 0), (DEGRADED, (left > 0) & (left < 1))):
         if chosen.any():
             known = label in axes.get_legend_handles_labels()[1]
@@ -216,6 +226,15 @@ def mark_changed(axes: Axes, x: Floats, y: Floats, left: Floats) -> None:
                 x[chosen], y[chosen], marker, color="black", markerfacecolor="none", markersize=5, markeredgewidth=1.2,
                 zorder=5, label="_" if known else label,
             )  # fmt: skip
+
+
+def name_changed(axes: Axes, topology: Topology) -> None:
+    """Say above a picture what the marks of changed links mean, and which links these are, as options take them."""
+    handles, labels = axes.get_legend_handles_labels()
+    wide = _NARROW_CHARACTERS if is_narrow() else _WIDE_CHARACTERS
+    named = [fill(f"{label}: {changed_names(topology, broken=label == BROKEN[1])}", wide) for label in labels]
+    if named:
+        axes.legend(handles, named, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False, fontsize="small")
 
 
 def _said(name: str, level: _Level) -> str:
@@ -230,10 +249,19 @@ def _most(load: Floats) -> str:
     return f"{'' if np.isclose(np.nanmin(load), most) else 'at most '}{most:.3g}%"
 
 
+def _numbers(axes: Axes, drawn: _Drawn, changed: npt.NDArray[np.bool_]) -> None:
+    """Number ranks with a changed link where not all ranks have their numbers, those side by side as one range."""
+    at = np.flatnonzero(changed)
+    beside = np.split(at, np.flatnonzero(np.diff(drawn.x[at]) > 1) + 1) if len(drawn.x) > _MOST_NUMBERED else ()
+    for some in filter(len, beside):
+        words, x = format_ranks(drawn.ranks[some].tolist()), float(drawn.x[some].mean())
+        axes.annotate(words, (x, 0), (0, 3.5), textcoords="offset points", ha="center", va="bottom", fontsize=6)
+
+
 def _ranks(axes: Axes, drawn: _Drawn, *, low: float) -> None:
     """Draw the ranks with their numbers, a box round each node, and say below what is left out."""
     axes.plot(drawn.x, np.zeros(len(drawn.x)), "o", color="#222222", markersize=_size(drawn.x[-1]), zorder=3)
-    for rank, x in zip(drawn.ranks.tolist(), drawn.x.tolist(), strict=True) if len(drawn.x) <= 12 else ():
+    for rank, x in zip(drawn.ranks.tolist(), drawn.x.tolist(), strict=True) if len(drawn.x) <= _MOST_NUMBERED else ():
         axes.annotate(str(rank), (x, 0), ha="center", va="center", color="white", fontsize=5, zorder=4)
     nodes = sorted(set(drawn.nodes.tolist()))
     middles = []

@@ -34,6 +34,7 @@ class ModelFamily(Config):
     `REFUSES` maps a key that the family does not support, and that keeps its default, to the reason and a remedy.
     """
 
+    DESCRIBED: ClassVar[str] = "workload"
     REFUSES: ClassVar[Mapping[str, str]] = {}
 
     kind: str = Field(

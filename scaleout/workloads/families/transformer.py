@@ -328,7 +328,14 @@ class Transformer(LayeredModel):
     @property
     def recomputes(self) -> tuple[str, ...]:
         """What is worth recomputing; a flash kernel has no scores to leave out."""
-        return ("none", "selective", "full") if self.attention == "unfused" else ("none", "full")
+        unfused = self.attention == "unfused" and self.context_parallel == 1
+        return ("none", "selective", "full") if unfused else ("none", "full")
+
+    @property
+    def without_effect(self) -> tuple[str, ...]:
+        """Keys that are given and change nothing; parts of a sequence over ranks are attended to by flash kernels."""
+        unfused = self.attention == "unfused" and self.context_parallel > 1
+        return (*super().without_effect, *("attention",) * unfused)
 
     @property
     def tied_parameters(self) -> int:
