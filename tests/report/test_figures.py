@@ -170,6 +170,7 @@ def test_nothing_lies_over_the_plans_of_a_search_and_no_words_over_a_bar_of_colo
     assert all(str(each.plan) in " ".join(key.get_text().split()) for each in found.plans.front)
     assert not key.get_window_extent().overlaps(axes.xaxis.get_tightbbox())
     assert plans.bbox.padded(1).contains(*key.get_window_extent().p0)
+    assert axes.get_legend().get_texts()[0].get_text() == "others, most of them estimates"
     legend = axes.get_legend().get_window_extent()
     assert not legend.overlaps(axes.get_window_extent().shrunk(0.999, 0.999))
     if width is None:
