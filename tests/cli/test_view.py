@@ -23,6 +23,7 @@ from scaleout.config.units import format_bytes, format_seconds
 from scaleout.errors import ConfigError
 from scaleout.report.pages.document import facts_of
 from scaleout.report.pages.view import parts_of
+from scaleout.report.vocabulary import vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +118,22 @@ def test_tables_sort_by_value(opened, folder):
     keys = [float(cell.get_attribute("data-key")) for cell in cells]
     assert keys == sorted(keys, reverse=True)
     assert len(keys) > 10
+
+
+def test_headings_say_what_their_columns_hold_as_the_schema_does(opened, folder):
+    """`member share` and `next measurement` were names of the JSON that nothing on the page explained."""
+    page = opened(folder)
+    known = vocabulary()
+    shown = {"member_share": "what bounds each collective", "next_measurement": "results"}
+    for key, table in shown.items():
+        name = key.replace("_", " ")
+        details = page.locator("details", has=page.locator("summary", has_text=table)).first
+        assert details.locator("th", has_text=name).first.get_attribute("title") == known[key].meaning
+        details.evaluate("details => details.open = true")
+        details.get_by_text("what its columns hold").click()
+        line = details.locator(".meanings div", has=page.locator("dt", has_text=re.compile(f"^{name}$")))
+        assert line.locator("dd").inner_text() == known[key].meaning
+    assert open_output(folder).page.tables[0].meanings[0] == known["schedule"].meaning
 
 
 def test_an_upright_table_sorts_its_columns(opened, folder):

@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 from scaleout.analysis.bounds import Bound
 from scaleout.config import units
-from scaleout.report.vocabulary import flattened
+from scaleout.report.vocabulary import flattened, vocabulary
 
 MOST_ROWS = 500
 _FEW_ROWS, _MANY_COLUMNS = 12, 14
@@ -65,13 +65,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a list; `total` counts those that are left out as well."""
+    """Rows of a list; `total` counts those that are left out as well, `meanings` say what columns hold, where known."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     total: int
     numbers: frozenset[int]  # columns of numbers
+    meanings: Sequence[str] = ()
 
     @property
     def upright(self) -> bool:
@@ -153,7 +154,14 @@ def table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
         place for place, name in enumerate(columns)
         if all(_is_number(row.get(name)) for row in shown if row.get(name) is not None)
     }  # fmt: skip
-    return Table(title, [_words(name) for name in columns], cells, len(rows), frozenset(numbers))
+    words, meanings = [_words(name) for name in columns], [_meaning(name) for name in columns]
+    return Table(title, words, cells, len(rows), frozenset(numbers), meanings)
+
+
+def _meaning(name: str) -> str:
+    """Return what a column holds, as the schema of documents says it; nothing of keys of plans and workloads."""
+    known = None if name.startswith(("plan.", "set.")) else vocabulary().get(name.partition(".")[0])
+    return "" if known is None else known.meaning
 
 
 def _any(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
