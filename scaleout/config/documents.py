@@ -45,10 +45,11 @@ _ALIKE = bytes.maketrans(b"{}", b"[]")
 _NEITHER = bytes(each for each in range(256) if each not in b'"[]{}')
 
 
-def is_file(path: Path) -> bool:
+def is_file(path: Path, *, named_by: str = "") -> bool:
     """Return whether there is such a file, or raise `ConfigError` if none can be looked for, as where a name is long.
 
-    A name with a null is none. What is neither file nor folder is refused as `check_regular` does.
+    A name with a null is none. What is neither file nor folder is refused as `check_regular` does. `named_by` is the
+    file and key that name it, for the message.
     """
     try:
         check_regular(path)
@@ -56,7 +57,8 @@ def is_file(path: Path) -> bool:
     except (ValueError, FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give an existing file") from None
+        where = f"{named_by}: {shown(str(path))}" if named_by else shown(str(path))
+        raise ConfigError(f"{where}: cannot be read ({error.strerror}); give an existing file") from None
 
 
 def check_regular(path: Path) -> None:

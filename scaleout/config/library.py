@@ -112,11 +112,7 @@ def find(kind: str, name_or_file: str, *, named_by: str = "") -> Path:
         raise ConfigError(f"{where}no {kind} is given; give --{kind} NAME, or the key {kind} in the workload's file")
     if is_path(name_or_file):
         path = Path(name_or_file)
-        try:
-            there = is_file(path)
-        except ConfigError as error:
-            raise ConfigError(f"{where}{error}") from None
-        if not there:
+        if not is_file(path, named_by=named_by):
             of_hub = kind == "workload" and not name_or_file.endswith((".yaml", ".yml"))
             hub = "; a model of HuggingFace is read from its config.json by `scaleout import model`" * of_hub
             raise ConfigError(

@@ -391,6 +391,13 @@ FILES = {
         "summary.json": b'{"command": "run", "inputs": {"workload": "dlrm-128", "schedule": 5}}'}, "inputs say 5"),
     "a number as a command": ("output", {"summary.json": b'{"command": 5, "inputs": {}}'}, "json: no documents of"),
     "a library like a list": ("library", {"mine.yaml": b"like: [" + b"x, " * 200 + b"x]"}, "mine.yaml: like is ['x', "),
+    "a library like a long name": ("library", {"mine.yaml": b"like: " + b"x" * 5000}, "mine.yaml: like: 'xxx"),
+    "a device with kernels of a long name": (
+        "device", {"mine.yaml": b"like: h200\nkernels: [" + b"x" * 5000 + b"]"}, "mine.yaml: kernels: '"),
+    "rows on a topology of a long name": (
+        "measured rows",
+        {"rows.jsonl": b'{"workload": "dlrm-128", "measured": "3 ms", "topology": "' + b"x/" * 3000 + b'"}'},
+        "line 1: topology: '"),
     "no table": ("output", {"cases.parquet": b"PAR1"}, "is no table of a study"),
     "a text as a step of a study": ("output", {"cases.parquet": parquet_of(
         case=1, status="ok", makespan_s="1 s", timeline="", workload="dlrm-128", ranks=8)},

@@ -225,7 +225,7 @@ def _load(path: Path, *, seen: tuple[Path, ...]) -> Device:
     given = validate(DeviceFile, values, where=str(path))
     files = tuple(path.parent / file for file in given.kernels)
     for file in files:
-        if not is_file(file):
+        if not is_file(file, named_by=f"{path}: kernels"):
             raise ConfigError(
                 f"{path}: kernels: {file.name!r} does not exist beside it; copy it, too, or write "
                 f"`like: NAME` of the device that has it"

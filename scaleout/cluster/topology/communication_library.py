@@ -418,7 +418,7 @@ def _keys(path: Path, *, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     if like is None:
         return values
     other = path.parent / like
-    if not is_file(other):
+    if not is_file(other, named_by=f"{path}: like"):
         raise ConfigError(f"{path}: like: library file '{other}' does not exist; give one beside this file")
     inherited = _keys(other, seen=chain)
     found = {**inherited, **values}

@@ -156,10 +156,7 @@ def _beside(path: Path, file: str) -> str:
     """
     beside = path.parent / file
     sought = (beside, path.parent.parent / file, library.folder("topology") / file)
-    try:
-        return str(next((found for found in sought if is_file(found)), beside))
-    except ConfigError as error:  # a device, or no name of a file
-        raise ConfigError(f"{path}: {error}") from None
+    return str(next((found for found in sought if is_file(found, named_by=str(path))), beside))
 
 
 def read_dimension(number: int, entry: DimensionFile, path: Path) -> Dimension:

@@ -305,7 +305,7 @@ def _beside(row: Row, key: str) -> str | None:
     if not isinstance(name, str) or not name:
         raise ConfigError(f"{row.where}: {key} is {shown(name)}; give a name or a file, or leave it out")
     beside = Path(row.folder, name)
-    return str(beside) if is_file(beside) else name
+    return str(beside) if is_file(beside, named_by=f"{row.where}: {key}") else name
 
 
 def workload_of(values: Mapping[str, Any], row: Row, machine: Machine) -> ModelFamily:
