@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from scaleout.report.plots.schedules import Axes
 
 _NAMED = 5
-"""Workloads of the box, each with its fastest case."""
+"""Workloads of the box, each with its fastest case, and cases that are as fast as one."""
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -95,8 +96,15 @@ class SweepAnswer(Answer):
         for each in self._fastest:
             if each["workload"] not in facts and len(facts) <= _NAMED:
                 words = f"{format_seconds(each['makespan_s'])}, case {each['case']}: {each['inputs']}{unfit(each)}"
-                facts[each["workload"]] = words + self._beside(each)
+                facts[each["workload"]] = words + self._alike(each) + self._beside(each)
         return facts
+
+    def _alike(self, fastest: Mapping[str, Any]) -> str:
+        """Name the cases that are as fast as the fastest of a workload."""
+        cases = self.cases[self.cases["workload"] == fastest["workload"]]
+        best = best_of(self.study, cases, _NAMED)
+        ties = [each for each in best if each["case"] != fastest["case"] and each["slower_share"] < _ROUNDING]
+        return "".join(f"; as fast: case {each['case']}: {each['inputs']}{unfit(each)}" for each in ties)
 
     def _beside(self, fastest: Mapping[str, Any]) -> str:
         """Say of a fastest case with estimated kernels how much that is, and which is the fastest of the others."""

@@ -76,7 +76,7 @@ def print_comparison(
     for key, found in fits.items():
         under = [outcome.schedule for outcome in comparison.outcomes if id(outcome.fit) == key]
         _print_fit(found, f" under {', '.join(under)}" if len(fits) > 1 else "")
-    _print_cost(comparison)
+    _print_cost(comparison, verbose=verbose)
     _print_sources(comparison)
     _print_recorded(comparison)
     model = comparison.provenance
@@ -405,8 +405,11 @@ def _print_advice(advice: "Advice") -> None:
         say(advice.run)
 
 
-def _print_cost(comparison: "Comparison") -> None:
-    """Print the energy of a step under each schedule, and what the machine costs, as far as that is public."""
+def _print_cost(comparison: "Comparison", *, verbose: bool) -> None:
+    """Print the energy of a step under each schedule, and what the machine costs, as far as that is public.
+
+    Of which parts no price is public is said where it is `verbose`.
+    """
     rows, steps = [], comparison.steps or 1
     for outcome in comparison.outcomes:
         found = outcome.energy
@@ -424,7 +427,7 @@ def _print_cost(comparison: "Comparison") -> None:
         return
     if rows and machine.unpowered:
         console().print(f"not in the energy, as their power is not known: {'; '.join(machine.unpowered)}")
-    if machine.unpriced:
+    if machine.unpriced and verbose:
         console().print(f"list price: not known of {'; '.join(machine.unpriced)}")
     elif machine.network_dollars is not None and machine.device_dollars is not None:
         words = (

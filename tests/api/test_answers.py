@@ -412,3 +412,17 @@ def test_lists_of_objects_that_are_empty_are_in_documents_and_in_no_table(answer
     assert "waits" in lists
     assert not lists & set(answers["run"].to_frame().columns)
     assert not any("" in set(column) for _, column in answers["run"].to_frame().items() if column.dtype == object)
+
+
+def test_cases_that_are_as_fast_as_the_fastest_are_named():
+    """A node of a DGX and a switch of its links are the same network."""
+    alike = ["dgx-h200-1", "switch(8,nvlink4)"]
+    keys = {"workload": "llama-3-8b", "schedule": "baseline", "set": {"layers": [2]}, "workers": 1}
+    told = scaleout.sweep(topology=[*alike, "ring(8,ndr)"], **keys).answer()["llama-3-8b"]
+    assert [f"topology {name}" in told.replace("topology=", "topology ") for name in (*alike, "ring(8,ndr)")] == [
+        True,
+        True,
+        False,
+    ]
+    assert "; as fast: case " in told
+    assert "as fast" not in scaleout.sweep(topology=["dgx-h200-1", "ring(8,ndr)"], **keys).answer()["llama-3-8b"]
