@@ -62,17 +62,22 @@ def with_hint(error: click.NoSuchOption) -> click.UsageError:
         return click.UsageError(words, error.ctx)
     if word in _NOT_OURS:
         return click.UsageError(f"No such option {error.option_name!r}. {_NOT_OURS[word]}", error.ctx)
-    key = _key(word) if "--set" in options else ""
+    if (spelt := f"--{word.replace('_', '-')}") in options:
+        return click.UsageError(f"No such option {error.option_name!r}. Did you mean {spelt!r}?", error.ctx)
+    key, kinds = _key(word) if "--set" in options else ("", "")
     if not key:
         return error
-    words = f"No such option {error.option_name!r}. It is a key of the workload: --set {key}=VALUE; scaleout show "
-    return click.UsageError(f"{words}--keys workload {key} says what it may be.", error.ctx)
+    words = f"No such option {error.option_name!r}. It is a key of the workload: --set {key}=VALUE{kinds}; "
+    return click.UsageError(f"{words}scaleout show --keys workload {key} says what it may be.", error.ctx)
 
 
-def _key(word: str) -> str:
-    """Return the key of a workload that a word means; nothing if none is of that name."""
+def _key(word: str) -> tuple[str, str]:
+    """Return the key of a workload that a word means, and of which kinds, if not of all; no key if none is so named."""
     from scaleout.config.reading import key_of
     from scaleout.workloads.families import FAMILIES
 
-    keys = {field.alias or name for family in FAMILIES.values() for name, field in family.model_fields.items()}
-    return word if word in keys else key_of(word, keys)
+    fields = {kind: {each.alias or name for name, each in of.model_fields.items()} for kind, of in FAMILIES.items()}
+    keys = set[str]().union(*fields.values())
+    key = word if word in keys else key_of(word, keys)
+    kinds = [kind for kind, of in fields.items() if key in of]
+    return key, "" if len(kinds) == len(fields) else f" (of kind {', '.join(kinds)})"

@@ -18,6 +18,8 @@ _KEPT = 4
 """Timelines of earlier answers that pages may still show."""
 _TELL_S = 0.5
 """From one line of progress to the next."""
+_IMPORTS_S = 0.02
+"""From one look at whether a module is imported to the next."""
 
 
 @click.command()
@@ -127,9 +129,14 @@ class _Questions:
             try:
                 with suppress(_GivenUp), self._busy:
                     self._work(mine, job, changes, told)
-            except Exception:
-                if mine == self._newest:
-                    raise  # else it was given up within C, which takes `_GivenUp` for an error of its own
+            except Exception as error:
+                if (
+                    mine == self._newest
+                ):  # else it was given up within C, which takes `_GivenUp` for an error of its own
+                    told.put(
+                        {"error": f"this is a fault of scaleout ({error!r}); end `scaleout view`, and open it again"}
+                    )
+                    raise
             finally:  # else the page would wait for ever
                 told.put({})
 
@@ -147,12 +154,16 @@ class _Questions:
         """End what is being simulated, and return the number of a new question.
 
         The exception is raised in the thread as Ctrl-C is in the main one: between two steps of Python, to which the
-        compiled engine returns every few tens of milliseconds.
+        compiled engine returns every few tens of milliseconds. A module that is being imported is waited for, as half
+        of one would stay for all questions to come.
         """
         import ctypes
+        from time import sleep
 
         with self._turn:
             self._newest += 1
+            while self._running and _imports(self._running):
+                sleep(_IMPORTS_S)
             if self._running:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._running), ctypes.py_object(_GivenUp))
             return self._newest
@@ -197,6 +208,18 @@ class _Questions:
             return {"error": str(error) or "there is not enough memory for this; choose smaller values"}
         done = f"simulated in {format_seconds(monotonic() - begun)}"
         return {"parts": parts, "timeline": timeline, "done": done}
+
+
+def _imports(thread: int) -> bool:
+    """Whether a thread is importing a module."""
+    import sys
+
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _numbers(value: object) -> bool:

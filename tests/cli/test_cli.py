@@ -692,6 +692,8 @@ def test_kinds_are_listed_by_the_words_of_other_tools(scaleout):
         (("run", "llama-3-8b", "--size", "4"), "Did you mean '--gpus' or '--nodes'?"),
         (("search", "llama-3-8b", "--batch-size", "8"), "Did you mean '--global-batch'?"),
         (("run", "llama-3-8b", "--tp", "8"), "a key of the workload: --set tensor_parallel=VALUE"),
+        (("search", "llama-3-8b", "--global_batch", "32"), "Did you mean '--global-batch'?"),
+        (("run", "llama-3-8b", "--global-batch", "32"), "--set global_batch=VALUE (of kind convolutional, dlrm);"),
         (("run", "llama-3-8b", "--zero", "3"), "a key of the workload: --set zero=VALUE"),
         (("run", "llama-3-8b", "--set", "fsdp=true"), "PyTorch's FSDP as it runs is framework=fsdp2"),
         (("list", "--size", "3"), "No such option '--size'."),

@@ -2,6 +2,7 @@
 
 import html
 import http.client
+import importlib
 import json
 import os
 import re
@@ -594,3 +595,41 @@ def test_the_page_of_a_recording_is_of_one_step(scaleout, tmp_path):
     for name, key in (("step", "makespan_s"), ("exposed", "exposed_communication_s")):
         assert facts[name].startswith(format_seconds(document["results"][0][key] / 2))
     assert facts["step"].endswith("the mean of 2 recorded ones")
+
+
+def test_a_module_that_a_question_imports_is_whole_before_the_question_is_given_up(folder, monkeypatch, tmp_path):
+    """Half a module would stay in the process, and fail all questions to come."""
+    questions = _Questions(open_output(folder))
+    tmp_path.joinpath("slowly_imported.py").write_text("import time\nbegun = True\ntime.sleep(0.5)\nwhole = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    begun, ended = Event(), Event()
+
+    def again(output, job, changes, tell=None):
+        begun.set()
+        try:
+            importlib.import_module("slowly_imported")
+            while True:
+                sum(range(100))
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(type(questions._output), "again", again)
+    first = Thread(target=lambda: list(questions.simulate({"job": 0, "changes": {}})))
+    first.start()
+    assert begun.wait(60)
+    while not hasattr(sys.modules.get("slowly_imported"), "begun"):
+        pass
+    questions._give_up()
+    assert sys.modules["slowly_imported"].whole
+    assert ended.wait(60)
+    first.join(60)
+    assert not first.is_alive()
+
+
+def test_a_fault_of_ours_is_told_on_the_page(folder, monkeypatch):
+    questions, fell = _Questions(open_output(folder)), []
+    monkeypatch.setattr(type(questions._output), "again", lambda *_: {}["nothing"])
+    monkeypatch.setattr("threading.excepthook", fell.append)
+    lines = list(questions.simulate({"job": 0, "changes": {}}))
+    assert [line["error"][:26] for line in lines if "error" in line] == ["this is a fault of scaleou"]
+    assert len(fell) == 1
