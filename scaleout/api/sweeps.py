@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _NAMED = 5
 """Workloads of the box, each with its fastest case, and cases that are as fast as one."""
 _ROUNDING = 1e-9
+"""Of a time: cases that differ by less are as fast."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

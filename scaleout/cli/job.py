@@ -121,7 +121,7 @@ def network_on_gpus(
         raise ConfigError("give --topology, or --device and --gpus: the network that a device is sold with, of so many")
     if gpus is None:
         if topology is None:
-            raise ConfigError(f"--device {device} is sold in networks of any size; give --gpus, or a --topology")
+            raise ConfigError(f"--device {device} does not say how many ranks there are; give --gpus, or a --topology")
         return topology, changes
     if changes.nodes is not None:
         raise ConfigError(f"--gpus {gpus} and --nodes both say how many ranks there are; give one of them")

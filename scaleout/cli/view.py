@@ -130,11 +130,9 @@ class _Questions:
                 with suppress(_GivenUp), self._busy:
                     self._work(mine, job, changes, told)
             except Exception as error:
-                if (
-                    mine == self._newest
-                ):  # else it was given up within C, which takes `_GivenUp` for an error of its own
+                if mine == self._newest:  # else given up within C, which takes `_GivenUp` for an error of its own
                     told.put(
-                        {"error": f"this is a fault of scaleout ({error!r}); end `scaleout view`, and open it again"}
+                        {"error": f"this is a fault of scaleout ({error!r}); end `scaleout view` and open it again"}
                     )
                     raise
             finally:  # else the page would wait for ever
