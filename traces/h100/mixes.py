@@ -57,6 +57,47 @@ def add(numbers):
     return lambda i: torch.add(a, b, out=c)
 
 
+def backward_too(function, *inputs):
+    """Return calls of a function, and of its gradients alone."""
+    inputs = [each.requires_grad_() for each in inputs]
+    out = function(*inputs)
+    up = torch.randn_like(out)
+
+    def forward(i):
+        with torch.no_grad():
+            function(*inputs)
+
+    return forward, lambda i: torch.autograd.grad(out, inputs, up, retain_graph=True)
+
+
+def adam(numbers):
+    weights, gradients, first, second = ([torch.rand(numbers, device="cuda")] for _ in range(4))
+    steps, rates = [torch.ones((), device="cuda")], dict(lr=1e-6, beta1=0.9, beta2=0.95, weight_decay=0.1, eps=1e-8)
+    flags = dict(amsgrad=False, maximize=False)
+    return lambda i: torch._fused_adamw_(weights, gradients, first, second, [], steps, **rates, **flags)
+
+
+def rotated(tokens, heads, size):
+    """Rotary embedding as Llama's code has it: halves are turned by cosines and sines."""
+    x, angle = torch.randn(1, heads, tokens, size, **D), torch.randn(tokens, size, **D)
+    cos, sin = angle.cos(), angle.sin()
+
+    def function(x):
+        low, high = x.chunk(2, -1)
+        return x * cos + torch.cat((-high, low), -1) * sin
+
+    return backward_too(function, x)
+
+
+NORM = backward_too(
+    lambda x, w, b: F.layer_norm(x, (4096,), w, b),
+    *(torch.randn(*shape, **D) for shape in [(16384, 4096), (4096,), (4096,)]),
+)
+GELU = backward_too(lambda x: F.gelu(x, approximate="tanh"), torch.randn(16384, 16384, **D))
+SWIGLU = backward_too(lambda a, b: F.silu(a) * b, *(torch.randn(16384, 11008, **D) for _ in range(2)))
+ROPE = rotated(16384, 32, 128)
+TARGETS = torch.randint(50257, (8192,), device="cuda")
+LOSS = backward_too(lambda x: F.cross_entropy(x, TARGETS), torch.randn(8192, 50257, device="cuda"))
 FA2, CUDNN = SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION
 KERNELS = {
     "gemm 8192 8192 8192": gemm(8192, 8192, 8192),
@@ -67,10 +108,26 @@ KERNELS = {
     "cudnn_fwd 4 32 4096 128": attention(CUDNN, 4, 32, 4096, 128, False),
     "cudnn_bwd 4 32 4096 128": attention(CUDNN, 4, 32, 4096, 128, True),
     "add 200000000": add(200_000_000),
+    "fa2_fwd 4 32 4096 128": attention(FA2, 4, 32, 4096, 128, False),
+    "fa2_bwd 4 32 4096 128": attention(FA2, 4, 32, 4096, 128, True),
+    "add 8000000": add(8_000_000),
+    "layer_norm_fwd 16384 4096": NORM[0],
+    "layer_norm_bwd 16384 4096": NORM[1],
+    "gelu_fwd 16384 16384": GELU[0],
+    "gelu_bwd 16384 16384": GELU[1],
+    "swiglu_fwd 16384 11008": SWIGLU[0],
+    "swiglu_bwd 16384 11008": SWIGLU[1],
+    "rope_fwd 16384 32 128": ROPE[0],
+    "rope_bwd 16384 32 128": ROPE[1],
+    "cross_entropy_fwd 8192 50257": LOSS[0],
+    "cross_entropy_bwd 8192 50257": LOSS[1],
+    "adam 100000000": adam(100_000_000),
+    "gemm 2048 2048 2048": gemm(2048, 2048, 2048),
+    "gemm 4096 12288 1024": gemm(4096, 12288, 1024),
 }
-G, H, S, AF, AB, CF, CB, M = KERNELS
+G, H, S, AF, AB, CF, CB, M, DF, DB, SMALL, *OTHERS, G2, G1 = KERNELS
 MIXES = [
-    *([(name, 8)] for name in KERNELS),
+    *([(name, 8)] for name in (G, H, S, AF, AB, CF, CB, M)),
     [(H, 3), (AF, 1), (H, 6), (AB, 1)],
     [(H, 6), (AF, 2), (H, 12), (AB, 2)],
     [(H, 30), (AF, 10), (H, 60), (AB, 10)],
@@ -85,6 +142,15 @@ MIXES = [
     [(H, 60), (M, 300), (AF, 10)],
     [(AF, 2), (M, 8)],
     [(CF, 4), (M, 8)],
+    *([(name, 8)] for name in (DF, DB, G2, G1, SMALL)),
+    *([(name, 4)] for name in OTHERS),
+    [pair for name in OTHERS for pair in ((G, 4), (name, 2))],
+    [pair for name in (SMALL, G2, G1, *OTHERS) for pair in ((H, 2), (name, 2 if name in OTHERS else 20))],
+    [(G, 4), (DF, 2), (G, 8), (DB, 2)],
+    [(G, 1), (DF, 2), (G, 2), (DB, 2)],
+    [(S, 4), (DF, 1), (M, 2), (S, 8), (DB, 1), (M, 4)],
+    [(G, 1), (CF, 4), (G, 2), (CB, 4)],
+    [(G1, 8), (CF, 1), (M, 2), (G1, 16), (CB, 1), (M, 4)],
 ]
 
 
