@@ -17,15 +17,22 @@ from scaleout.errors import ConfigError, shown
 from scaleout.study.sweep.cases import version
 from scaleout.study.sweep.engine import Execution, execute
 from scaleout.study.sweep.study import Study, load_study, study_of
-from scaleout.study.sweep.table import best_of, cheapest_of, failures_of, measure_of, notes_of, num_unfit
+from scaleout.study.sweep.table import (
+    AS_FAST,
+    best_of,
+    cheapest_of,
+    failures_of,
+    measure_of,
+    measured,
+    notes_of,
+    num_unfit,
+)
 
 if TYPE_CHECKING:
     from scaleout.report.plots.schedules import Axes
 
 _NAMED = 5
 """Workloads of the box, each with its fastest case, and cases that are as fast as one."""
-_ROUNDING = 1e-9
-"""Of a time: cases that differ by less are as fast."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -104,7 +111,7 @@ class SweepAnswer(Answer):
         """Name the cases that are as fast as the fastest of a workload."""
         cases = self.cases[self.cases["workload"] == fastest["workload"]]
         best = best_of(self.study, cases, _NAMED)
-        ties = [each for each in best if each["case"] != fastest["case"] and each["slower_share"] < _ROUNDING]
+        ties = [each for each in best if each["case"] != fastest["case"] and each["slower_share"] < AS_FAST]
         return "".join(f"; as fast: case {each['case']}: {each['inputs']}{unfit(each)}" for each in ties)
 
     def _beside(self, fastest: Mapping[str, Any]) -> str:
@@ -135,28 +142,31 @@ class SweepAnswer(Answer):
         failed = ("status", "message") if set(self.cases["status"]) != {"ok"} else ()
         return ("case", *varied, *found, *self.study.columns, *failed)
 
-    def plot(
-        self, ax: "Axes | None" = None, *, x: str = "", y: str = "makespan_s", colour: str = "", facet: str = ""
-    ) -> "Axes":
+    def plot(self, ax: "Axes | None" = None, *, x: str = "", y: str = "", colour: str = "", facet: str = "") -> "Axes":
         """Draw a result over an input: a line for each combination of the other inputs that vary, where `x` is numbers.
 
         `x` and `colour` are columns that vary: by default an input of numbers, with which there are the fewest lines,
-        and the input with the most values of the others. `y` is a result. `facet` has a panel for each of its values,
-        of which the first is returned; more than 8 lines are divided over panels by default, where `ax` is not given.
-        Where `x` is a result too, a line runs along an input. Inputs that follow from others, such as the data
-        parallelism that is left on so many ranks, tell no lines apart, which the picture says, as it says which cases
-        are left out as they do not fit into memory. `ConfigError` if one is no column of the table, `y` holds no
+        and the input with the most values of the others. `y` is a result, by default that by which the study ranks its
+        cases: the makespan, or tokens or samples a second where steps are not of one size. `facet` has a panel for each
+        of its values, of which the first is returned; more than 8 lines are divided over panels by default, where `ax`
+        is not given. Where `x` is a result too, a line runs along an input. Inputs that follow from others, such as the
+        data parallelism that is left on so many ranks, tell no lines apart, which the picture says, as it says which
+        cases are left out as they do not fit into memory. `ConfigError` if one is no column of the table, `y` holds no
         numbers, or there are more lines than can be told apart.
         """
         from scaleout.report.plots.cases import Drawn, plot_cases  # noqa: PLC0415 - matplotlib takes half a second
 
         columns = [*self.cases.columns]
-        for name, known in ((x, ["", *columns]), (y, columns), (colour, ["", *columns]), (facet, ["", *columns])):
-            if not (isinstance(name, str) and name in known):
+        for name in (x, y, colour, facet):
+            if not (isinstance(name, str) and name in ("", *columns)):
                 raise ConfigError(f"plot() knows no column {shown(name)}; {nearest(str(name), columns)}")
-        if not is_numeric_dtype(self.cases[y]):
+        cases = self.cases
+        if not y:
+            y = measure_of(cases)
+            cases = cases.assign(**{y: measured(cases, y)})
+        if not is_numeric_dtype(cases[y]):
             raise ConfigError(f"plot(y={y!r}): that column holds no numbers; give a result such as makespan_s")
-        return plot_cases(self.study, self.cases, Drawn(x, y, colour, facet), ax)
+        return plot_cases(self.study, cases, Drawn(x, y, colour, facet), ax)
 
 
 def _told(found: Mapping[str, int]) -> str:

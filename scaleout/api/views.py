@@ -6,6 +6,7 @@ a job is changed by says `controls`.
 
 import base64
 import tempfile
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from scaleout.api.controls import Inputs, network_of, offered_of
 from scaleout.api.runs import RunAnswer
 from scaleout.api.traces import read_trace
 from scaleout.cluster.topology.topology import Topology
-from scaleout.config.documents import is_file, parse_json, read_json, read_text
+from scaleout.config.documents import is_file, opened, parse_json, read_json, read_text
 from scaleout.config.units import format_rate, format_seconds
 from scaleout.errors import ConfigError, ScaleoutError, one_line
 from scaleout.network.flow.link_traffic import LinkTraffic
@@ -106,7 +107,7 @@ def open_output(path: Path, *, topology: str | None = None) -> Output:
         inputs = {"trace": str(path), **({"topology": topology} if topology else {})}
         page = Page(trace.title, "traces", facts=[("ranks", f"{trace.program.num_ranks:,}"), *trace.facts.items()])
         return _with_jobs(page, [Asked(trace.title, inputs)], {}, where=path)
-    if is_file(path):
+    if is_file(path) and _is_json(path):
         found = parse_json(
             read_text(path, most_bytes=_MOST_TIMELINE_BYTES), where=str(path), most_bytes=_MOST_TIMELINE_BYTES
         )
@@ -119,6 +120,12 @@ def open_output(path: Path, *, topology: str | None = None) -> Output:
         f"{path}: is no output of scaleout; give a folder of --output (run, study, search, diff, ...) or of traces, a "
         f"file of --json, or a timeline"
     )
+
+
+def _is_json(path: Path) -> bool:
+    """Whether a file begins as an object or a list of JSON."""
+    with opened(path, "file") as file:
+        return file.read(4096).removeprefix(BOM_UTF8).lstrip()[:1] in (b"{", b"[")
 
 
 def _result(document: Any, path: Path, folder: Path | None) -> Output:
@@ -202,7 +209,7 @@ def _study(folder: Path) -> Output:
     cases = _cases(folder / "cases.parquet")
     columns = list(cases.columns)
     inputs = columns[columns.index("timeline") + 1 : columns.index("ranks")]
-    ran, tight = _fastest_first(cases)
+    ran, tight, ties, by = _fastest_first(cases)
     varied = [name for name in inputs if cases[name].nunique() > 1]
     alike = {name for name in columns if len(cases) > 1 and cases[name].nunique(dropna=False) == 1} - {"makespan_s"}
     shown = [name for name in ("case", *varied, *COLUMNS, "status", "message", "run") if name in {*columns} - alike]
@@ -219,7 +226,8 @@ def _study(folder: Path) -> Output:
     )
     facts = [("cases", f"{len(cases):,}"), ("in all of them", same), *((key, f"{n:,}") for key, n in counts.items())]
     if len(jobs) > tight:
-        facts.insert(0, ("fastest", f"{format_seconds(ran['makespan_s'].iloc[0])} a step, {jobs[0].label}"))
+        best = [("fastest", f"{format_seconds(ran['makespan_s'].iloc[0])} a step, {jobs[0].label}{by}")]
+        facts[:0] = best + [("as fast", each.label) for each in jobs[1:ties]]
     if tight:
         facts.append(("of these do not fit", f"{tight:,}, which come last"))
     page = Page(
@@ -232,16 +240,27 @@ def _study(folder: Path) -> Output:
     return _with_jobs(page, jobs, {}, where=folder / "cases.parquet")
 
 
-def _fastest_first(cases: "pd.DataFrame") -> tuple["pd.DataFrame", int]:
-    """Return the cases that ran as a study compares them, those that fit first, and how many of them do not."""
-    from scaleout.study.sweep.table import fitting, measure_of, measured  # noqa: PLC0415 - with pandas, half a second
+def _fastest_first(cases: "pd.DataFrame") -> tuple["pd.DataFrame", int, int, str]:
+    """Return the cases that ran as a study compares them, those that fit first.
+
+    With how many of them do not fit, how many are as fast as the first, and by what if not by their steps.
+    """
+    from scaleout.study.sweep.table import (  # noqa: PLC0415 - with pandas, half a second
+        AS_FAST,
+        fitting,
+        measure_of,
+        measured,
+    )
 
     ran = cases[cases["status"] == "ok"]
     by = measure_of(ran)
     worse = measured(ran, by).astype("float64") * (-1 if column_of(by).better == "high" else 1)
     order = worse.to_frame("worse").assign(large=~fitting(ran))
     order = order.sort_values(["large", "worse"], kind="stable").head(_MOST_JOBS)
-    return ran.loc[order.index], int(order["large"].sum())
+    fits = order["worse"][~order["large"]].to_numpy()
+    alike = int((fits <= fits[0] + AS_FAST * abs(fits[0])).sum()) if len(fits) else 0
+    ranked = "" if by == "makespan_s" else f", by {column_of(by).label}"
+    return ran.loc[order.index], int(order["large"].sum()), alike, ranked
 
 
 def _cases(file: Path) -> "pd.DataFrame":

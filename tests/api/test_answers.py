@@ -149,7 +149,7 @@ def test_an_answer_shows_itself(kind, answers):
     [
         (lambda found: found["run"].plot(5), "draws on axes of matplotlib, not on 5"),
         (lambda found: found["sweep"].plot(x="x"), "knows no column 'x'"),
-        (lambda found: found["sweep"].plot(y=""), "knows no column ''"),
+        (lambda found: found["sweep"].plot(y="y"), "knows no column 'y'"),
         (lambda found: found["sweep"].plot(y="schedule"), "holds no numbers"),
         (lambda found: found["sweep"].plot(colour=["schedule"]), "knows no column"),
         (lambda found: found["sweep"].plot(facet="x"), "knows no column 'x'"),
@@ -204,7 +204,10 @@ def test_a_sweep_has_a_line_for_each_combination(grid):
 
 
 def test_a_sweep_says_units_ticks_estimates_and_what_does_not_fit(grid):
-    axes = grid.plot(x="set.global_batch", colour="topology")
+    """Steps of two sizes are ranked by samples a second, which is drawn unless asked otherwise."""
+    assert grid.found()["fastest_by"] == "samples_per_s"
+    assert grid.plot(x="set.global_batch", colour="topology").get_ylabel() == "samples a second [1/s]"
+    axes = grid.plot(x="set.global_batch", y="makespan_s", colour="topology")
     assert axes.get_ylabel() == "makespan [ms]"
     assert axes.get_xlabel().splitlines() == [
         "global batch", "without 4 cases that would not fit into memory: global batch 4096",

@@ -472,7 +472,10 @@ def test_a_study_opens_with_the_job_of_every_case_the_fastest_that_fits_first(tm
     assert len(output.jobs) == 2
     times = [output.again(job, {}).outcomes[0].makespan_s for job in range(2)]
     assert times == cases.sort_values("samples_per_s", ascending=False)["makespan_s"].tolist()
-    assert dict(output.page.facts)["fastest"].endswith("case 1: global batch 2048")
+    assert dict(output.page.facts)["fastest"].endswith("case 1: global batch 2048, by samples a second")
+    assert "as fast" not in dict(output.page.facts)
+    write_table(cases.assign(samples_per_s=5.0), tmp_path / "study" / "cases.parquet")
+    assert dict(open_output(tmp_path / "study").page.facts)["as fast"] == "case 1: global batch 2048"
     write_table(cases.assign(fits=[True, False]), tmp_path / "study" / "cases.parquet")
     output = open_output(tmp_path / "study")
     assert [job.label for job in output.jobs] == ["case 0: global batch 1024", "case 1: global batch 2048"]
@@ -526,8 +529,10 @@ def test_a_document_of_an_unknown_version_says_which_it_is(scaleout, tmp_path, f
 
 
 def test_a_folder_without_an_output_says_what_to_give(tmp_path):
-    with pytest.raises(ConfigError, match="is no output of scaleout; give a folder"):
-        open_output(tmp_path)
+    (tmp_path / "step.png").write_bytes(b"\x89PNG")
+    for other in (tmp_path, tmp_path / "step.png"):
+        with pytest.raises(ConfigError, match="is no output of scaleout; give a folder"):
+            open_output(other)
 
 
 def test_a_broken_timeline_is_said_on_the_page(opened, folder, tmp_path):

@@ -53,6 +53,8 @@ def test_an_expression_is_the_file_that_says_the_same(expression, file):
         ("graph(8,ndr)", "unknown kind of dimension 'graph'; known: dragonfly, fat_tree"),
         ("torus(ndr)", "torus has no size; give the ranks along it, such as torus(8,ndr)"),
         ("ring()", "ring has no size"),
+        ("switch(8 nvlink4)", "switch has no size; write a comma after the size: switch(8,nvlink4)"),
+        ("switch(8 ndr,latency=1us)", "write a comma after the size: switch(8,ndr)"),
         ("torus(0,ndr)", "dimensions.0.size: must be greater than 0, not 0"),
         ("switch(8,9,ndr)", "a switch has one size, not 8, 9; write torus, fat_tree or mesh"),
         ("switch(8,ndr,hdr)", "switch: 'hdr' is one too many; give one link_type"),

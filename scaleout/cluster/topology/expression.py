@@ -99,7 +99,9 @@ def _entries(kind: str, arguments: list[str]) -> list[dict[str, Any]]:
         else:
             entry |= new
     if not sizes:
-        raise ConfigError(f"{kind} has no size; give the ranks along it, such as {kind}(8,ndr)")
+        first, _, rest = arguments[0].partition(" ")
+        comma = f"; write a comma after the size: {kind}({first},{rest.strip()})" if whole(first) and rest else ""
+        raise ConfigError(f"{kind} has no size{comma or f'; give the ranks along it, such as {kind}(8,ndr)'}")
     if not entry.keys() & {"link_type", "bandwidth"}:
         raise ConfigError(
             f"{kind} has no link type; give one, such as {kind}({','.join(map(str, sizes))},ndr) (`scaleout list "

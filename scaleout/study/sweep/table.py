@@ -181,6 +181,10 @@ def write_table(cases: pd.DataFrame, path: Path) -> None:
         cases.to_parquet(file, index=False)
 
 
+AS_FAST = 1e-9
+"""Share by which cases that are as fast may differ."""
+
+
 def measure_of(cases: pd.DataFrame) -> str:
     """Return the column by which cases of one workload are compared: one for the whole study.
 
