@@ -135,6 +135,11 @@ def test_links_that_are_awake_draw():
     asleep, awake = (found(row="alone", additions=8, collective=kind) for kind in (None, "all_reduce"))
     drawn = fmean(awake["watts"]) - fmean(asleep["watts"])
     assert drawn == pytest.approx(27.3, abs=0.1)
+    lines = (TRACES / "h200-pair" / "chips.jsonl").read_text().splitlines()[1:]
+    rows = [row for row in map(json.loads, lines) if row["kernel"].startswith("add")]
+    asleep, awake = ([row["watts"] for row in rows if ("all_reduce" in row) == kept] for kept in (False, True))
+    assert len(asleep) == len(awake) == 8
+    assert fmean(awake) - fmean(asleep) == pytest.approx(23.6, abs=0.1)
 
 
 @pytest.mark.parametrize(("kind", "random", "zeros"), [
