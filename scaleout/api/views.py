@@ -13,6 +13,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from scaleout.analysis.efficiency import Fit
 from scaleout.analysis.traffic import DimensionTraffic
 from scaleout.api.again import collective_inputs, run_inputs
 from scaleout.api.answer import Answer
@@ -25,7 +26,7 @@ from scaleout.config.documents import is_file, opened, parse_json, read_json, re
 from scaleout.config.units import format_rate, format_seconds
 from scaleout.errors import ConfigError, ScaleoutError, one_line
 from scaleout.network.flow.link_traffic import LinkTraffic
-from scaleout.report.box import room
+from scaleout.report.box import FITTED, room
 from scaleout.report.drawing import draw, faults_of
 from scaleout.report.files import loads_of_fastest
 from scaleout.report.pages.document import Cell, Table, facts_of, tables_of
@@ -364,7 +365,7 @@ def compared(output: Output, answer: Answer) -> Table:
     A step of another batch is compared by what it does a second, as the box tells it, and by its time.
     What the file does not have stands beside its fastest; a job says whether it fits.
     """
-    document, before, rooms = answer.to_dict(), output.before, dict[str, str]()
+    document, before, rooms, known = answer.to_dict(), output.before, dict[str, str](), dict[str, Fit]()
     if isinstance(answer, RunAnswer):
         known = {each.schedule: each.fit for each in answer.outcomes if each.fit is not None}
         rooms = {schedule: room(fit, answer.comparison.ranks) for schedule, fit in known.items()}
@@ -375,8 +376,9 @@ def compared(output: Output, answer: Answer) -> Table:
         name, now = str(row.get("schedule") or row.get("algorithm")), _speed_of(row, document)
         of = name if name in before else fastest
         was, under = before.get(of), "" if of == name else f" under {of}"
-        line = {what: Cell(name, name), **_beside(time, now.time_s, was and was.time_s, under)}
-        line |= _beside(rate, now.per_rank, was and was.per_rank, under)
+        fitted = "" if name not in known or known[name].fits else FITTED
+        line = {what: Cell(name, name), **_beside(time, now.time_s, was and was.time_s, under, fitted)}
+        line |= _beside(rate, now.per_rank, was and was.per_rank, under, fitted)
         table.append(line | {"memory": Cell(rooms[name], rooms[name])} if name in rooms else line)
     columns = list(dict.fromkeys(name for line in table for name in line))
     numbers = frozenset(place for place, name in enumerate(columns) if name not in (what, "memory"))
@@ -384,8 +386,11 @@ def compared(output: Output, answer: Answer) -> Table:
     return Table("answer", columns, rows, len(rows), numbers)
 
 
-def _beside(what: str, now: float | None, was: float | None, under: str) -> dict[str, Cell]:
-    """Return the cells of a quantity by their columns: now, and beside that of the file by how much it changes."""
+def _beside(what: str, now: float | None, was: float | None, under: str, fitted: str) -> dict[str, Cell]:
+    """Return the cells of a quantity by their columns: now, and beside that of the file by how much it changes.
+
+    `under` stands behind the file's, `fitted` behind the change.
+    """
     if now is None:
         return {}
     form = format_rate if what.endswith("/s/GPU") else format_seconds
@@ -393,5 +398,5 @@ def _beside(what: str, now: float | None, was: float | None, under: str) -> dict
     if not was:
         return cells
     ratio = now / was - 1
-    words = "none" if f"{ratio:+.1%}" in ("+0.0%", "-0.0%") else f"{ratio:+.1%}"
+    words = ("none" if f"{ratio:+.1%}" in ("+0.0%", "-0.0%") else f"{ratio:+.1%}") + fitted
     return cells | {f"{what} in the file": Cell(form(was) + under, was), f"change of {what}": Cell(words, ratio)}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from scaleout.study.comparison import Comparison
     from scaleout.study.job import Outcome
 
-_FITTED = ", if it fitted"
+FITTED = ", if it fitted"
 """Said behind the step and the speed of a job that does not fit."""
 _OF_FRAMEWORKS = ("baseline", "overlap")
 """Schedules that frameworks run as they are, the nearest last."""
@@ -47,11 +47,11 @@ def box_of(comparison: "Comparison", unchanged: "Outcome | None") -> dict[str, s
     best = min(comparison.outcomes, key=lambda outcome: outcome.makespan_s)
     steps, fits = comparison.steps or 1, best.fit is None or best.fit.fits
     facts = {} if fits else {"memory": room(best.fit, comparison.ranks)}
-    facts["step"] = _step(best, comparison) + ("" if fits else _FITTED)
+    facts["step"] = _step(best, comparison) + ("" if fits else FITTED)
     facts |= _today(best, comparison)
     facts |= _unchanged(best, unchanged, steps)
     if best.efficiency is not None:
-        facts["speed"] = speed_of(best.efficiency, comparison) + ("" if fits else _FITTED)
+        facts["speed"] = speed_of(best.efficiency, comparison) + ("" if fits else FITTED)
         if best.workload is not None and best.workload.mode == "decode":
             facts["speed"] += f", a token of each sequence behind {best.workload.sequence:,} in the cache"
     elif comparison.samples and best.makespan_s:

@@ -418,6 +418,8 @@ def test_a_what_if_says_whether_it_fits_and_stands_beside_the_file(tmp_path):
     fit = again.comparison.fit
     sizes = f"{format_bytes(fit.peak.total_bytes)} of {format_bytes(fit.capacity_bytes)}"
     assert all(row[-1].text.startswith(f"{'fits' if fit.fits else 'does not fit'}: {sizes}, ") for row in table.rows)
+    changes = [row[table.columns.index(f"change of {what}")].text for row in table.rows for what in ("step", rate[0])]
+    assert all(each.endswith(", if it fitted") != fit.fits for each in changes)
     assert [[cell.text for cell in row][2:4] for row in compared(output, output.again(0, {})).rows] == [
         [format_seconds(each.makespan_s), "none"] for each in answer.outcomes
     ]
