@@ -9,6 +9,7 @@ from scaleout.analysis.bounds import LATENCY, bound_of, busy_shares, dimension_n
 from scaleout.api.answer import Answer
 from scaleout.api.inputs import changes_as_inputs
 from scaleout.api.networks import Network, changes_of, load_topology, name_of
+from scaleout.api.sized import network_on_gpus
 from scaleout.cluster.topology.backends import with_policy
 from scaleout.cluster.topology.placement import Placement, place, place_isolated
 from scaleout.cluster.topology.topology import Topology
@@ -292,7 +293,9 @@ def collective(
     kind: str,
     sizes: int | str | Sequence[int | str],
     *,
-    topology: Network,
+    topology: Network | None = None,
+    device: str | None = None,
+    gpus: int | None = None,
     network_changes: Mapping[str, Any] | NetworkChanges | None = None,
     ranks: Sequence[int] | None = None,
     algorithm: str | Sequence[str] = "auto",
@@ -315,6 +318,9 @@ def collective(
         The full buffer of one rank: bytes, or a text such as ``"64MiB"``.
     topology, network_changes
         As of `load_topology`.
+    device, gpus : optional
+        Instead of a topology: the network that this device is sold with, of so many. Beside a topology `gpus` are as
+        many of its nodes as make so many ranks.
     ranks : sequence of int, optional
         That take part; by default all. All groups that lie like this one communicate at the same time.
     algorithm : str or sequence of str
@@ -353,6 +359,7 @@ def collective(
     wanted = [size if isinstance(size, int) else round(parse(size, BYTES)) for size in _listed(sizes)]
     if not wanted:
         raise ConfigError("give the sizes of the collective, such as '64MiB'")
+    topology, given = network_on_gpus(topology, device, gpus, given)
     cluster = load_topology(topology, given)
     cluster = cluster if policy is None else with_policy(cluster, policy)
     members = list(range(cluster.num_ranks)) if ranks is None else list(ranks)

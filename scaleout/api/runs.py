@@ -10,6 +10,7 @@ from scaleout.api.advised import advised
 from scaleout.api.answer import Answer
 from scaleout.api.inputs import inputs_of, stated_as_inputs
 from scaleout.api.networks import Network, changes_of, load_topology, name_of
+from scaleout.api.sized import job_on_gpus
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.what_if import NetworkChanges
 from scaleout.config.arguments import checked
@@ -155,6 +156,7 @@ def run(
     *,
     topology: Network | None = None,
     device: Device | str | None = None,
+    gpus: int | None = None,
     schedules: Sequence[str] = (),
     changes: Mapping[str, Any] | None = None,
     network_changes: Mapping[str, Any] | NetworkChanges | None = None,
@@ -171,6 +173,8 @@ def run(
     topology, device : optional
         A name, a file or what was loaded; a topology also as an expression or a graph of networkx. By default the
         workload's.
+    gpus : int, optional
+        As many replicas, and nodes of the topology, as make so many ranks, as ``--gpus``.
     schedules : sequence of str
         To compare, parts of one joined by ``+``; by default the workload's.
     changes : mapping, optional
@@ -199,12 +203,16 @@ def run(
     >>> round(answer["fused"].speedup, 2)
     1.57
     """
+    given = changes_of(network_changes)
+    if gpus is not None:
+        topology, changes, given = job_on_gpus(
+            workload, gpus, topology=topology, device=device, settings=changes or {}, changes=given
+        )
     job = load_workload(workload, changes) if isinstance(workload, str) else workload
     if changes and not isinstance(workload, str):
         raise ConfigError(f"changes are for a workload given by name; load {job.name} with them: load_workload")
     named_topology = job.topology if topology is None else topology
     named_device = job.device if device is None else device
-    given = changes_of(network_changes)
     network = load_topology(named_topology, given)
     on = load_device(named_device) if isinstance(named_device, str) else named_device
     how = options_for(job, on, options=options, **attributes)

@@ -14,6 +14,7 @@ from scaleout.analysis.uncertainty import Interval
 from scaleout.api.answer import Answer
 from scaleout.api.inputs import changes_as_inputs, inputs_of
 from scaleout.api.networks import Network, changes_of, load_topology, name_of
+from scaleout.api.sized import job_on_gpus
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.what_if import NetworkChanges
 from scaleout.config.arguments import checked
@@ -324,6 +325,7 @@ def search(
     *,
     topology: Network | None = None,
     device: Device | str | None = None,
+    gpus: int | None = None,
     changes: Mapping[str, Any] | None = None,
     network_changes: Mapping[str, Any] | NetworkChanges | None = None,
     schedules: Sequence[str] = (),
@@ -344,8 +346,8 @@ def search(
     ----------
     workload : str
         The name or file of a model of layers in training.
-    topology, device, network_changes : optional
-        As of `run`.
+    topology, device, gpus, network_changes : optional
+        As of `run`; plans choose the replicas.
     changes : mapping, optional
         Keys of the workload; those that a plan chooses are held fixed.
     schedules : sequence of str
@@ -388,6 +390,10 @@ def search(
         raise ConfigError(f"search(): workers: must be {MOST_WORKERS} or fewer, not {workers:,}")
     shipped = load_workload(workload)  # without settings: those that a plan chooses are no keys of the workload's
     given = changes_of(network_changes)
+    if gpus is not None:
+        topology, _, given = job_on_gpus(
+            workload, gpus, topology=topology, device=device, settings={}, changes=given, replicas=False
+        )
     network = shipped.topology if topology is None else topology
     named_device = shipped.device if device is None else device
     request = request_of(

@@ -107,7 +107,7 @@ def collective(
     --output it is drawn.
     """
     from scaleout.api.collectives import collective as find
-    from scaleout.cli.job import network_on_gpus
+    from scaleout.api.sized import network_on_gpus
     from scaleout.cli.progress import progress
     from scaleout.cluster.topology.topology import load_topology
     from scaleout.cluster.topology.what_if import change_network
