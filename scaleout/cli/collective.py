@@ -107,10 +107,9 @@ def collective(
     --output it is drawn.
     """
     from scaleout.api.collectives import collective as find
+    from scaleout.api.networks import load_topology
     from scaleout.api.sized import network_on_gpus
     from scaleout.cli.progress import progress
-    from scaleout.cluster.topology.topology import load_topology
-    from scaleout.cluster.topology.what_if import change_network
 
     if extra:
         raise click.UsageError(f"{kind} takes no {' '.join(extra)}; a size is given by --bytes, as --bytes {extra[0]}")
@@ -119,7 +118,7 @@ def collective(
     if comparing:
         if decide or group is not None or algorithms or network != "alpha_beta":
             raise click.UsageError("--compare goes with --bytes, --policy, --output and --json alone")
-        cluster = change_network(load_topology(named), changes)
+        cluster = load_topology(named, changes)
         _compare(kind, cluster, parse_sizes(sizes) if sizes else [], policy, output)
         return
     wanted = parse_sizes(sizes or (DECIDED if decide else ""))
@@ -127,7 +126,7 @@ def collective(
     _check(network, algorithms, decide=decide, output=output.folder, count=len(wanted))
     members = None
     if group is not None:
-        members = parse_ranks(group, change_network(load_topology(named), changes).num_ranks)
+        members = parse_ranks(group, load_topology(named, changes).num_ranks)
     with progress(kept="nothing is kept", quiet=output.as_json) as tell:
         answer = find(
             kind, wanted, topology=named, ranks=members, algorithm=algorithms or "auto", network=network,
