@@ -14,6 +14,9 @@ CALLABLES = [
 """Public functions, and classes that users make; answers are made by functions."""
 WORKLOAD = "like: llama-3-8b\nlayers: 1\ndata_parallel: 8\nbatch_per_replica: 1\nsequence: 128\ntopology: t3-ring-8\n"
 
+_NEEDED = {"collective.topology"}
+"""Parameters of which one or others must be given."""
+
 
 def examples_in(folder):
     """Name of a parameter, or of a function and its parameter, to what it may be: one for each that is required."""
@@ -42,5 +45,6 @@ def required(name, examples):
     return {
         each.name: examples.get(f"{name}.{each.name}", examples.get(each.name))
         for each in inspect.signature(getattr(scaleout, name)).parameters.values()
-        if each.kind is not each.VAR_KEYWORD and (each.default is each.empty or each.name in ("mapping", "study"))
+        if each.kind is not each.VAR_KEYWORD
+        and (each.default is each.empty or f"{name}.{each.name}" in _NEEDED or each.name in ("mapping", "study"))
     }
