@@ -45,6 +45,7 @@ _MOST_JOBS = 200
 _MOST_VALUES = 10**8
 _MOST_PICTURE_BYTES = 4 * 2**20
 _MOST_LABEL = 90
+_MOST_TIES = 4
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,9 @@ def _study(folder: Path) -> Output:
     facts = [("cases", f"{len(cases):,}"), ("in all of them", same), *((key, f"{n:,}") for key, n in counts.items())]
     if len(jobs) > tight:
         best = [("fastest", f"{format_seconds(ran['makespan_s'].iloc[0])} a step, {jobs[0].label}{by}")]
-        facts[:0] = best + [("as fast", each.label) for each in jobs[1:ties]]
+        named = [each.label for each in jobs[1 : min(ties, _MOST_TIES + 1)]]
+        more = [f"{ties - 1 - len(named):,} more"] if ties - 1 > len(named) else []
+        facts[:0] = best + ([("as fast", "; ".join(named + more))] if named else [])
     if tight:
         facts.append(("of these do not fit", f"{tight:,}, which come last"))
     page = Page(
@@ -241,11 +244,16 @@ def _study(folder: Path) -> Output:
     return _with_jobs(page, jobs, {}, where=folder / "cases.parquet")
 
 
-def _fastest_first(cases: "pd.DataFrame") -> tuple["pd.DataFrame", int, int, str]:
-    """Return the cases that ran as a study compares them, those that fit first.
+class _Ranked(NamedTuple):
+    """The cases of a study that ran, as it compares them, those that fit first."""
 
-    With how many of them do not fit, how many are as fast as the first, and by what if not by their steps.
-    """
+    cases: "pd.DataFrame"
+    tight: int  # how many of them do not fit
+    ties: int  # how many are as fast as the first, with it
+    by: str  # behind the first: by what, if not by their steps
+
+
+def _fastest_first(cases: "pd.DataFrame") -> _Ranked:
     from scaleout.study.sweep.table import (  # noqa: PLC0415 - with pandas, half a second
         AS_FAST,
         fitting,
@@ -259,9 +267,9 @@ def _fastest_first(cases: "pd.DataFrame") -> tuple["pd.DataFrame", int, int, str
     order = worse.to_frame("worse").assign(large=~fitting(ran))
     order = order.sort_values(["large", "worse"], kind="stable").head(_MOST_JOBS)
     fits = order["worse"][~order["large"]].to_numpy()
-    alike = int((fits <= fits[0] + AS_FAST * abs(fits[0])).sum()) if len(fits) else 0
-    ranked = "" if by == "makespan_s" else f", by {column_of(by).label}"
-    return ran.loc[order.index], int(order["large"].sum()), alike, ranked
+    ties = int((fits <= fits[0] + AS_FAST * abs(fits[0])).sum()) if len(fits) else 0
+    words = "" if by == "makespan_s" else f", by {column_of(by).label}"
+    return _Ranked(ran.loc[order.index], int(order["large"].sum()), ties, words)
 
 
 def _cases(file: Path) -> "pd.DataFrame":

@@ -101,13 +101,14 @@ def _run_line(given: "Mapping[str, Any]", found: "Bucketed") -> str:
 def _answer(found: "Bucketed", default: "Bucketed", facts: "Mapping[str, str]", *, fits: bool) -> dict[str, str]:
     """Say what the best size is, what it gains over the default, and other facts."""
     from scaleout.config.units import format_bytes, format_difference, format_seconds
+    from scaleout.report.box import FITTED
 
     step, own = format_seconds(found.step_s), format_seconds(default.step_s)
     own = f"{own} with buckets of {format_bytes(default.bucket_bytes)}, reduced by {default.way}"
     gain = "the best" if found == default else f"{format_difference(found.step_s, default.step_s)} with the best"
     answer = {
         "best": f"buckets of {format_bytes(found.bucket_bytes)}, reduced by {found.way}",
-        "step": step if fits else f"{step}, if it fitted",
+        "step": step if fits else step + FITTED,
         "default": f"{own}; {gain}",
         "exposed": format_seconds(found.exposed_s),
     }

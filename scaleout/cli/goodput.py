@@ -272,6 +272,7 @@ def _answer(
         format_share,
         format_tokens,
     )
+    from scaleout.report.box import FITTED
 
     energy_j, dollars, training_s = (all_found[key] for key in ("energy_j", "training_dollars", "training_s"))
     answer = {
@@ -290,7 +291,7 @@ def _answer(
         answer["rent"] = f"{format_dollars(dollars)}, at {format_rent(device_per_s)} a device"
     answer |= {} if energy_j is None else {"energy": format_joules(energy_j)}
     if not all_found["memory"]["fits"]:
-        answer = {"memory": words["memory"], **answer, "training": f"{answer['training']}, if it fitted"}
+        answer = {"memory": words["memory"], **answer, "training": answer["training"] + FITTED}
     return answer | words
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from scaleout.study.job import Outcome
 
 FITTED = ", if it fitted"
-"""Said behind the step and the speed of a job that does not fit."""
+"""Said behind what a job that does not fit comes to."""
 _OF_FRAMEWORKS = ("baseline", "overlap")
 """Schedules that frameworks run as they are, the nearest last."""
 _MENTIONED = 1e-3

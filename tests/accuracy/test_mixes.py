@@ -103,7 +103,7 @@ def test_one_slowdown_holds_for_all_kernels_of_a_mix(mixes):
 
 
 def test_what_a_clock_costs_differs(mixes):
-    """Among GEMMs that leave it two thirds to three quarters: attention most, what memory bounds next to nothing."""
+    """Among GEMMs, at some three quarters of the clock: attention most, what memory bounds next to nothing."""
     row = next(row for row in mixes.rows if len(row["mix"]) > 20)
     slower = {}
     for (name, _), us in zip(row["mix"], row["us"], strict=True):
@@ -140,6 +140,19 @@ def test_links_that_are_awake_draw():
     asleep, awake = ([row["watts"] for row in rows if ("all_reduce" in row) == kept] for kept in (False, True))
     assert len(asleep) == len(awake) == 8
     assert fmean(awake) - fmean(asleep) == pytest.approx(23.6, abs=0.1)
+
+
+def test_gpus_that_are_built_alike_differ():
+    """A GEMM of 8192 cubed at the limit, in microseconds, on three H100 and three H200."""
+    name = "gemm 8192 8192 8192"
+    alone = {
+        device: next(row["us"][0] for row in Mixes(device).rows if row["mix"] == [[name, 8]]) for device in PICOJOULES
+    }
+    pairs = [found(machine=machine, row="cycle", gemms=4, collective=None, additions=None) for machine in (1, 2)]
+    assert [alone["h100"], *(row["us"][0] for row in pairs)] == [1579.1, 1562.7, 1632.5]
+    rows = [json.loads(line) for line in (TRACES / "h200-pair" / "chips.jsonl").read_text().splitlines()[1:]]
+    each = [median(row["us"] for row in rows if row["kernel"] == name and row["gpu"] == gpu) for gpu in (0, 1)]
+    assert [alone["h200"], *each] == pytest.approx([1637.3, 1650.3, 1643.2], abs=0.1)
 
 
 @pytest.mark.parametrize(("kind", "random", "zeros"), [

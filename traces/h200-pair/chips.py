@@ -3,7 +3,7 @@
     python chips.py OUT [SECONDS]
 
 A row is of one kernel on one GPU: the fastest call after 1.5 s of rest (full clock), the median over SECONDS (3) after
-two seconds of it, what the GPU drew by its counter of energy, and the mean SM clock. Then, for GPUs together, additions
+as long of it, what the GPU drew by its counter of energy, and the mean SM clock. Then, for GPUs together, additions
 with and without an all-reduce of 512 bytes behind every eight.
 """
 
