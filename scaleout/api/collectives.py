@@ -9,7 +9,6 @@ from scaleout.analysis.bounds import LATENCY, bound_of, busy_shares, dimension_n
 from scaleout.api.answer import Answer
 from scaleout.api.inputs import changes_as_inputs
 from scaleout.api.networks import Network, changes_of, load_topology, name_of
-from scaleout.api.sized import network_on_gpus
 from scaleout.cluster.topology.backends import with_policy
 from scaleout.cluster.topology.placement import Placement, place, place_isolated
 from scaleout.cluster.topology.topology import Topology
@@ -36,6 +35,7 @@ from scaleout.network.routes.links import links_of
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.job import Tell
 from scaleout.study.provenance import Provenance, provenance
+from scaleout.study.sized import network_on_gpus
 
 if TYPE_CHECKING:
     from scaleout.report.plots.schedules import Axes
@@ -359,8 +359,9 @@ def collective(
     wanted = [size if isinstance(size, int) else round(parse(size, BYTES)) for size in _listed(sizes)]
     if not wanted:
         raise ConfigError("give the sizes of the collective, such as '64MiB'")
-    topology, given = network_on_gpus(topology, device, gpus, given)
-    cluster = load_topology(topology, given)
+    named: Network
+    named, given = network_on_gpus(topology, device, gpus, given)
+    cluster = load_topology(named, given)
     cluster = cluster if policy is None else with_policy(cluster, policy)
     members = list(range(cluster.num_ranks)) if ranks is None else list(ranks)
     limit = parse(injection, BYTES_PER_S) if isinstance(injection, str) else injection
@@ -379,7 +380,7 @@ def collective(
     asked = {
         "collective": kind,
         "bytes": wanted,
-        "topology": name_of(topology, cluster),
+        "topology": name_of(named, cluster),
         **changes_as_inputs(given),
         "algorithm": (algorithms[0] if len(algorithms) == 1 else algorithms) if algorithms else "auto",
         "network": network,

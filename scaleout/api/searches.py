@@ -14,7 +14,6 @@ from scaleout.analysis.uncertainty import Interval
 from scaleout.api.answer import Answer
 from scaleout.api.inputs import changes_as_inputs, inputs_of
 from scaleout.api.networks import Network, changes_of, load_topology, name_of
-from scaleout.api.sized import job_on_gpus
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.what_if import NetworkChanges
 from scaleout.config.arguments import checked
@@ -38,6 +37,7 @@ from scaleout.study.search.explanation import Explanation, explanation, fastest_
 from scaleout.study.search.request import SearchRequest, request_of
 from scaleout.study.search.search import Answer as Found
 from scaleout.study.search.search import found_by
+from scaleout.study.sized import job_on_gpus
 from scaleout.study.sweep.cases import run_line
 from scaleout.workloads.families import load_workload
 

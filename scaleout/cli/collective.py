@@ -108,8 +108,8 @@ def collective(
     """
     from scaleout.api.collectives import collective as find
     from scaleout.api.networks import load_topology
-    from scaleout.api.sized import network_on_gpus
     from scaleout.cli.progress import progress
+    from scaleout.study.sized import network_on_gpus
 
     if extra:
         raise click.UsageError(f"{kind} takes no {' '.join(extra)}; a size is given by --bytes, as --bytes {extra[0]}")
