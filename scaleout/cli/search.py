@@ -195,8 +195,9 @@ def _give_so_far(answer: "SearchAnswer", output: Output) -> None:
 
 _PARTS = (
     ("groups of plans weighed for bounds", 0.15, ""),
+    ("plans judged again", 0.85, ""),
     ("plans judged", 0.75, " in closed form"),
-    ("simulations of", 0.85, " in closed form"),
+    ("simulations of", 0.84, " in closed form"),
     ("groups of plans weighed for candidates", 0.86, ""),
     ("simulations under", 0.97, ""),
     ("", 1.0, ""),
