@@ -15,8 +15,8 @@ from scaleout.cluster.topology.topology import Topology
 from scaleout.cluster.topology.what_if import NetworkChanges
 from scaleout.config.reading import nearest
 from scaleout.config.units import (
-    BYTES,
     BYTES_PER_S,
+    FEW_BYTES,
     counted,
     format_bytes,
     format_bytes_per_s,
@@ -356,7 +356,7 @@ def collective(
     if injection is not None and network != "link":
         raise ConfigError("--injection is a limit of the link model; add --network link or leave it out")
     kind, given = kind.replace("-", "_"), changes_of(network_changes)
-    wanted = [size if isinstance(size, int) else round(parse(size, BYTES)) for size in _listed(sizes)]
+    wanted = [size if isinstance(size, int) else round(parse(size, FEW_BYTES)) for size in _listed(sizes)]
     if not wanted:
         raise ConfigError("give the sizes of the collective, such as '64MiB'")
     named: Network

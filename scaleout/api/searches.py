@@ -401,7 +401,7 @@ def search(
         load_topology(network, given),
         load_device(named_device) if isinstance(named_device, str) else named_device,
         changes=changes,
-        memory_bytes=parse(memory, BYTES) if isinstance(memory, str) else memory,
+        memory_bytes=None if memory is None else parse(memory, BYTES),
         batch=global_batch,
         num_ranks=num_ranks,
         simulations=simulations,

@@ -94,7 +94,7 @@ def _run_line(given: "Mapping[str, Any]", found: "Bucketed") -> str:
     from scaleout.study.sweep.cases import run_line
 
     way = "algorithm.all_reduce" if found.way in ALGORITHMS else "policy"
-    chosen = {"set.gradient_bucket": found.bucket_bytes, "schedule": "overlap:always"}
+    chosen = {"set.gradient_bucket": f"{found.bucket_bytes}B", "schedule": "overlap:always"}
     return run_line(given_of({**given, **chosen, **({} if found.way == AUTO else {way: found.way})}))
 
 

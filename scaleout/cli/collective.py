@@ -160,7 +160,7 @@ def parse_sizes(text: str) -> list[int]:
     ConfigError
         If a size cannot be read or a range goes down.
     """
-    from scaleout.config.units import BYTES
+    from scaleout.config.units import FEW_BYTES
     from scaleout.errors import ConfigError
 
     if not text:
@@ -168,7 +168,7 @@ def parse_sizes(text: str) -> list[int]:
     sizes: list[int] = []
     for part in text.split(","):
         first, colon, last = part.partition(":")
-        size, end = (round(quantity_of("--bytes", each, BYTES)) for each in (first, last if colon else first))
+        size, end = (round(quantity_of("--bytes", each, FEW_BYTES)) for each in (first, last if colon else first))
         if colon and not 0 < size <= end:
             raise ConfigError(f"--bytes {part!r}: a range goes from a smaller size above zero to a larger one")
         sizes.append(size)

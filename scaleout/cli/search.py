@@ -167,15 +167,6 @@ def _print_exports(exports: "Sequence[Export]", model: "type[LayeredModel]", *, 
             say(each.text)
 
 
-def _memory(text: str) -> float:
-    from scaleout.config.units import BYTES
-
-    size_bytes = quantity_of("--memory", text, BYTES)
-    if not text.strip()[-1:].isalpha():
-        raise ConfigError(f"--memory {text}: give a unit, such as {text}GB")
-    return size_bytes
-
-
 def _kept(output: Output) -> str:
     if output.folder is None:
         return "nothing is kept; with --output plans are, and the same command goes on"
@@ -217,7 +208,7 @@ def _search(
     """Search, with a bar of progress on standard error."""
     from scaleout.api.searches import search as find
     from scaleout.cli.progress import progress
-    from scaleout.config.units import format_seconds
+    from scaleout.config.units import BYTES, format_seconds
 
     with progress(kept=_kept(output), quiet=output.as_json) as show:
 
@@ -232,7 +223,7 @@ def _search(
             device=job.device,
             changes=job.settings,
             network_changes=job.changes,
-            memory=None if memory is None else _memory(memory),
+            memory=None if memory is None else quantity_of("--memory", memory, BYTES),
             **options,
             directory=output.folder,
             workers=workers,

@@ -1,8 +1,8 @@
 """Strings with units, as files and options hold them, to SI numbers and back.
 
 Inside the package there are only seconds, bytes, FLOPs and their quotients. A `B` is a byte, `GB` is 10**9 and `GiB`
-2**30; a `b` is a bit, of bandwidths alone. A size without a unit is in bytes, and a million tokens or more need none;
-all else but zero does.
+2**30; a `b` is a bit, of bandwidths alone. From 1,000 on a size without a unit is in bytes; fewer need one, as who
+writes them most likely means MiB or GB. A million tokens or more need none; all else but zero does.
 
 >>> parse("200 Gb/s", BYTES_PER_S)
 25000000000.0
@@ -13,7 +13,7 @@ all else but zero does.
 import math
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -50,7 +50,9 @@ def _with_prefixes(unit: str, scale: float, prefixes: dict[str, float]) -> dict[
 _BYTE_UNITS = _with_prefixes("B", 1.0, _DECIMAL | _BINARY)
 _BIT_UNITS = _with_prefixes("b", 1 / 8, _DECIMAL | _BINARY)
 
-BYTES = Quantity("a size", _BYTE_UNITS, "64MiB", plain_from=0.0)
+BYTES = Quantity("a size", _BYTE_UNITS, "64MiB", plain_from=1e3)
+FEW_BYTES = replace(BYTES, plain_from=0.0)
+"""Sizes that need no unit however small they are: those of messages, as benchmarks count them from 8 bytes on."""
 BYTES_PER_S = Quantity("a bandwidth", {f"{unit}/s": f for unit, f in (_BYTE_UNITS | _BIT_UNITS).items()}, "200 Gb/s")
 _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "day": 86400.0}
 SECONDS = Quantity("a time", _TIMES, "700 ns", 1e-15, 1e9)
@@ -87,10 +89,10 @@ def parse(text: str | float, quantity: Quantity) -> float:
     if not math.isfinite(value) or value < 0:
         raise ConfigError(f"{shown(text)} is not {quantity.name}: it must be finite and not negative")
     if value and not unit and value < quantity.plain_from:
-        raise ConfigError(
-            f"{shown(text)} has no unit, and is to be {quantity.name}; write it like {quantity.example!r}"
-        )
-    if quantity is BYTES and not unit and value != int(value):
+        few = f"'{number}MiB' or '{number}GB', or as '{number}B' if bytes are meant"
+        like = few if quantity is BYTES else repr(quantity.example)
+        raise ConfigError(f"{shown(text)} has no unit, and is to be {quantity.name}; write it like {like}")
+    if quantity.name == BYTES.name and not unit and value != int(value):
         raise ConfigError(f"{shown(text)} is no whole number of bytes; write it like {quantity.example!r}")
     if value and not quantity.smallest <= value <= quantity.largest:
         unit, factor = next(iter(quantity.factors.items()))
@@ -116,10 +118,15 @@ def _meant(unit: str, quantity: Quantity) -> str:
 
 
 def _validator(quantity: Quantity, *, by_level: bool = False) -> BeforeValidator:
-    """Parse a value of a file; `by_level` one value or a list of them, to a tuple."""
+    """Parse a value of a file; `by_level` one value or a list of them, to a tuple.
+
+    A few bytes that are a float are a validated model's own, which is validated again.
+    """
 
     def validate(value: Any) -> float | tuple[float, ...]:
         try:
+            if quantity is BYTES and isinstance(value, float):
+                return parse(value, FEW_BYTES)
             if by_level:
                 return tuple(parse(each, quantity) for each in (value if isinstance(value, list) else [value]))
             return parse(value, quantity)

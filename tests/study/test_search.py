@@ -326,7 +326,7 @@ def test_the_command_prints_plans_and_draws_them(scaleout, tmp_path):
     ("options", "message"),
     [
         (("--ranks", "4"), "--ranks 4: topology 'dgx-h200-1' has 8 ranks; give a topology of 4 ranks"),
-        (("--memory", "80"), "--memory 80: give a unit, such as 80GB"),
+        (("--memory", "80"), "--memory: '80' has no unit, and is to be a size; write it like '80MiB' or '80GB'"),
         (("--memory", "80 parsecs"), "unknown unit 'parsecs' for a size"),
         (
             ("--memory", "1GB"),
