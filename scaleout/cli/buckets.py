@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     help="An algorithm of all-reduce, or back ends as --policy of `scaleout run` names them; repeatable.",
 )
 @simulation_options("host", "clocks", "network", "injection", "contention", "placement")
-@output_options("Write a table and a figure here.")
+@output_options("Write a table and a figure here.", "buckets.png")
 def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: Stated, output: Output) -> None:
     """Find the best size of DDP's gradient buckets for WORKLOAD.
 

@@ -72,7 +72,7 @@ SIZES_HELP = "Sizes such as 64MiB or 1MiB,64MiB; FIRST:LAST doubles from the fir
     help="Print which back end of the topology (--policy) is the fastest, by size and ranks.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Also print why other algorithms are not among the rows.")
-@output_options("Write tables and a picture of all links here.")
+@output_options("Write tables and a picture of all links here.", "links.parquet", "links.png", "backends-*.png")
 @network_options(ranks=False)
 def collective(
     kind: str,

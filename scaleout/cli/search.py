@@ -73,7 +73,9 @@ _COUNTED = {
     help="Also write the fastest plan that the framework can run as its configuration: torchtitan's TOML, "
     "Megatron-LM's arguments, DeepSpeed's JSON; into the directory of --output, or on standard output; repeatable.",
 )
-@output_options("Write plans and a figure here; the same command resumes an interrupted search from them.")
+@output_options(
+    "Write plans and a figure here; the same command resumes an interrupted search from them.", "pareto.png"
+)
 def search(
     job: NamedJob,
     options: Stated,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     help="Topology of all rows, instead of the one that each names.",
 )
 @click.option("--arena", "in_arena", is_flag=True, help="Score other tools and a roofline on the same rows.")
-@output_options("Write the rows (JSON) and a parity plot here.")
+@output_options("Write the rows (JSON) and a parity plot here.", "parity.png")
 def validate(
     files: tuple[Path, ...], table: str | None, device: str | None, topology: str | None, in_arena: bool, output: Output
 ) -> None:
