@@ -152,10 +152,10 @@ class CollectiveAnswer(Answer):
         """What was asked, and which model answered."""
         return f"{self.kind} on {self.topology.name}, ranks {self.num_ranks}: {self.model.title}"
 
-    def __repr__(self) -> str:
+    def _in_line(self) -> str:
         largest = self.by_size[-1][0]
         took = f"{format_bytes(largest['bytes'])} in {format_seconds(largest['time_s'])} by {largest['algorithm']}"
-        return f"<{type(self).__name__}: {self.title}; {took}>"
+        return f"{self.title}; {took}"
 
     @property
     def inputs(self) -> Mapping[str, Any]:
@@ -219,6 +219,11 @@ class CollectiveAnswer(Answer):
                     why = f"can be asked for by --algorithm; auto weighs, for {group.library.name}, {weighed}"
                 found.setdefault(why, []).append(each.name)
         return found
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What was assumed or left out, and why `auto` takes what it does."""
+        return (*filter(None, (self.why_auto,)), *super().notes)
 
     @property
     def why_auto(self) -> str:
