@@ -36,8 +36,8 @@ DEFAULTS: Mapping[str, Value] = {"schedule": "baseline", "network": "alpha_beta"
 
 _CHANGES = {"nodes": "nodes", "nic_down": "nic_down", "break": "broken"}
 _KEYED_CHANGES = ("taper", "bandwidth", "latency", "degrade", "slow")
-_WORD = re.compile(r"(?!(?i:null|true|false)$)[A-Za-z][A-Za-z0-9_]*")
-"""A text that YAML reads as it stands."""
+_WORD = re.compile(r"(?!(?i:null|true|false)$)[A-Za-z][A-Za-z0-9_]*|[0-9]+(\.[0-9]+)?[KMGT]?i?B")
+"""A text that YAML reads as it stands: a word or a size."""
 _OPTIONS = ("network", "host", "clocks", "placement", "policy", "injection")
 """Inputs that are options of the command line by their own name."""
 _FLAGS: Mapping[str, Mapping[Value, str]] = {
