@@ -8,6 +8,7 @@ See docs/models/clocks-and-power.md.
 Symbols: s slowdown; T the step's time [s]; E the energy of its kernels and collectives at full clock [J].
 """
 
+import math
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -22,23 +23,51 @@ from scaleout.program.program import Program
 from scaleout.simulation.options import check_clocks
 from scaleout.simulation.result import Result
 
-_ROUNDS = {"unthrottled": 0, "sustained": 3, "cold_start": 6}
-"""Runs with the step's time of the run before, which moves little by then; more where GEMMs follow the clock too."""
+SETTLED = 2e-5
+"""Share of a step's time by which it may differ from one that takes as long as its clocks assume."""
+_MOST_RUNS = 12
+"""Runs until then, at most: two to four are enough unless a schedule that decides anew makes the step's time jump."""
 STEPS_FROM_COLD_START = 8.5
 """Steps until the middle of what a measurement from rest takes as its time: 5 of warm-up and 7, see `measure.steps`."""
 
 
 def settled(program: Program, device: Device, run: Callable[[Program], Result], *, clocks: str) -> Result:
-    """Run a timed program; where the clock follows power, again with what its kernels take at the limit."""
+    """Run a timed program; where the clock follows power, again until a step takes as long as its clocks assume."""
     check_clocks(clocks)
     cool = at_full_clock(program, device) if clocks == "cold_start" else program
-    result = run(cool)
-    for _ in range(_ROUNDS[clocks]):
-        slower = (cold_start if clocks == "cold_start" else sustained)(cool, device, step_s=result.makespan_s)
-        if slower is cool:
-            break
-        result = run(slower)
+    result, power = run(cool), device.power
+    if clocks == "unthrottled" or power is None or not result.makespan_s:
+        return result
+    least_s = power.memory_s / STEPS_FROM_COLD_START if clocks == "cold_start" else 0.0
+    full_s = max(result.makespan_s, least_s)
+    factor = max(_slowdowns(cool, power, full_s))
+
+    def step_s(assumed_s: float) -> float:
+        nonlocal result
+        result = run(_at_limit(cool, power, assumed_s, stays=clocks == "sustained"))
+        return max(result.makespan_s, least_s)
+
+    if factor > 1.0:
+        settle(step_s, full_s, factor, power.exponent)
     return result
+
+
+def settle(step_s: Callable[[float], float], took_s: float, factor: float, exponent: float) -> None:
+    """Run a step at the clocks of an assumed time until it takes as long: the longer, the more power, the faster.
+
+    It took `took_s` with kernels that in steps so long take `factor` times as long. Between two lengths m that were
+    tried its time is taken to go as ``m**-e``, 0 <= e <= 1 / (exponent - 1): as none of it, or all, slows down.
+    """
+    tried_s = took_s * factor ** (exponent - 1)
+    assumed_s = took_s * factor ** ((exponent - 1) / (2 * exponent - 1))  # if half of it slows down
+    for _ in range(_MOST_RUNS if took_s else 0):
+        found_s = step_s(assumed_s)
+        falls = math.log(took_s / found_s) / (math.log(assumed_s / tried_s) or math.inf)
+        share = min(max(0.0, falls), 1 / (exponent - 1))
+        tried_s, took_s = assumed_s, found_s
+        assumed_s = (found_s * assumed_s**share) ** (1 / (1 + share))
+        if abs(found_s - assumed_s) <= SETTLED * assumed_s:
+            break
 
 
 def at_full_clock(program: Program, device: Device) -> Program:
@@ -62,7 +91,7 @@ def sustained(program: Program, device: Device, *, step_s: float) -> Program:
 
     Kernels that exceed the limit by themselves were measured there, and keep their time.
     """
-    return _at_limit(program, device, mean_over_s=step_s, at_limit_already=True)
+    return program if device.power is None else _at_limit(program, device.power, step_s, stays=True)
 
 
 def cold_start(program: Program, device: Device, *, step_s: float) -> Program:
@@ -70,21 +99,26 @@ def cold_start(program: Program, device: Device, *, step_s: float) -> Program:
 
     The governor's mean counts over ``max(T, memory / STEPS_FROM_COLD_START)``.
     """
-    memory_s = device.power.memory_s if device.power else 0.0
-    return _at_limit(program, device, mean_over_s=max(step_s, memory_s / STEPS_FROM_COLD_START), at_limit_already=False)
-
-
-def _at_limit(program: Program, device: Device, *, mean_over_s: float, at_limit_already: bool) -> Program:
-    power = device.power
-    if power is None or mean_over_s <= 0:
+    if device.power is None:
         return program
+    least_s = device.power.memory_s / STEPS_FROM_COLD_START
+    return _at_limit(program, device.power, max(step_s, least_s), stays=False)
+
+
+def _slowdowns(program: Program, power: Power, mean_over_s: float) -> list[float]:
+    """Return how many times as long as at full clock the kernels of each role take in steps of this length."""
     first_of_role = [int(np.flatnonzero(program.role_of_rank == role)[0]) for role in range(len(program.graphs))]
     joules = joules_of_ranks(program, zip(first_of_role, program.graphs, strict=True), power)
-    slower = [power.slowdown(each, mean_over_s) for each in joules]
-    if max(slower, default=1.0) <= 1.0:
+    return [power.slowdown(each, mean_over_s) for each in joules]
+
+
+def _at_limit(program: Program, power: Power, mean_over_s: float, *, stays: bool) -> Program:
+    """Slow kernels down to the limit; where it `stays`, not those that exceed it by themselves."""
+    factors = _slowdowns(program, power, mean_over_s)
+    if max(factors, default=1.0) <= 1.0:
         return program
-    factors = iter(slower)
-    return program.map_graphs(lambda graph: _slowed(graph, power, next(factors), stays=at_limit_already))
+    each = iter(factors)
+    return program.map_graphs(lambda graph: _slowed(graph, power, next(each), stays=stays))
 
 
 def _work_joules(graph: ExecutionGraph, power: Power) -> Floats:

@@ -22,6 +22,7 @@ from scaleout.cluster.device.annotate import time_kernels
 from scaleout.cluster.device.spec import load_device
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.errors import ConfigError
+from scaleout.simulation.clocks import SETTLED
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.comparison import compare
 from scaleout.study.job import Job, run
@@ -76,7 +77,7 @@ def broken(job, under, more):
     for schedule, than in NO_LONGER.items():
         if {schedule, than} <= outcomes.keys():
             times = outcomes[schedule].makespan_s, outcomes[than].makespan_s
-            if times[0] > times[1] * ROUNDING:
+            if times[0] > times[1] * (ROUNDING if options.get("clocks") == "unthrottled" else 1 + 2 * SETTLED):
                 yield f"{schedule} is {times[0] / times[1] - 1:.2%} longer than {than}, {times[1] * 1e3:.4g} ms"
     for schedule, outcome in outcomes.items():
         times = outcome.breakdown

@@ -23,10 +23,12 @@ from scaleout.program.operations import kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule.rewrite import Rewrite
 from scaleout.simulation.clocks import (
+    SETTLED,
     STEPS_FROM_COLD_START,
     at_full_clock,
     cold_start,
     joules_of_ranks,
+    settle,
     settled,
     sustained,
 )
@@ -104,7 +106,26 @@ def test_a_step_settles():
     last_s = settled(program, H200, run, clocks="sustained").makespan_s
     factor = seen[-1][0] / seen[0][0]
     energy = sum(map(H200.power.joules, (ADDITION, GEMM, ADDITION), seen[0]))
-    assert factor == pytest.approx(H200.power.slowdown(energy, last_s), rel=2e-3)
+    assert factor == pytest.approx(H200.power.slowdown(energy, last_s), rel=1e-4)
+
+
+@given(st.floats(1.01, 4), st.floats(1.05, 3), st.floats(0, 1), st.floats(1e-3, 10))
+def test_a_step_settles_where_its_time_is_what_its_clocks_assume(exponent, factor, share, cool_s):
+    """Of a step of which a share slows down: ``T = T0 (1 + share (s(T) - 1))``."""
+    runs = []
+
+    def step_s(assumed_s):
+        slower = max(1.0, factor * (cool_s / assumed_s) ** (1 / (exponent - 1)))
+        runs.append((assumed_s, cool_s * (1 + share * (slower - 1))))
+        return runs[-1][1]
+
+    settle(step_s, cool_s, factor, exponent)
+    least_s, most_s = cool_s, cool_s * factor  # the right time is where the two cross
+    for _ in range(100):
+        middle_s = (least_s + most_s) / 2
+        least_s, most_s = (middle_s, most_s) if step_s(middle_s) > middle_s else (least_s, middle_s)
+    assert runs[-101][1] == pytest.approx(least_s, rel=1.5 * SETTLED)
+    assert len(runs) - 100 <= (5 if exponent > 2 else 12)
 
 
 def test_measured_gemms_at_the_power_limit():

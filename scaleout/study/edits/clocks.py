@@ -15,11 +15,8 @@ from scaleout.cluster.device.spec import Device
 from scaleout.errors import SimulationError
 from scaleout.program.graph import ExecutionGraph, NodeKind
 from scaleout.program.program import Program
-from scaleout.simulation.clocks import joules_of_ranks
+from scaleout.simulation.clocks import joules_of_ranks, settle
 from scaleout.study.edits.slowdown import replay
-
-_ROUNDS = 3
-"""Runs with the step's time of the run before, which moves little by then."""
 
 
 def at_own_clock(
@@ -36,9 +33,16 @@ def at_own_clock(
     try:
         before = _slowdowns(recorded, power, replay(lossy(recorded)).makespan_s)
         own, after = program, before
-        for _ in range(_ROUNDS):
-            after = _slowdowns(program, power, replay(lossy(own)).makespan_s)
+
+        def step_s(assumed_s: float) -> float:
+            nonlocal own, after
+            after = _slowdowns(program, power, assumed_s)
             own = _slowed(program, power, [new / old for new, old in zip(after, before, strict=True)])
+            return replay(lossy(own)).makespan_s
+
+        took_s = replay(lossy(program)).makespan_s
+        in_so_long = _slowdowns(program, power, took_s)
+        settle(step_s, took_s, max(in_so_long) / max(before), power.exponent)
     except SimulationError:  # which whoever runs the recording is told
         return program, ""
     if max(before) <= 1 and max(after) <= 1:
