@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from scaleout.cluster.device.spec import Device, sold_as
-from scaleout.cluster.topology.nodes import Sized, of_device, sized
+from scaleout.cluster.topology.nodes import Sized, of_device, sized, without_network
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.cluster.topology.what_if import NetworkChanges
 from scaleout.config.units import counted
@@ -89,7 +89,7 @@ def network_on_gpus(
     named = _name_of(topology, gpus)
     found = of_device(sold_as(device or ""), gpus) if named is None else _sized(named, gpus, device="")
     if found is None:
-        raise ConfigError(f"--gpus {gpus}: no network that {device} is sold with has so many ranks; give --topology")
+        raise ConfigError(f"--gpus {gpus}: {without_network(sold_as(device or ''), gpus)}")
     return found.topology, replace(changes, nodes=found.nodes)
 
 

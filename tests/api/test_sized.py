@@ -48,7 +48,8 @@ def test_a_collective_of_a_devices_own_network():
         (lambda: api.run(api.load_workload("llama-3-8b"), gpus=8), "for a workload given by name"),
         (lambda: api.collective("all_reduce", "1MiB"), "give --topology, or --device and --gpus"),
         (lambda: api.collective("all_reduce", "1MiB", device="h200"), "does not say how many ranks"),
-        (lambda: api.collective("all_reduce", "1MiB", device="h200", gpus=12), "has so many ranks"),
+        (lambda: api.collective("all_reduce", "1MiB", device="h200", gpus=12), "ranks; give a multiple of 8, or"),
+        (lambda: api.collective("all_reduce", "1MiB", device="t3-gpu", gpus=12), "t3-gpu is sold with ships"),
     ],
 )
 def test_what_is_wrong_with_gpus_is_said(call, said):
