@@ -363,7 +363,7 @@ def _print_plans(
                 format_share(each.mfu),
                 format_share(each.bubble),
                 *(format_share(each.exposed_s.get(axis, 0.0) / each.step_s) for axis in axes),
-                format_bytes(each.peak_bytes),
+                format_bytes(each.peak_bytes, like=request.memory_bytes),
                 format_share(1 - each.peak_bytes / request.memory_bytes),
                 each.bound_by,
             ]

@@ -192,8 +192,8 @@ def room(found: "Fit | None", ranks: int) -> str:
     peak_bytes, capacity_bytes = found.peak.total_bytes, found.capacity_bytes
     if found.fits:
         return room_left(peak_bytes, capacity_bytes)
-    words = f"does not fit: {format_bytes(peak_bytes)} of {format_bytes(capacity_bytes)}"
-    words += f", {format_bytes(peak_bytes - capacity_bytes)} too much"
+    peak, more = (format_bytes(size, like=capacity_bytes) for size in (peak_bytes, peak_bytes - capacity_bytes))
+    words = f"does not fit: {peak} of {format_bytes(capacity_bytes)}, {more} too much"
     helps = [each for each in found.advice if each.fits]
     if not helps:
         return words
@@ -205,8 +205,8 @@ def room(found: "Fit | None", ranks: int) -> str:
 
 def room_left(peak_bytes: float, capacity_bytes: float) -> str:
     """Say by how much a job fits its devices."""
-    left = format_bytes(capacity_bytes - peak_bytes)
-    return f"fits: {format_bytes(peak_bytes)} of {format_bytes(capacity_bytes)}, {left} left"
+    peak, left = (format_bytes(size, like=capacity_bytes) for size in (peak_bytes, capacity_bytes - peak_bytes))
+    return f"fits: {peak} of {format_bytes(capacity_bytes)}, {left} left"
 
 
 def rent_of(comparison: "Comparison", best: "Outcome") -> dict[str, str]:
