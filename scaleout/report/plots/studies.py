@@ -185,8 +185,8 @@ def _placed(points: Sequence[tuple[float, float]], labels: Sequence[str]) -> Ite
     """Yield of points in a picture of width and height 1: where a label is, its words, and on which side it stands.
 
     Points whose marks lie on each other have one label. It stands left of its point and below, where the line of the
-    best is not, or in another corner, wherever no label and no other point is; a side is a sign to the right and one
-    upwards.
+    best is not, there farther away with a line to it, or in another corner, wherever no label and no other point is; a
+    side is a sign to the right, and lines upwards.
     """
     marks: list[list[int]] = []
     for number, (x, y) in enumerate(points):
@@ -199,9 +199,9 @@ def _placed(points: Sequence[tuple[float, float]], labels: Sequence[str]) -> Ite
     for own, (first, *others) in enumerate(marks):
         words, (x, y) = ", ".join(labels[number] for number in (first, *others)), points[first]
         boxes = {
-            (right, up): (*sorted((x + right * _GAP, x + right * (_GAP + _width(words)))),
-                          *sorted((y + up * _GAP, y + up * (_GAP + _LETTER_Y))))
-            for right, up in ((-1, -1), (1, 1), (1, -1), (-1, 1))
+            (right, up): (*sorted(x + right * (abs(up) * _GAP + far) for far in (0.0, _width(words))),
+                          *sorted(y + np.sign(up) * _GAP + lines * _LETTER_Y for lines in (up, up - np.sign(up))))
+            for right, up in ((-1, -1), (-1, -2), (-1, -3), (1, 1), (1, -1), (-1, 1))
         }  # fmt: skip
         others_taken = taken[:own] + taken[own + 1 :]
         side = next((each for each, box in boxes.items() if not any(_meet(box, one) for one in others_taken)), (1, -1))
@@ -209,15 +209,15 @@ def _placed(points: Sequence[tuple[float, float]], labels: Sequence[str]) -> Ite
         yield first, words, side
 
 
-_MARK_X, _MARK_Y, _GAP, _LETTER_Y = 0.012, 0.02, 0.008, 0.035
+_MARK_X, _MARK_Y, _GAP, _LETTER_Y = 0.012, 0.02, 0.008, 0.03
 """Of a picture's width or height: a mark, the gap from it to its label, and a letter."""
-_LABEL, _ACROSS = 7.0, 420.0
-"""Points: the size of a label's letters, and the width of a picture."""
+_LABEL, _LINE, _APART, _ACROSS = 7.0, 9.0, 3.0, 420.0
+"""Points: the size of a label's letters, its line, what it keeps from others, and the width of a picture."""
 
 
 def _width(words: str) -> float:
-    """Return how wide a label is, of a picture's width."""
-    return float(TextPath((0, 0), words, size=_LABEL).get_extents().width) / _ACROSS
+    """Return how wide a label is, of a picture's width, with what it keeps from others."""
+    return float(TextPath((0, 0), words, size=_LABEL).get_extents().width + _APART) / _ACROSS
 
 
 def _meet(a: Sequence[float], b: Sequence[float]) -> bool:
@@ -231,7 +231,9 @@ def _label(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[s
     places = [(small * (x - left) / (right - left), small * (y - low) / (high - low)) for x, y in points]
     for first, words, (east, north) in _placed(places, labels):
         axes.annotate(
-            words, points[first], (4 * east, 3 * north), textcoords="offset points", fontsize=_LABEL,
+            words, points[first], (4 * east * abs(north), 3 * np.sign(north) + (north - np.sign(north)) * _LINE),
+            textcoords="offset points", fontsize=_LABEL,
+            arrowprops={"arrowstyle": "-", "linewidth": 0.4, "shrinkA": 0} if north < -1 else None,
             ha="left" if east > 0 else "right", va="bottom" if north > 0 else "top",
         )  # fmt: skip
 
