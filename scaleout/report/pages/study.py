@@ -30,7 +30,7 @@ from scaleout.report.pages.suggested import views_of
 from scaleout.report.pages.vega import chart_script
 from scaleout.report.pages.views import Cases, chart_of
 from scaleout.study.sweep.columns import column_of
-from scaleout.study.sweep.study import Study
+from scaleout.study.sweep.study import Study, View
 from scaleout.study.sweep.table import best_of, cheapest_of, measure_of, measured, num_unfit
 
 _MOST_FASTEST = 12
@@ -40,7 +40,7 @@ _SHOWN = ("makespan_s", "speedup", "tokens_per_s", "samples_per_s", "mfu", "expo
 """Results that stand in the table, beside derived columns; the files hold all of them."""
 
 
-_LONGEST_NAME = 60
+_LONGEST_NAME = 40
 """Letters of the name of a figure's file."""
 _NARROW, _WIDE = 72, 140
 """Letters of a line of a note in a column, and on a page."""
@@ -82,7 +82,7 @@ def write_study_report(cases: pd.DataFrame, study: Study, directory: Path) -> di
         chart = chart_of(drawn, view)
         if chart is None:
             continue
-        name = f"figures/{len(charts) + 1:02d}-{_slug(view.title)}"
+        name = f"figures/{len(charts) + 1:02d}-{_slug(view)}"
         charts.append(chart.to_dict())
         figure = charts[-1] if journal is drawn else _for_journal(chart_of(journal, view))
         written = _write_figures(figure, directory, name)
@@ -115,16 +115,18 @@ def as_script(value: Any) -> Markup:
     return Markup(json.dumps(value, default=str).replace("<", "\\u003c"))
 
 
-def _slug(title: str) -> str:
-    """Return the name of a figure's file: words of its title, as many as are whole.
+def _slug(view: View) -> str:
+    """Return the name of a figure's file: its title, or where that is long its kind and what it draws.
 
-    >>> _slug("What moves the makespan, one input at a time, from the best case")
-    'what-moves-the-makespan-one-input-at-a-time-from-the-best'
+    >>> _slug(View(kind="bar", title="The step on both networks"))
+    'the-step-on-both-networks'
+    >>> _slug(View(kind="tornado", y="makespan_s", title="What moves the makespan, one input at a time"))
+    'tornado-makespan-s'
     """
-    words = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
-    return (
-        words if len(words) <= _LONGEST_NAME else words[: _LONGEST_NAME + 1].rpartition("-")[0] or words[:_LONGEST_NAME]
-    )
+    drawn = view.colour if view.kind == "heat_map" else view.y
+    words = (view.title, f"{view.kind} {drawn}")
+    title, short = (re.sub(r"[^a-z0-9]+", "-", each.lower()).strip("-") for each in words)
+    return title if title and len(title) <= _LONGEST_NAME else short[:_LONGEST_NAME].rstrip("-")
 
 
 def _for_journal(chart: Any) -> dict[str, Any]:
