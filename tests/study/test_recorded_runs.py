@@ -227,7 +227,7 @@ def test_a_replay_says_what_a_step_takes_and_claims_no_network(folders, scaleout
 
 
 def test_buckets_that_are_not_split_are_counted_among_all(run):
-    _, summary, _ = run("ddp", "--edit", "bucket=5")  # bytes
+    _, summary, _ = run("ddp", "--edit", "bucket=5B")
     assert any(note.startswith("200 of 200 recorded buckets are more than twice 5 B") for note in summary["notes"])
 
 
