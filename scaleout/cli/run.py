@@ -152,10 +152,11 @@ def _give(answer: "RunAnswer", output: Output, *, verbose: bool, measure_next: P
     from scaleout.cli.tables import print_comparison
     from scaleout.report.files import write
 
-    found, summary = answer.comparison, answer.to_dict()
+    found = answer.comparison
+    summary = {} if output.prints_tables_alone else answer.to_dict()  # rows by the thousand, of which a table has few
     if measure_next is not None:
         _write_next(answer, measure_next)
-    printed = partial(print_comparison, found, summary["answer"], verbose=verbose, unchanged=answer.unchanged)
+    printed = partial(print_comparison, found, answer.answer(), verbose=verbose, unchanged=answer.unchanged)
     output.give(summary, printed, partial(write, found, summary=summary))
     if found.failures:
         raise ScaleoutError("; ".join(map(str, found.failures)))
