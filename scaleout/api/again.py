@@ -16,7 +16,7 @@ from scaleout.config.units import BYTES_PER_S, SECONDS, parse
 from scaleout.errors import ConfigError, shown
 from scaleout.study.comparison import compare
 from scaleout.study.job import Tell
-from scaleout.study.sweep.cases import Resolver, changes_of, stated_of
+from scaleout.study.sweep.cases import Resolver, changes_of, on_gpus, stated_of
 
 _QUANTITIES = {"bandwidth": (BYTES_PER_S, "B/s"), "latency": (SECONDS, "s")}
 
@@ -54,6 +54,7 @@ def run_inputs(inputs: Mapping[str, Any], tell: Tell | None = None, *, unchanged
         )  # fmt: skip
     if not isinstance(given.get("workload"), str):
         raise ConfigError(f"inputs say no workload, but {shown(given.get('workload'))}; give those of a job")
+    given = dict(on_gpus(given))
     case = Resolver().resolve(0, given)
     if case.error:
         raise ConfigError(case.error)

@@ -21,7 +21,8 @@ _MOST_ROWS = 40
 class Answer(ABC):
     """An answer to a question: `to_dict` is what the command line prints with ``--json``, `to_frame` its rows.
 
-    It shows itself in a line as text, as the answer and its main table in a notebook, and by `plot` as a picture.
+    It shows itself in a line, printed with its `notes`, as the answer and its main table in a notebook, and by `plot`
+    as a picture.
     """
 
     command: str
@@ -82,15 +83,24 @@ class Answer(ABC):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What was assumed or left out."""
-        return tuple(self.to_dict().get("notes", ()))
+        """What was assumed or left out, as the terminal tells it."""
+        found = self.found()
+        return (*found.get("notes", ()), *found.get("model", {}).get("notes", ()))
 
     def _main(self, frame: "pd.DataFrame") -> "pd.DataFrame":
         """Return the rows that a notebook shows, of which `frame` has all."""
         return frame
 
+    def _in_line(self) -> str:
+        """Return what it shows in a line."""
+        return self.title
+
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self.title}>"
+        notes = self.notes
+        return f"<{type(self).__name__}: {self._in_line()}" + (f"; {counted(len(notes), 'note')}>" if notes else ">")
+
+    def __str__(self) -> str:
+        return "\n".join([repr(self), *(f"note: {note}" for note in self.notes)])
 
     def _repr_html_(self) -> str:
         from scaleout.report.pages.document import table_of  # noqa: PLC0415 - only notebooks need it

@@ -9,15 +9,14 @@ from scaleout.analysis.bounds import LATENCY, bound_of, busy_shares, dimension_n
 from scaleout.api.answer import Answer
 from scaleout.api.inputs import changes_as_inputs
 from scaleout.api.networks import Network, changes_of, load_topology, name_of
-from scaleout.api.sized import network_on_gpus
 from scaleout.cluster.topology.backends import with_policy
 from scaleout.cluster.topology.placement import Placement, place, place_isolated
 from scaleout.cluster.topology.topology import Topology
 from scaleout.cluster.topology.what_if import NetworkChanges
 from scaleout.config.reading import nearest
 from scaleout.config.units import (
-    BYTES,
     BYTES_PER_S,
+    FEW_BYTES,
     counted,
     format_bytes,
     format_bytes_per_s,
@@ -36,6 +35,7 @@ from scaleout.network.routes.links import links_of
 from scaleout.simulation.options import SimulationOptions
 from scaleout.study.job import Tell
 from scaleout.study.provenance import Provenance, provenance
+from scaleout.study.sized import network_on_gpus
 
 if TYPE_CHECKING:
     from scaleout.report.plots.schedules import Axes
@@ -152,10 +152,10 @@ class CollectiveAnswer(Answer):
         """What was asked, and which model answered."""
         return f"{self.kind} on {self.topology.name}, ranks {self.num_ranks}: {self.model.title}"
 
-    def __repr__(self) -> str:
+    def _in_line(self) -> str:
         largest = self.by_size[-1][0]
         took = f"{format_bytes(largest['bytes'])} in {format_seconds(largest['time_s'])} by {largest['algorithm']}"
-        return f"<{type(self).__name__}: {self.title}; {took}>"
+        return f"{self.title}; {took}"
 
     @property
     def inputs(self) -> Mapping[str, Any]:
@@ -219,6 +219,11 @@ class CollectiveAnswer(Answer):
                     why = f"can be asked for by --algorithm; auto weighs, for {group.library.name}, {weighed}"
                 found.setdefault(why, []).append(each.name)
         return found
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What was assumed or left out, and why `auto` takes what it does."""
+        return (*filter(None, (self.why_auto,)), *super().notes)
 
     @property
     def why_auto(self) -> str:
@@ -356,11 +361,12 @@ def collective(
     if injection is not None and network != "link":
         raise ConfigError("--injection is a limit of the link model; add --network link or leave it out")
     kind, given = kind.replace("-", "_"), changes_of(network_changes)
-    wanted = [size if isinstance(size, int) else round(parse(size, BYTES)) for size in _listed(sizes)]
+    wanted = [size if isinstance(size, int) else round(parse(size, FEW_BYTES)) for size in _listed(sizes)]
     if not wanted:
         raise ConfigError("give the sizes of the collective, such as '64MiB'")
-    topology, given = network_on_gpus(topology, device, gpus, given)
-    cluster = load_topology(topology, given)
+    named: Network
+    named, given = network_on_gpus(topology, device, gpus, given)
+    cluster = load_topology(named, given)
     cluster = cluster if policy is None else with_policy(cluster, policy)
     members = list(range(cluster.num_ranks)) if ranks is None else list(ranks)
     limit = parse(injection, BYTES_PER_S) if isinstance(injection, str) else injection
@@ -379,7 +385,7 @@ def collective(
     asked = {
         "collective": kind,
         "bytes": wanted,
-        "topology": name_of(topology, cluster),
+        "topology": name_of(named, cluster),
         **changes_as_inputs(given),
         "algorithm": (algorithms[0] if len(algorithms) == 1 else algorithms) if algorithms else "auto",
         "network": network,

@@ -17,7 +17,7 @@ from scaleout.errors import ScaleoutError
 from scaleout.report.pages.view import Control
 from scaleout.schedule import SCHEDULES
 from scaleout.simulation.options import NETWORKS
-from scaleout.study.sweep.cases import changes_of
+from scaleout.study.sweep.cases import Resolver, changes_of, on_gpus
 from scaleout.workloads.families import load_workload
 
 Inputs = Mapping[str, Any]
@@ -75,10 +75,11 @@ def _factors(name: str, label: str, change: Callable[..., dict[str, Any]]) -> Of
 def network_of(inputs: Inputs) -> Topology | None:
     """Return the network of a job with its changes; None where the inputs name none that is known here."""
     try:
-        name = inputs.get("topology")
-        if name is None and isinstance(inputs.get("workload"), str):
-            name = load_workload(inputs["workload"]).topology
-        return load_topology(name, changes_of(given_of(inputs))) if isinstance(name, str) else None
+        given = on_gpus(given_of(inputs))
+        name = given.get("topology")
+        if name is None and isinstance(workload := given.get("workload"), str):
+            name = load_workload(workload).topology
+        return load_topology(name, changes_of(given)) if isinstance(name, str) else None
     except ScaleoutError:
         return None
 
@@ -98,11 +99,11 @@ def _dimensions(inputs: Inputs, kind: str, topology: Topology) -> list[tuple[str
 
 def _batches(inputs: Inputs) -> list[Offered]:
     """Return how the batch can be changed; not at all where what the inputs name is not here, which `again` tells."""
-    settings = {key.removeprefix("set."): each for key, each in inputs.items() if key.startswith("set.")}
     try:
         if "trace" in inputs:
             return _batches_of_trace(inputs)
-        workload = load_workload(inputs["workload"], settings) if isinstance(inputs.get("workload"), str) else None
+        is_named = isinstance(inputs.get("workload"), str)
+        workload = Resolver().workload(given_of(inputs)).value if is_named else None
     except ScaleoutError:
         return []
     for name in _BATCH_KEYS:

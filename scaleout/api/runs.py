@@ -10,7 +10,6 @@ from scaleout.api.advised import advised
 from scaleout.api.answer import Answer
 from scaleout.api.inputs import inputs_of, stated_as_inputs
 from scaleout.api.networks import Network, changes_of, load_topology, name_of
-from scaleout.api.sized import job_on_gpus
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.what_if import NetworkChanges
 from scaleout.config.arguments import checked
@@ -20,6 +19,7 @@ from scaleout.simulation.options import SimulationOptions
 from scaleout.study.comparison import Comparison, compare
 from scaleout.study.job import Outcome, Tell
 from scaleout.study.realism import options_for
+from scaleout.study.sized import job_on_gpus
 from scaleout.workloads.config.family import ModelFamily
 from scaleout.workloads.families import load_workload
 

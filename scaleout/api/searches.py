@@ -14,7 +14,6 @@ from scaleout.analysis.uncertainty import Interval
 from scaleout.api.answer import Answer
 from scaleout.api.inputs import changes_as_inputs, inputs_of
 from scaleout.api.networks import Network, changes_of, load_topology, name_of
-from scaleout.api.sized import job_on_gpus
 from scaleout.cluster.device.spec import Device, load_device
 from scaleout.cluster.topology.what_if import NetworkChanges
 from scaleout.config.arguments import checked
@@ -38,6 +37,7 @@ from scaleout.study.search.explanation import Explanation, explanation, fastest_
 from scaleout.study.search.request import SearchRequest, request_of
 from scaleout.study.search.search import Answer as Found
 from scaleout.study.search.search import found_by
+from scaleout.study.sized import job_on_gpus
 from scaleout.study.sweep.cases import run_line
 from scaleout.workloads.families import load_workload
 
@@ -401,7 +401,7 @@ def search(
         load_topology(network, given),
         load_device(named_device) if isinstance(named_device, str) else named_device,
         changes=changes,
-        memory_bytes=parse(memory, BYTES) if isinstance(memory, str) else memory,
+        memory_bytes=None if memory is None else parse(memory, BYTES),
         batch=global_batch,
         num_ranks=num_ranks,
         simulations=simulations,

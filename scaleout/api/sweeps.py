@@ -213,8 +213,8 @@ def sweep(
     approved : bool
         Whether a study of a million cases or more may run.
     **keys
-        Keys of a study's file, instead of `study`: `workload`, `topology`, `device`, `schedule` and others are a value
-        or a list, `set`, `bandwidth`, `latency` and others map keys to a value or a list; lists make a grid.
+        Keys of a study's file, instead of `study`: `workload`, `topology`, `device`, `gpus`, `schedule` and others are
+        a value or a list, `set`, `bandwidth`, `latency` and others map keys to a value or a list; lists make a grid.
 
     Raises
     ------

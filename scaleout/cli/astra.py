@@ -9,7 +9,7 @@ import click
 
 import scaleout
 from scaleout.cli.options import PATH, Number, Output, Whole, output_options
-from scaleout.cli.printing import say
+from scaleout.cli.printing import FILES_OF_RUN, say
 
 if TYPE_CHECKING:
     from scaleout.interop.astra import Outcome
@@ -66,7 +66,7 @@ def _scale(option: str, meaning: str) -> Callable[[Any], Any]:
     help="Analytical network backend: congestion-unaware or congestion-aware.",
 )
 @click.option("--physical", is_flag=True, help="Also simulate the inputs on scaleout's own networks, and compare.")
-@output_options("Write tables, timeline and figure here.")
+@output_options("Write tables, timeline and figure here.", *FILES_OF_RUN)
 def astra(physical: bool, output: Output, **given: Any) -> None:
     """Simulate ASTRA-sim's own inputs as ASTRA-sim 2.0 does.
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     help="An algorithm of all-reduce, or back ends as --policy of `scaleout run` names them; repeatable.",
 )
 @simulation_options("host", "clocks", "network", "injection", "contention", "placement")
-@output_options("Write a table and a figure here.")
+@output_options("Write a table and a figure here.", "buckets.png")
 def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: Stated, output: Output) -> None:
     """Find the best size of DDP's gradient buckets for WORKLOAD.
 
@@ -89,12 +89,15 @@ def buckets(job: NamedJob, sizes: str, ways: tuple[str, ...], options: Stated, o
 def _run_line(given: "Mapping[str, Any]", found: "Bucketed") -> str:
     """Return the command that simulates the step with buckets of the size and way that were found."""
     from scaleout.api.inputs import given_of
+    from scaleout.config.units import BYTES, format_bytes, parse
     from scaleout.network.collectives import ALGORITHMS
     from scaleout.study.buckets import AUTO
     from scaleout.study.sweep.cases import run_line
 
     way = "algorithm.all_reduce" if found.way in ALGORITHMS else "policy"
-    chosen = {"set.gradient_bucket": found.bucket_bytes, "schedule": "overlap:always"}
+    in_words, exact = format_bytes(found.bucket_bytes).replace(" ", ""), f"{found.bucket_bytes}B"
+    size = in_words if parse(in_words, BYTES) == found.bucket_bytes else exact
+    chosen = {"set.gradient_bucket": size, "schedule": "overlap:always"}
     return run_line(given_of({**given, **chosen, **({} if found.way == AUTO else {way: found.way})}))
 
 

@@ -72,7 +72,7 @@ SIZES_HELP = "Sizes such as 64MiB or 1MiB,64MiB; FIRST:LAST doubles from the fir
     help="Print which back end of the topology (--policy) is the fastest, by size and ranks.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Also print why other algorithms are not among the rows.")
-@output_options("Write tables and a picture of all links here.")
+@output_options("Write tables and a picture of all links here.", "links.parquet", "links.png", "backends-*.png")
 @network_options(ranks=False)
 def collective(
     kind: str,
@@ -108,8 +108,8 @@ def collective(
     """
     from scaleout.api.collectives import collective as find
     from scaleout.api.networks import load_topology
-    from scaleout.api.sized import network_on_gpus
     from scaleout.cli.progress import progress
+    from scaleout.study.sized import network_on_gpus
 
     if extra:
         raise click.UsageError(f"{kind} takes no {' '.join(extra)}; a size is given by --bytes, as --bytes {extra[0]}")
@@ -160,7 +160,7 @@ def parse_sizes(text: str) -> list[int]:
     ConfigError
         If a size cannot be read or a range goes down.
     """
-    from scaleout.config.units import BYTES
+    from scaleout.config.units import FEW_BYTES
     from scaleout.errors import ConfigError
 
     if not text:
@@ -168,7 +168,7 @@ def parse_sizes(text: str) -> list[int]:
     sizes: list[int] = []
     for part in text.split(","):
         first, colon, last = part.partition(":")
-        size, end = (round(quantity_of("--bytes", each, BYTES)) for each in (first, last if colon else first))
+        size, end = (round(quantity_of("--bytes", each, FEW_BYTES)) for each in (first, last if colon else first))
         if colon and not 0 < size <= end:
             raise ConfigError(f"--bytes {part!r}: a range goes from a smaller size above zero to a larger one")
         sizes.append(size)

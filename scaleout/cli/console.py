@@ -229,7 +229,7 @@ def print_links(title: str, links: Sequence[dict[str, Any]]) -> None:
 def print_description(facts: Mapping[str, Any], drawing: Iterable[str] = ()) -> None:
     """Print the facts of a line in a box, named by the first of them; below it a drawing, if any, and all else."""
     (kind, name), *others = facts.items()
-    lines = {key: _written(key, value) for key, value in others if not isinstance(value, dict | list)}
+    lines = {key: _written(key, value) for key, value in others if not _is_table(value)}
     boxed = {key: line for key, line in lines.items() if "\n" not in line}
     print_answer(f"{_title(kind)} {name}", {_title(key): line for key, line in boxed.items()})
     for line in drawing:
@@ -243,7 +243,7 @@ def print_facts(facts: Mapping[str, Any]) -> None:
     """Print a description: plain facts line by line, mappings and lists of rows as tables."""
     for key, value in facts.items():
         title = _title(key)
-        if isinstance(value, list) and value and isinstance(value[0], dict):
+        if isinstance(value, list) and _is_table(value):
             columns = list(dict.fromkeys(name for row in value for name in row))
             cells = [_column(name, [row.get(name, "") for row in value]) for name in columns]
             rows = [list(row) for row in zip(*cells, strict=True)]
@@ -254,6 +254,10 @@ def print_facts(facts: Mapping[str, Any]) -> None:
         else:
             text = printable(_written(key, value)).replace("\n", "\n  ")  # no line of it is to pass for a fact
             console().print(Text.assemble((one_line(title), "bold"), f": {text}"))
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict) or (isinstance(value, list) and bool(value) and isinstance(value[0], dict))
 
 
 def _rows(key: str, entries: Mapping[str, Any]) -> list[list[str]]:
@@ -293,7 +297,9 @@ def _title(name: str) -> str:
 
 
 def _written(name: str, value: Any) -> str:
-    """Write a fact: numbers with the unit that the end of the name says."""
+    """Write a fact: numbers with the unit that the end of the name says, several with commas."""
+    if isinstance(value, list):
+        return ", ".join(_written(name, each) for each in value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         for end, form in _FORMATS.items():
             if name.endswith(end):

@@ -37,7 +37,7 @@ _MANY = 10
     "default the first, and a recording as it ran.",
 )
 @click.option("--topology", type=NAME_OR_FILE, help="Network to simulate traces on; by default their own.")
-@output_options("Write tables and a timeline of both here.")
+@output_options("Write tables and a timeline of both here.", "differences.csv", "timeline.json")
 def diff(a: str, b: str, schedules: tuple[str, ...], topology: str | None, output: Output) -> None:
     """Compare two results or recordings: what takes longer in B than in A.
 

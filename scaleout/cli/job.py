@@ -78,14 +78,14 @@ class NamedJob(NamedTuple):
 
 
 def on_gpus(job: NamedJob, gpus: int, *, replicas: bool = True) -> NamedJob:
-    """Return a job with so many GPUs, see `api.sized.job_on_gpus`.
+    """Return a job with so many GPUs, see `study.sized.job_on_gpus`.
 
     Raises
     ------
     ConfigError
         If it is of a trace, replicas or nodes do not divide the GPUs, or either is given as well.
     """
-    from scaleout.api.sized import job_on_gpus
+    from scaleout.study.sized import job_on_gpus
 
     if job.workload is None:
         raise ConfigError(

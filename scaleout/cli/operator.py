@@ -31,7 +31,7 @@ _RANKS = 8
     metavar="KEY=VALUES",
     help="Simulate every value of a key: slice_size=1:64 (each double the last) or occupancy=0.25,0.5.",
 )
-@output_options("Write times, timelines and pictures here.")
+@output_options("Write times, timelines and pictures here.", "timelines.png", "sweep.png")
 def operator(
     name: str, device: str, topology: str, settings: tuple[str, ...], sweep: str | None, output: Output
 ) -> None:

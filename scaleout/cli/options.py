@@ -1,7 +1,7 @@
 """Options that several verbs share, and how their text becomes values."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
@@ -95,14 +95,14 @@ def _handing(
     return decorate
 
 
-def _output(given: dict[str, Any]) -> Output:
+def _output(files: Sequence[str], given: dict[str, Any]) -> Output:
     folder, picture, width = given.pop("output"), given.pop("picture"), given.pop("width")
     if folder is None and (picture or width):
         raise ConfigError("--format and --width are of the pictures that --output writes; give --output DIR")
     if folder is not None:
         from scaleout.config.writing import RECORD, check_writable
 
-        check_writable(folder, own=RECORD)
+        check_writable(folder, own=RECORD, files=[each.replace(".png", f".{picture or 'png'}") for each in files])
     return Output(folder, given.pop("as_json"), picture or "png", width)
 
 
@@ -188,10 +188,10 @@ def look_options(command: Command) -> Command:
     return _handing("look", lambda given: (given.pop("picture") or "", given.pop("width")), picture_options)(command)
 
 
-def output_options(meaning: str) -> Callable[[Command], Command]:
-    """Add ``--output``, a directory, and ``--json``, and hand the verb one ``output``, an `Output`."""
+def output_options(meaning: str, *files: str) -> Callable[[Command], Command]:
+    """Add ``--output``, a directory for `files`, and ``--json``, and hand the verb one ``output``, an `Output`."""
     folder = click.option("--output", type=FOLDER, help=meaning)
-    return _handing("output", _output, lambda command: folder(picture_options(json_option(command))))
+    return _handing("output", partial(_output, files), lambda command: folder(picture_options(json_option(command))))
 
 
 def json_option(command: Command) -> Command:

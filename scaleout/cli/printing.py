@@ -12,6 +12,11 @@ import click
 
 from scaleout.errors import one_line, printable
 
+FILES_OF_RUN = (
+    "nodes.parquet", "timeline.json", "breakdown.png", "links.parquet", "links*.png", "memory*.png", "pipeline*.png",
+)  # fmt: skip
+"""Files that simulated schedules are written to."""
+
 
 def say(text: object, *, err: bool = False) -> None:
     """Print a text, of several lines maybe; what a terminal would obey is written as an escape.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("names", nargs=-1, metavar="[PAPER|ID]...")
 @click.option("--vary", is_flag=True, help="Simulate with 30% less and more of the constant that each number hangs on.")
-@output_options("Write the rows (JSON) and a page (Markdown) here.")
+@output_options("Write the rows (JSON) and a page (Markdown) here.", "reproductions.md")
 def reproduce(names: tuple[str, ...], vary: bool, output: Output) -> None:
     """Simulate the experiments of four papers, and compare.
 

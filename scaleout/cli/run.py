@@ -20,6 +20,7 @@ from scaleout.cli.options import (
     simulation_options,
     verbose_option,
 )
+from scaleout.cli.printing import FILES_OF_RUN
 from scaleout.errors import ConfigError, ScaleoutError
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
     help="Write what to measure to make the error bars of the fastest schedule narrower, for `scaleout measure FILE`.",
 )
 @verbose_option
-@output_options("Write tables, timeline and figure here.")
+@output_options("Write tables, timeline and figure here.", *FILES_OF_RUN)
 def run(
     job: NamedJob,
     schedules: tuple[str, ...],

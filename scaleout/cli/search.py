@@ -73,7 +73,9 @@ _COUNTED = {
     help="Also write the fastest plan that the framework can run as its configuration: torchtitan's TOML, "
     "Megatron-LM's arguments, DeepSpeed's JSON; into the directory of --output, or on standard output; repeatable.",
 )
-@output_options("Write plans and a figure here; the same command resumes an interrupted search from them.")
+@output_options(
+    "Write plans and a figure here; the same command resumes an interrupted search from them.", "pareto.png"
+)
 def search(
     job: NamedJob,
     options: Stated,
@@ -167,15 +169,6 @@ def _print_exports(exports: "Sequence[Export]", model: "type[LayeredModel]", *, 
             say(each.text)
 
 
-def _memory(text: str) -> float:
-    from scaleout.config.units import BYTES
-
-    size_bytes = quantity_of("--memory", text, BYTES)
-    if not text.strip()[-1:].isalpha():
-        raise ConfigError(f"--memory {text}: give a unit, such as {text}GB")
-    return size_bytes
-
-
 def _kept(output: Output) -> str:
     if output.folder is None:
         return "nothing is kept; with --output plans are, and the same command goes on"
@@ -195,8 +188,9 @@ def _give_so_far(answer: "SearchAnswer", output: Output) -> None:
 
 _PARTS = (
     ("groups of plans weighed for bounds", 0.15, ""),
+    ("plans judged again", 0.85, ""),
     ("plans judged", 0.75, " in closed form"),
-    ("simulations of", 0.85, " in closed form"),
+    ("simulations of", 0.84, " in closed form"),
     ("groups of plans weighed for candidates", 0.86, ""),
     ("simulations under", 0.97, ""),
     ("", 1.0, ""),
@@ -216,7 +210,7 @@ def _search(
     """Search, with a bar of progress on standard error."""
     from scaleout.api.searches import search as find
     from scaleout.cli.progress import progress
-    from scaleout.config.units import format_seconds
+    from scaleout.config.units import BYTES, format_seconds
 
     with progress(kept=_kept(output), quiet=output.as_json) as show:
 
@@ -231,7 +225,7 @@ def _search(
             device=job.device,
             changes=job.settings,
             network_changes=job.changes,
-            memory=None if memory is None else _memory(memory),
+            memory=None if memory is None else quantity_of("--memory", memory, BYTES),
             **options,
             directory=output.folder,
             workers=workers,
@@ -369,7 +363,7 @@ def _print_plans(
                 format_share(each.mfu),
                 format_share(each.bubble),
                 *(format_share(each.exposed_s.get(axis, 0.0) / each.step_s) for axis in axes),
-                format_bytes(each.peak_bytes),
+                format_bytes(each.peak_bytes, like=request.memory_bytes),
                 format_share(1 - each.peak_bytes / request.memory_bytes),
                 each.bound_by,
             ]

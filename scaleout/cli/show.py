@@ -81,7 +81,7 @@ def show(
         from scaleout.cluster.topology.what_if import change_network
         from scaleout.report.drawing import draw
 
-        del facts["link_names"]  # drawn
+        facts = {key: value for key, value in facts.items() if key not in ("link_names", "changed_links")}  # drawn
         print_description(facts, draw(change_network(load_topology(name_or_file), changes)))
         return
     if "keys" not in facts:

@@ -17,6 +17,7 @@ from scaleout.cli.options import (
     simulation_options,
     verbose_option,
 )
+from scaleout.cli.printing import FILES_OF_RUN
 
 _SECONDS = ("compute_s", "communication_s", "exposed_communication_s", "idle_s")
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 )
 @simulation_options(*SIMULATION)
 @verbose_option
-@output_options("Write tables, timelines and a figure here.")
+@output_options("Write tables, timelines and a figure here.", *FILES_OF_RUN)
 def strategies(job: NamedJob, names: tuple[str, ...], options: Stated, verbose: bool, output: Output) -> None:
     """Compare strategies of training frameworks on one WORKLOAD.
 

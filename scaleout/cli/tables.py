@@ -372,7 +372,7 @@ def _print_fit(found: "Fit", under: str) -> None:
     """Print the memory of the worst rank by kind, and if it does not fit, what would help."""
     total, capacity = found.peak.total_bytes, found.capacity_bytes
     held = {kind.replace("_", " "): size for kind, size in found.peak.bytes_of.items() if size} | {"total": total}
-    *sizes, device = format_sizes([*held.values(), capacity])
+    *sizes, device = format_sizes([*held.values(), capacity], like=capacity)
     row = [*sizes, f"{device} ({format_share(total / capacity)})"]
     title = f"memory of the worst rank{under}, at {found.peak.place}"
     print_table(title, (*held, "device memory"), [row], left=0)
@@ -383,7 +383,7 @@ def _print_fit(found: "Fit", under: str) -> None:
     if found.fits:
         console().print()
         return
-    console().print(f"does not fit: {format_bytes(total - capacity)} too much; what would help:")
+    console().print(f"does not fit: {format_bytes(total - capacity, like=capacity)} too much; what would help:")
     for advice in found.advice:
         _print_advice(advice)
     if not found.advice:

@@ -46,7 +46,7 @@ class _WithKeys(click.Command):
 @click.command(cls=_WithKeys)
 @machine_options(device="t3-gpu", topology="t3-ring-8")
 @set_option("Set a key of the GEMM, the collective or the hardware, as listed above")
-@output_options("Write times and traffic over time here.")
+@output_options("Write times and traffic over time here.", "traffic.png")
 def track(device: str, topology: str, settings: tuple[str, ...], output: Output) -> None:
     """Simulate T3's track-and-trigger of a GEMM and its collective.
 

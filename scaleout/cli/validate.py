@@ -9,7 +9,7 @@ import click
 from scaleout.cli.options import NAME_OR_FILE, PATH, Output, output_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from scaleout.validation.measured.arena import Contender
     from scaleout.validation.measured.compare import Accuracy, Comparison
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     help="Topology of all rows, instead of the one that each names.",
 )
 @click.option("--arena", "in_arena", is_flag=True, help="Score other tools and a roofline on the same rows.")
-@output_options("Write the rows (JSON) and a parity plot here.")
+@output_options("Write the rows (JSON) and a parity plot here.", "parity.png")
 def validate(
     files: tuple[Path, ...], table: str | None, device: str | None, topology: str | None, in_arena: bool, output: Output
 ) -> None:
@@ -84,7 +84,7 @@ def _print(comparison: "Comparison", answer: "Mapping[str, str]", contenders: "S
     from scaleout.validation.measured.compare import choices
 
     print_answer("predictions against measured runs", answer)
-    formats = {"time": format_seconds, "memory": format_bytes, "fit": _format_fit}
+    formats: dict[str, Callable[[float], str]] = {"time": format_seconds, "memory": format_bytes, "fit": _format_fit}
     print_table(
         "measured and predicted",
         ("row", "run", "measured", "predicted", "error"),

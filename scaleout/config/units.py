@@ -1,8 +1,8 @@
 """Strings with units, as files and options hold them, to SI numbers and back.
 
 Inside the package there are only seconds, bytes, FLOPs and their quotients. A `B` is a byte, `GB` is 10**9 and `GiB`
-2**30; a `b` is a bit, of bandwidths alone. A size without a unit is in bytes, and a million tokens or more need none;
-all else but zero does.
+2**30; a `b` is a bit, of bandwidths alone. From 1,000 on a size without a unit is in bytes; fewer need one, as who
+writes them most likely means MiB or GB. A million tokens or more need none; all else but zero does.
 
 >>> parse("200 Gb/s", BYTES_PER_S)
 25000000000.0
@@ -12,8 +12,8 @@ all else but zero does.
 
 import math
 import re
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -50,7 +50,9 @@ def _with_prefixes(unit: str, scale: float, prefixes: dict[str, float]) -> dict[
 _BYTE_UNITS = _with_prefixes("B", 1.0, _DECIMAL | _BINARY)
 _BIT_UNITS = _with_prefixes("b", 1 / 8, _DECIMAL | _BINARY)
 
-BYTES = Quantity("a size", _BYTE_UNITS, "64MiB", plain_from=0.0)
+BYTES = Quantity("a size", _BYTE_UNITS, "64MiB", plain_from=1e3)
+FEW_BYTES = replace(BYTES, plain_from=0.0)
+"""Sizes that need no unit however small they are: those of messages, as benchmarks count them from 8 bytes on."""
 BYTES_PER_S = Quantity("a bandwidth", {f"{unit}/s": f for unit, f in (_BYTE_UNITS | _BIT_UNITS).items()}, "200 Gb/s")
 _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "day": 86400.0}
 SECONDS = Quantity("a time", _TIMES, "700 ns", 1e-15, 1e9)
@@ -87,10 +89,10 @@ def parse(text: str | float, quantity: Quantity) -> float:
     if not math.isfinite(value) or value < 0:
         raise ConfigError(f"{shown(text)} is not {quantity.name}: it must be finite and not negative")
     if value and not unit and value < quantity.plain_from:
-        raise ConfigError(
-            f"{shown(text)} has no unit, and is to be {quantity.name}; write it like {quantity.example!r}"
-        )
-    if quantity is BYTES and not unit and value != int(value):
+        few = f"'{number}MiB' or '{number}GB', or as '{number}B' if bytes are meant"
+        like = few if quantity is BYTES else repr(quantity.example)
+        raise ConfigError(f"{shown(text)} has no unit, and is to be {quantity.name}; write it like {like}")
+    if quantity.name == BYTES.name and not unit and value != int(value):
         raise ConfigError(f"{shown(text)} is no whole number of bytes; write it like {quantity.example!r}")
     if value and not quantity.smallest <= value <= quantity.largest:
         unit, factor = next(iter(quantity.factors.items()))
@@ -116,10 +118,15 @@ def _meant(unit: str, quantity: Quantity) -> str:
 
 
 def _validator(quantity: Quantity, *, by_level: bool = False) -> BeforeValidator:
-    """Parse a value of a file; `by_level` one value or a list of them, to a tuple."""
+    """Parse a value of a file; `by_level` one value or a list of them, to a tuple.
+
+    A few bytes that are a float are a validated model's own, which is validated again.
+    """
 
     def validate(value: Any) -> float | tuple[float, ...]:
         try:
+            if quantity is BYTES and isinstance(value, float):
+                return parse(value, FEW_BYTES)
             if by_level:
                 return tuple(parse(each, quantity) for each in (value if isinstance(value, list) else [value]))
             return parse(value, quantity)
@@ -240,24 +247,44 @@ def ranks_in_words(ranks: Collection[int]) -> str:
     return f"{'ranks' if len(ranks) > 1 else 'rank'} {format_ranks(ranks)}"
 
 
-def format_bytes(size_bytes: float) -> str:
-    """Write a size with a binary prefix, such as ``'64 MiB'``."""
-    return _scaled(size_bytes, "B", _BINARY_UP)
+def format_bytes(size_bytes: float, *, like: float | None = None) -> str:
+    """Write a size with a binary prefix, or with a decimal one if that alone is exact, as of what was written so.
+
+    A size that is compared with another has the prefixes of that, `like`.
+
+    >>> format_bytes(2**26), format_bytes(1e9), format_bytes(1e9 + 1), format_bytes(2**30, like=80e9)
+    ('64 MiB', '1 GB', '954 MiB', '1.07 GB')
+    """
+    return _scaled(size_bytes, "B", _prefixes_of(size_bytes if like is None else like))
 
 
-def format_sizes(sizes_bytes: Iterable[float]) -> list[str]:
+def _prefixes_of(*sizes_bytes: float) -> tuple[tuple[float, str], ...]:
+    """Return decimal prefixes if they write all sizes exactly and binary ones do not."""
+
+    def exact(prefixes: tuple[tuple[float, str], ...]) -> bool:
+        written = (_scaled(size, "B", prefixes).split() for size in sizes_bytes)
+        return all(float(n) * _BYTE_UNITS[unit] == size for (n, unit), size in zip(written, sizes_bytes, strict=True))
+
+    return _DECIMAL_UP if exact(_DECIMAL_UP) and not exact(_BINARY_UP) else _BINARY_UP
+
+
+def format_sizes(sizes_bytes: Iterable[float], *, like: float | None = None) -> list[str]:
     """Write the sizes of one table in one unit: that of the least while the largest is below 10,000, or of the largest.
 
-    Where both are too far apart for that, by a factor of a million or so, each has its own.
+    Where both are too far apart for that, by a factor of a million or so, each has its own. Prefixes are decimal where
+    these alone are exact of all, or of what they are compared with, `like`.
 
     >>> format_sizes([2**10, 2**20])
     ['1 KiB', '1024 KiB']
     >>> format_sizes([48 * 2**20, 2.53 * 2**30]), format_sizes([60 * 2**20, 0, 140 * 2**30]), format_sizes([4, 2**30])
     (['48.0 MiB', '2590 MiB'], ['0.0586 GiB', '0 GiB', '140 GiB'], ['4 B', '1 GiB'])
+    >>> format_sizes([25e6, 1e9])
+    ['25 MB', '1000 MB']
     """
     sizes = list(sizes_bytes)
     told = [size for size in sizes if size] or [0.0]
-    units = [_scaled(end, "B", _BINARY_UP).split()[1] for end in (min(told), max(told))]
+    prefixes = _prefixes_of(*(told if like is None else [like]))
+    units = [_scaled(end, "B", prefixes).split()[1] for end in (min(told), max(told))]
     for unit, factor in ((unit, _BYTE_UNITS[unit]) for unit in units):
         if max(told) < 10_000 * factor and min(told) >= 0.001 * factor:
             scaled = [float(size / factor) for size in sizes]
@@ -265,7 +292,7 @@ def format_sizes(sizes_bytes: Iterable[float]) -> list[str]:
             return [
                 f"{number} {unit}" for number in (map("{:.0f}".format, scaled) if whole else _three_digits(*scaled))
             ]
-    return list(map(format_bytes, sizes))
+    return [_scaled(size, "B", prefixes) for size in sizes]
 
 
 def format_bytes_per_s(bytes_per_s: float) -> str:
@@ -393,7 +420,7 @@ def format_times(ratio: float) -> str:
     return f"{ratio:.2f}x" if abs(ratio) < 9.995 else f"{_scaled(ratio, '', ())}x"
 
 
-_WRITE = {
+_WRITE: dict[str, Callable[[float], str]] = {
     BYTES.name: format_bytes,
     BYTES_PER_S.name: format_bytes_per_s,
     SECONDS.name: format_seconds,

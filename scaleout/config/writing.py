@@ -15,6 +15,7 @@ import tempfile
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO
 
@@ -200,18 +201,18 @@ def _remove(folder: Path) -> None:
         folder.rmdir()
 
 
-def check_writable(directory: Path, *, own: str = "") -> None:
+def check_writable(directory: Path, *, own: str = "", files: Sequence[str] = ()) -> None:
     """Refuse a directory for output that cannot be written, before the work whose results it is to hold.
 
     `own` marks results of a study or of one answer, `STUDY` or `RECORD`: where those of the other are, each would hide
-    files of the other.
+    files of the other. `files` are names or patterns of what an answer writes besides itself.
 
     Raises
     ------
     ConfigError
         If there is a file in its place, its disk is read-only or full, its owner is another, its name is none, or it
         is the root of a file system, which root could write; or if it holds results of the other kind, or another
-        file in the place of an answer.
+        file in the place of an answer or of one of its files.
     """
     try:
         directory.lstat()
@@ -227,8 +228,8 @@ def check_writable(directory: Path, *, own: str = "") -> None:
     for mark, whose in ((RECORD, "the output of another command"), (STUDY, "the results of a study")):
         if own not in ("", mark) and is_file(directory / mark):
             raise ConfigError(f"{directory} has {whose}, and would mix them; give another --output, or empty it")
-    if own == RECORD and not _is_answer(directory / _ANSWER):
-        _check_replaceable(directory / _ANSWER, _recorded(directory).get(_ANSWER, ()))
+    if own == RECORD:
+        _check_places(directory, (_ANSWER, *files))
     nearest = next(folder for folder in (directory, *directory.absolute().parents) if os.path.lexists(folder))
     try:
         with tempfile.TemporaryFile(dir=nearest) as file:
@@ -236,6 +237,16 @@ def check_writable(directory: Path, *, own: str = "") -> None:
             file.flush()
     except OSError as error:
         raise _unwritable(directory, error) from None
+
+
+def _check_places(directory: Path, files: Sequence[str]) -> None:
+    """Refuse other files in the places of an answer's; beside an answer without record they may be the same."""
+    known, is_answer = _recorded(directory), _is_answer(directory / _ANSWER)
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(directory)):  # noqa: PTH208 - nothing but names
+            may_be_same = is_answer and (name == _ANSWER or not known)
+            if not may_be_same and any(fnmatchcase(name, each) for each in files):
+                _check_replaceable(directory / name, known.get(name, ()))
 
 
 def _is_answer(path: Path) -> bool:

@@ -52,11 +52,10 @@ def box_of(comparison: "Comparison", unchanged: "Outcome | None") -> dict[str, s
     facts |= _unchanged(best, unchanged, steps)
     if best.efficiency is not None:
         facts["speed"] = speed_of(best.efficiency, comparison) + ("" if fits else FITTED)
-        if best.workload is not None and best.workload.mode == "decode":
-            facts["speed"] += f", a token of each sequence behind {best.workload.sequence:,} in the cache"
     elif comparison.samples and best.makespan_s:
         each_s = comparison.samples / best.makespan_s
         facts["speed"] = f"{format_rate(each_s / comparison.ranks)} samples/s/GPU, {format_rate(each_s)} in all"
+    facts |= _batch(best, comparison.samples)
     facts |= {} if best.topology is None else network_of(best.topology, comparison.device, comparison.ranks)
     if words := told_estimates(best.result, best.breakdown.kernel_time_sources, device=comparison.device):
         facts["kernels"] = words
@@ -70,6 +69,17 @@ def box_of(comparison: "Comparison", unchanged: "Outcome | None") -> dict[str, s
     if best.workload is not None and best.workload.left_out:
         facts["memory"] += f"; {best.workload.left_out} not counted"
     return facts | rent_of(comparison, best) | model_of(comparison)
+
+
+def _batch(best: "Outcome", samples: int | None) -> dict[str, str]:
+    """Say how much a step over all ranks works on; nothing of a trace, which does not say it."""
+    work = best.workload
+    if work is None:
+        return {"batch": counted(samples, "sample")} if samples else {}
+    words = counted(work.batch_per_replica * work.data_parallel, "sequence")
+    if work.mode == "decode":
+        return {"batch": f"{words}, a token of each behind {work.sequence:,} in the cache"}
+    return {"batch": f"{words} of {counted(work.sequence, 'token')}, micro-batches of {work.microbatch_size:,}"}
 
 
 def model_of(comparison: "Comparison") -> dict[str, str]:
@@ -182,8 +192,8 @@ def room(found: "Fit | None", ranks: int) -> str:
     peak_bytes, capacity_bytes = found.peak.total_bytes, found.capacity_bytes
     if found.fits:
         return room_left(peak_bytes, capacity_bytes)
-    words = f"does not fit: {format_bytes(peak_bytes)} of {format_bytes(capacity_bytes)}"
-    words += f", {format_bytes(peak_bytes - capacity_bytes)} too much"
+    peak, more = (format_bytes(size, like=capacity_bytes) for size in (peak_bytes, peak_bytes - capacity_bytes))
+    words = f"does not fit: {peak} of {format_bytes(capacity_bytes)}, {more} too much"
     helps = [each for each in found.advice if each.fits]
     if not helps:
         return words
@@ -195,8 +205,8 @@ def room(found: "Fit | None", ranks: int) -> str:
 
 def room_left(peak_bytes: float, capacity_bytes: float) -> str:
     """Say by how much a job fits its devices."""
-    left = format_bytes(capacity_bytes - peak_bytes)
-    return f"fits: {format_bytes(peak_bytes)} of {format_bytes(capacity_bytes)}, {left} left"
+    peak, left = (format_bytes(size, like=capacity_bytes) for size in (peak_bytes, capacity_bytes - peak_bytes))
+    return f"fits: {peak} of {format_bytes(capacity_bytes)}, {left} left"
 
 
 def rent_of(comparison: "Comparison", best: "Outcome") -> dict[str, str]:

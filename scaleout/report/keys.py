@@ -52,7 +52,8 @@ _MADE_UP: Mapping[str, Mapping[str, str]] = {
     },
     "device": {"kernel_models": "[measured, interpolated, analytical]"},
     "study": {
-        "label": "today", "host": "[none, eager]", "clocks": "unthrottled", "placement": "[linear, transposed]",
+        "label": "today", "gpus": "[8, 16, 32]", "host": "[none, eager]", "clocks": "unthrottled",
+        "placement": "[linear, transposed]",
         "nodes": "[2, 4, 8]", "nic_down": "3", "break": "3-4", "policy": "fastest", "injection": "400 Gb/s",
         "network": "[alpha_beta, link]", "contention": "[true, false]", "ideal": "true", "taper": "{1: [1:1, 2:1]}",
         "degrade": "{3-4: 0.5}", "slow": "{5: [1.1, 1.3]}", "algorithm": "{all_reduce: [ring, tree]}",

@@ -69,7 +69,7 @@ def sweep_buckets(
 
 def with_buckets(base: ModelFamily, size_bytes: int) -> ModelFamily:
     """Return a workload with gradient buckets of another size."""
-    keys = {**base.model_dump(exclude_unset=True), "gradient_bucket": size_bytes}
+    keys = {**base.model_dump(exclude_unset=True), "gradient_bucket": float(size_bytes)}
     return validate(type(base), keys, where=f"buckets of {size_bytes} B")
 
 

@@ -87,8 +87,9 @@ def _left_out(work: ModelFamily | Program) -> list[str]:
     notes = {
         f"workload {work.name} leaves out {model} of its model: no parameter nor kernel of it is counted": model,
         f"workload {work.name} all-reduces each gradient by itself (gradient_bucket "
-        f"{format_bytes(work.gradient_bucket)}; a number without a unit is bytes); PyTorch's DDP does so in buckets: "
-        f"--set gradient_bucket=25MiB": reduces_one_by_one(work),
+        f"{format_bytes(work.gradient_bucket)}); PyTorch's DDP does so in buckets: --set gradient_bucket=25MiB": (
+            reduces_one_by_one(work)
+        ),
         "recompute selective changes nothing: only attention unfused keeps scores that backward could recompute; "
         "--set recompute=full keeps less of every layer": "recompute" in work.without_effect,
         "attention unfused changes nothing: parts of a sequence over context_parallel ranks are attended to by flash "

@@ -173,3 +173,25 @@ def test_collectives_follow_the_clock():
         alone = found(machine=1, row="alone", collective=kind, mib=256, data="random")
         behind = found(row="after a tiny one", collective=kind, mib=256)
         assert behind["us"][2] / alone["us"][0] == pytest.approx(slower, abs=0.006)
+
+
+def test_what_operands_hold_counts():
+    """Of a GEMM, and of layers of three sizes, by what enters: times over and over beside those of normal numbers."""
+    lines = (TRACES / "h200" / "operands.jsonl").read_text().splitlines()[1:]
+    rows = [json.loads(line) for line in lines]
+    gemms = {row["operands"]: row["us"] for row in rows if "kernel" in row}
+    for operands, told in (("ones", 0.85), ("zeros", 0.85), ("equal rows", 0.88)):
+        assert gemms[operands] / gemms["normal"] == pytest.approx(told, abs=0.006)
+    layers = {
+        tuple(row[key] for key in ("hidden", "batch", "inputs", "weights", "gradients")): row["us"]
+        for row in rows if "layers" in row
+    }  # fmt: skip
+    for changed, least, most in (
+        (("normal", "uniform", "ones"), 0.974, 0.983), (("normal", "uniform", "zeros"), 0.848, 0.860),
+        (("equal rows", "uniform", "normal"), 0.932, 0.972),
+    ):  # fmt: skip
+        ratios = [
+            layers[(*size, *changed)] / layers[(*size, "normal", "uniform", "normal")]
+            for size in ((4096, 1), (4096, 4), (8192, 1))
+        ]
+        assert [min(ratios), max(ratios)] == pytest.approx([least, most], abs=6e-4)

@@ -19,7 +19,7 @@ from scaleout.api.sweeps import SweepAnswer
 from scaleout.cli.verbs import scaleout as command_line
 from scaleout.cluster.topology.topology import Dimension, Topology
 from scaleout.config.documents import to_json
-from scaleout.config.units import format_seconds
+from scaleout.config.units import counted, format_seconds
 from scaleout.errors import ConfigError
 from scaleout.study.sweep.study import study_of
 
@@ -116,6 +116,32 @@ def test_what_does_not_fit_shows_so(answers):
     large = scaleout.run("llama-3-8b", topology="ring(2,nvlink4)", schedules=["baseline"], changes=changes)
     assert repr(large).endswith(", does not fit>")
     assert repr(large["baseline"]).endswith(", does not fit>")
+
+
+ON = {"topology": "dgx-h200-1", "device": "b200"}
+NOTED = {
+    "run llama-small --set layers=1 --set data_parallel=8 --schedule baseline": lambda: scaleout.run(
+        "llama-small", changes={"layers": 1, "data_parallel": 8}, schedules=["baseline"], **ON
+    ),
+    "search llama-small --set layers=2 --top 1 --workers 1": lambda: scaleout.search(
+        "llama-small", changes={"layers": 2}, top=1, workers=1, **ON
+    ),
+    "collective all_reduce --bytes 1MiB": lambda: scaleout.collective("all_reduce", "1MiB", topology="dgx-h200-2"),
+}
+"""Commands, but for machines, and the calls that ask the same."""
+
+
+@pytest.mark.parametrize("line", NOTED)
+def test_what_the_terminal_notes_is_noted_in_python(line):
+    """Also where nobody asks for notes: shown how many there are, and printed below the answer."""
+    answer, words = NOTED[line](), line.split()
+    on = ["--topology", "dgx-h200-2"] if words[0] == "collective" else [f"--{key}={name}" for key, name in ON.items()]
+    told = " ".join(CliRunner().invoke(command_line, [*words, *on], catch_exceptions=False).stdout.split())
+    assert answer.notes
+    assert told.count(" note: ") == len(answer.notes)
+    assert all(f"note: {' '.join(note.split())}" in told for note in answer.notes)
+    assert repr(answer).endswith(f"; {counted(len(answer.notes), 'note')}>")
+    assert str(answer).splitlines() == [repr(answer), *(f"note: {note}" for note in answer.notes)]
 
 
 COLUMNS = {"run": 11, "search": 13, "collective": 9, "sweep": 9}
@@ -385,7 +411,7 @@ def test_traces_are_read_and_run(tmp_path):
 def test_a_collective_says_how_long_it_takes_in_a_line():
     answer = scaleout.collective("all_reduce", ["1KiB", "1MiB"], topology="ring-128", algorithm="ring")
     time_s = answer.by_size[-1][0]["time_s"]
-    assert repr(answer).endswith(f"; 1 MiB in {format_seconds(time_s)} by ring>")
+    assert f"; 1 MiB in {format_seconds(time_s)} by ring; 1 note>" in repr(answer)
 
 
 @pytest.mark.parametrize("key", ["fused", 3, None, np.array([1, 2])], ids=str)

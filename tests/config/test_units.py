@@ -10,6 +10,7 @@ from scaleout.config import units
 from scaleout.config.units import (
     BYTES,
     BYTES_PER_S,
+    FEW_BYTES,
     FLOPS_PER_S,
     HERTZ,
     SECONDS,
@@ -25,6 +26,7 @@ from scaleout.config.units import (
     parse,
 )
 from scaleout.errors import ConfigError
+from scaleout.workloads.families import load_workload
 
 DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -67,6 +69,21 @@ def test_a_gigabyte_is_not_a_gibibyte():
 @pytest.mark.parametrize("text", ["1e3", 1000, 1000.0, " 1_000 ", "1000.", "+1000 B"])
 def test_plain_numbers_are_bytes(text):
     assert parse(text, BYTES) == 1000
+
+
+@pytest.mark.parametrize("text", [25, "25", "999", 1, 1.0])
+def test_few_bytes_need_a_unit(text):
+    """Who writes so few means MiB or GB; sizes of messages are counted from a few bytes on."""
+    told = f"{text!r} has no unit, and is to be a size; write it like '{text}MiB' or '{text}GB', or as '{text}B' if"
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        parse(text, BYTES)
+    assert parse(f"{text}B", BYTES) == parse(text, FEW_BYTES) == float(text)
+    assert parse(0, BYTES) == parse("0", BYTES) == 0
+
+
+def test_few_bytes_of_a_validated_model_are_read_again():
+    workload = load_workload("resnet-50")
+    assert type(workload).model_validate(workload.model_dump()).gradient_bucket == 1.0
 
 
 def test_tokens_are_counted_without_a_unit_but_few_are_a_slip():
@@ -173,9 +190,9 @@ def test_tokens_are_written_as_they_are_read(tokens):
 
 
 BOUNDS = {
-    "BYTES": (1e-9, 1e18), "BYTES_PER_S": (1e-9, 1e18), "SECONDS": (1e-15, 1e9), "FAILURES": (1e-18, 1e3),
-    "TOKENS": (1.0, 1e18), "HERTZ": (1e-9, 1e18), "WATTS": (1e-9, 1e18), "JOULES": (1e-18, 1e9),
-    "DOLLARS": (1e-3, 1e15), "RENT": (1e-9, 1e6), "FLOPS_PER_S": (1e-9, 1e24),
+    **dict.fromkeys(("BYTES", "FEW_BYTES", "BYTES_PER_S"), (1e-9, 1e18)), "SECONDS": (1e-15, 1e9),
+    "FAILURES": (1e-18, 1e3), "TOKENS": (1.0, 1e18), "HERTZ": (1e-9, 1e18), "WATTS": (1e-9, 1e18),
+    "JOULES": (1e-18, 1e9), "DOLLARS": (1e-3, 1e15), "RENT": (1e-9, 1e6), "FLOPS_PER_S": (1e-9, 1e24),
 }  # fmt: skip
 """Quantity to the least and the largest value that it can have, in SI units."""
 

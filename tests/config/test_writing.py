@@ -167,6 +167,28 @@ def test_two_runs_into_one_folder(scaleout, tmp_path):
     assert mine.read_text() == '{"1": [0, 1]}'
 
 
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (("run", "dlrm-128", "--schedule", "baseline"), "links-baseline.png"),
+        (("run", "dlrm-128", "--format", "svg"), "breakdown.svg"),
+        (("search", "llama-3-8b"), "pareto.png"),
+        (("track",), "traffic.png"),
+        (("reproduce", "F15-mean"), "reproductions.md"),
+    ],
+)
+def test_a_file_in_the_place_of_a_picture_is_refused_before_the_work(scaleout, tmp_path, monkeypatch, command, name):
+    """Before anything runs; other names are nobody's place."""
+    for work in ("scaleout.api.runs.run", "scaleout.api.searches.search"):
+        monkeypatch.setattr(work, lambda *_, **__: pytest.fail("worked for nothing"))
+    (tmp_path / name).write_text("mine")
+    (tmp_path / "mine.png").write_text("mine")
+    code, out, err = scaleout(*command, "--output", tmp_path)
+    assert (code, out) == (2, "")
+    assert f"{tmp_path / name}: is no file of an earlier run" in err
+    assert (tmp_path / name).read_text() == "mine"
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="limits the files that are open")
 @pytest.mark.parametrize("most", range(4, 16, 2))
 def test_where_hardly_a_file_can_be_opened_nothing_unfinished_is_left(tmp_path, most):

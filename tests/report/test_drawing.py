@@ -83,9 +83,15 @@ def test_messages_name_links_so_that_options_take_them(scaleout):
     assert "rank 0 has the links 0:0-switch, 1:0-switch" in scaleout("show", "dgx-h200-2", "--break", "0-1")[2]
     error = scaleout("show", "dgx-h200-2", "--degrade", "infiniband=0.5")[2]
     assert "switches by name (switch); what changes a whole dimension is --bandwidth" in error
-    assert "1:8-switch  broken" in scaleout("show", "dgx-h200-2", "--break", "1:8-switch")[1]
+    assert "broken: 1:8-switch" in scaleout("show", "dgx-h200-2", "--break", "1:8-switch")[1]
     tree = ("run", "dlrm-128", "--topology", "switch(8,nvlink4) x switch(16,ndr)", "--break", "1:8-switch")
     assert "broken there is link 1:8-switch" in scaleout(*tree)[2]
+
+
+def test_a_changed_link_is_told_once(scaleout):
+    out = scaleout("show", "dgx-h200-2", "--nic-down", "5", "--degrade", "0:3-switch=0.5")[1]
+    assert [out.count(name) for name in ("1:4-switch", "1:5-switch", "slower: 0:3-switch")] == [1, 1, 1]
+    assert re.search(r"changes +nic_down 5, degrade 0:3-switch=0.5", out)
 
 
 def test_facts_have_their_units(scaleout):

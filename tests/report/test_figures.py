@@ -148,6 +148,21 @@ def test_labels_of_plans_do_not_lie_on_each_other():
     plt.close("all")
 
 
+def test_labels_of_a_close_front_stand_left_of_their_own_points_and_below():
+    """A label that made way for wide boxes of its neighbours stood above another's point, and was read as its."""
+    figure, axes = plt.subplots(figsize=(7, 4.6))
+    axes.set(xlim=(0, 144), ylim=(2.9, 3.82))
+    points = [(37.8, 3.50), (36.7, 3.51), (35.8, 3.651), (35.3, 3.653), (32.8, 3.659), (31.7, 3.666), (28.9, 3.669)]
+    studies._label(axes, points, "ghijklm")
+    assert [text.get_text() for text in axes.texts] == ["g, h", "i, j", "k, l", "m"]
+    figure.draw_without_rendering()
+    for text in axes.texts:
+        box, (x, y) = text.get_window_extent(), axes.transData.transform(text.xy)
+        assert box.x1 < x
+        assert box.y1 < y
+    plt.close("all")
+
+
 @pytest.mark.parametrize("width", [None, "column", "page"])
 def test_nothing_lies_over_the_plans_of_a_search_and_no_words_over_a_bar_of_colours(
     width, drawn, tmp_path, monkeypatch

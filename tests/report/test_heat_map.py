@@ -5,6 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,6 +14,7 @@ from matplotlib import pyplot as plt
 from strategies import topologies
 
 from scaleout.analysis.traffic import DimensionTraffic
+from scaleout.api.networks import load_topology as load
 from scaleout.cli import main
 from scaleout.cluster.topology.topology import Dimension, Topology, break_links, degrade_links, load_topology
 from scaleout.cluster.topology.what_if import NetworkChanges, change_network
@@ -258,7 +260,7 @@ def test_broken_and_degraded_links_are_marked_where_they_are(monkeypatch, tmp_pa
     rank_x = figure.axes[0].get_xticks()[shown.index("node 4")] + 0.5  # of four ranks, the third
     assert ring[0] == pytest.approx(rank_x)
     assert 0 < ring[1] < 0.5  # at the rank's end of its link
-    legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend == ["less bandwidth than built: 1:18-switch"]
     numbers = {text.get_text(): text.xy for text in figure.axes[0].texts}
     assert numbers["18"] == (pytest.approx(rank_x), 0)
@@ -270,7 +272,7 @@ def test_broken_and_degraded_links_are_marked_where_they_are(monkeypatch, tmp_pa
     }
     assert found["x"] == {(0.1, 1.5), (-0.1, 1.5)}  # between ranks 1 and 2, which lie above each other
     assert found["o"] == {(0.5, -0.1), (0.5, 0.1)}
-    legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend == ["broken: 1-2", "less bandwidth than built: 0-4"]
     plt.close(figure)
 
@@ -284,8 +286,34 @@ def test_the_links_of_a_card_that_is_down_are_told_by_node_and_rank(monkeypatch,
     node_x = axes.get_xticks()[[label.get_text() for label in axes.get_xticklabels()].index("node 1")]
     assert [x for x, _ in rings] == pytest.approx([node_x + 0.5, node_x + 1.5])  # the fifth and sixth of eight
     assert {text.get_text(): text.xy for text in axes.texts} == {"12-13": (pytest.approx(node_x + 1), 0)}
-    (legend,) = (text.get_text() for text in axes.get_legend().get_texts())
+    (legend,) = (text.get_text() for text in figure.legends[0].get_texts())
     assert legend == "less bandwidth than built: 1:12-switch, 1:13-switch"
+    plt.close(figure)
+
+
+@pytest.mark.parametrize(
+    ("name", "slower", "broken", "marks"),
+    [
+        ("torus(2,3,4,hdr)", "1:0-2", ["2:1-7"], {"o": {(0, 0), (1, 0)}, "x": {(0, 1), (1, 1)}}),
+        ("fully_connected(4,hdr) x switch(3,hdr)", "1-2", [], {"o": {(1, 2), (2, 1)}}),
+        ("graph", "1-2", [], {"o": {(100, 0), (100, 1)}}),
+    ],
+)
+def test_changed_links_are_marked_in_panels_and_bars_too(name, slower, broken, marks, *, monkeypatch, tmp_path):
+    """At the coordinate along a dimension and the line, at both ends of a pair, and at the end of an edge's bar."""
+    ring = nx.cycle_graph(4)
+    nx.set_edge_attributes(ring, "1 GB/s", "bandwidth")
+    nx.set_edge_attributes(ring, "0 s", "latency")
+    topology = load(ring if name == "graph" else name, {"degrade": {slower: "0.5"}, "broken": broken})
+    figure = figure_of(traffic_of(topology), monkeypatch, tmp_path)
+    found = dict[str, set[tuple[int, int]]]()
+    for axes in figure.axes:
+        for mark, at in marks_of(axes).items():
+            found[mark] = found.get(mark, set()) | {(round(x), round(y)) for x, y in at}
+    assert found == marks
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    names = [f"broken: {each[2:]}" for each in broken] + [f"less bandwidth than built: {slower[-3:]}"]
+    assert sorted(legend) == names
     plt.close(figure)
 
 

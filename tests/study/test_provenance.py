@@ -81,9 +81,7 @@ def test_titles_of_verbs_say_it(scaleout):
 def test_gradients_that_lie_in_no_buckets_are_told(scaleout):
     """ResNet-50 all-reduces its 161 gradients one by one, as its source does, and DDP would not."""
     job = ("run", "resnet-50", "--schedule", "overlap", "--gpus", "8", "--set", "global_batch=64")
-    told = (
-        "workload resnet-50 all-reduces each gradient by itself (gradient_bucket 1 B; a number without a unit is bytes)"
-    )
+    told = "workload resnet-50 all-reduces each gradient by itself (gradient_bucket 1 B)"
     plain, bucketed = (scaleout(*job, *each)[1] for each in ((), ("--set", "gradient_bucket=25MiB")))
     assert told in plain
     assert "of the step; gradients lie in no buckets (--set gradient_bucket=25MiB)" in plain
@@ -91,12 +89,15 @@ def test_gradients_that_lie_in_no_buckets_are_told(scaleout):
     assert "bucket" not in scaleout(*job[:4], "--gpus", "1")[1]  # nothing is reduced
 
 
-def test_a_bucket_of_25_bytes_is_told_to_be_one(scaleout):
+def test_a_bucket_of_25_bytes_is_one_only_with_its_unit(scaleout):
     """Who writes 25 means megabytes, as elsewhere."""
     job = ("run", "llama-3-8b", "--schedule", "baseline", "--set", "zero=0", "--gpus", "8", "--set", "layers=2")
-    given, meant = (scaleout(*job, "--set", f"gradient_bucket={size}")[1] for size in ("25", "25MiB"))
-    assert "(gradient_bucket 25 B; a number without a unit is bytes)" in given
-    assert "without a unit" not in meant
+    meant, bytes_ = (scaleout(*job, "--set", f"gradient_bucket={size}")[1] for size in ("25MiB", "25B"))
+    assert "all-reduces each gradient by itself (gradient_bucket 25 B)" in bytes_
+    assert "by itself" not in meant
+    code, _, said = scaleout(*job, "--set", "gradient_bucket=25")
+    assert code == 2
+    assert "gradient_bucket: 25 has no unit, and is to be a size; write it like '25MiB' or '25GB'" in said
 
 
 def test_what_a_trace_has_not_and_its_workload_has_is_told(scaleout, tmp_path):

@@ -326,11 +326,11 @@ def test_the_command_prints_plans_and_draws_them(scaleout, tmp_path):
     ("options", "message"),
     [
         (("--ranks", "4"), "--ranks 4: topology 'dgx-h200-1' has 8 ranks; give a topology of 4 ranks"),
-        (("--memory", "80"), "--memory 80: give a unit, such as 80GB"),
+        (("--memory", "80"), "--memory: '80' has no unit, and is to be a size; write it like '80MiB' or '80GB'"),
         (("--memory", "80 parsecs"), "unknown unit 'parsecs' for a size"),
         (
             ("--memory", "1GB"),
-            "'llama-3-8b' take 15.0 GiB, and 8 ranks of 954 MiB each do",
+            "'llama-3-8b' take 16.1 GB, and 8 ranks of 1 GB each do",
         ),
         (("--memory", "3GB", "--workers", "1"), "more; give more ranks\n"),
         (("--memory", "17GB", "--workers", "1"), "more; give more ranks or a smaller batch"),

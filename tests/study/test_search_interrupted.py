@@ -17,15 +17,20 @@ ASKED = {"topology": "dgx-h200-1", "changes": SMALL, "global_batch": 16, "top": 
 
 
 def test_every_stage_says_what_its_steps_are():
-    """The stages after the first count simulations, not plans that are judged."""
-    told = {}
+    """Each has a name of its own and never counts back: of two bars of one name the second would be the first anew."""
+    told, last = {}, ""
 
     def tell(done, total, what, _best):
-        told[what.partition(",")[0]] = done, total
+        nonlocal last
+        what = what.partition(",")[0]
+        if what.startswith("plans judged") and what != last:
+            assert what not in told
+        told[what], last = (done, total), what
 
     asked = {**ASKED, "global_batch": 8}  # what other tests search is known to this process
     scaleout.search("llama-3-8b", **asked, schedules=["overlap"], simulations=2, tell=tell)
     assert list(told)[:3] == ["groups of plans weighed for bounds", "plans judged", "simulations of the fastest plans"]
+    assert "plans judged again" in told
     assert "simulations under overlap" in told
     assert all(done <= total for done, total in told.values())
 

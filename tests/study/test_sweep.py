@@ -188,8 +188,9 @@ def test_keys_are_of_what_is_meant_not_of_how_it_is_said(tmp_path):
 def test_commands_are_read_back_as_they_were_meant(scaleout):
     line = run_line(
         {
-            "workload": "llama-3-8b", "set.framework": None, "set.stage_layers": (20, 12), "set.pipeline_parallel": 2,
-            "set.microbatch": 1, "set.data_parallel": 4, "set.batch_per_replica": 4, "topology": "dgx-h200-1",
+            "workload": "llama-3-8b", "set.framework": None, "set.stage_layers": (20, 12),
+            "set.gradient_bucket": "1.5MiB", "set.pipeline_parallel": 2, "set.microbatch": 1,
+            "set.data_parallel": 4, "set.batch_per_replica": 4, "topology": "dgx-h200-1",
             "placement": "random:3", "contention": False, "network": "link", "schedule": "overlap+fused",
         }
     )  # fmt: skip
@@ -200,6 +201,7 @@ def test_commands_are_read_back_as_they_were_meant(scaleout):
         if "framework" not in (word + words[number + 1 if number + 1 < len(words) else 0]).split("=")[0]
     ]
     assert "stage_layers=[20, 12]" in line
+    assert "gradient_bucket=1.5MiB " in line
     code, out, err = scaleout(*words, "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["results"][0]["schedule"] == "overlap+fused"

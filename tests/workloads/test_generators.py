@@ -213,7 +213,7 @@ def test_experts_on_all_data_parallel_ranks_need_no_reduction():
 
 @pytest.mark.parametrize("bucket", [1, 10_000, 10**9])
 def test_buckets_change_how_often_and_not_how_much(bucket):
-    keys = LLAMA | {"data_parallel": 16, "gradient_bucket": bucket}
+    keys = LLAMA | {"data_parallel": 16, "gradient_bucket": f"{bucket} B"}
     program = check_totals("transformer", keys)
     sizes = program.graphs[0].bytes[program.graphs[0].kind == NodeKind.COLLECTIVE]
     assert (np.sort(sizes)[1:] >= bucket).all()  # the last one holds what is left

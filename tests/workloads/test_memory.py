@@ -258,7 +258,7 @@ def test_states_of_the_optimizer():
 
 def test_gathered_layers_are_buffers():
     """ZeRO-3: the layer at work and those fetched ahead, whole; and one layer's gradients before they are scattered."""
-    keys = MODEL | {"zero": 3, "data_parallel": 4, "gradient_bucket": 1}
+    keys = MODEL | {"zero": 3, "data_parallel": 4, "gradient_bucket": "1 B"}
     for changes, layers in (({}, 2), ({"prefetch": 0}, 1), ({"prefetch": 3}, 4)):
         assert peak(workload(keys | changes)).bytes_of["communication_buffers"] == (layers + 1) * 2 * LAYER
     kept = peak(workload(keys | {"reshard_after_forward": False})).bytes_of["communication_buffers"]

@@ -377,7 +377,7 @@ def test_inference_leaves_out_how_training_shards_and_says_so(tmp_path):
 def test_keys_in_messages_are_written_as_a_file_would_hold_them():
     values = {"gradient_bucket": 1e12, "clip_gradients": True, "buffer_passes": ("clear", "copy"), "of_another": 2.0}
     told = in_words(Transformer, values)
-    assert told == "gradient_bucket 931 GiB, clip_gradients true, buffer_passes clear, copy, of_another 2"
+    assert told == "gradient_bucket 1 TB, clip_gradients true, buffer_passes clear, copy, of_another 2"
 
 
 @pytest.mark.parametrize("name", library.names("workload"))

@@ -77,7 +77,7 @@ def sized(name: str, ranks: int, *, device: str) -> Sized:
         return found
     own = of_device(device, ranks)
     hint = "" if own is None else f", such as {own.options}"
-    node = topology.num_ranks if len(topology.dimensions) < 2 else topology.num_ranks // topology.shape[-1]
+    node = _node_ranks(topology)
     if ranks < node:
         raise ConfigError(
             f"a node of topology {name!r} has {counted(node, 'rank')}, of which no part is known; give {node}{hint}"
@@ -94,6 +94,21 @@ def sized(name: str, ranks: int, *, device: str) -> Sized:
 def of_device(device: str, ranks: int) -> Sized | None:
     """Return the network of so many ranks that is named for a device, DGX first; None where none ships."""
     return next(filter(None, (_sized(each.name, each, ranks) for each in _own(device, ranks))), None)
+
+
+def without_network(device: str, ranks: int) -> str:
+    """Say that no network of so many ranks is named for a device, and of how many there are."""
+    own = _own(device, ranks)
+    if not own:
+        return f"no network that {device} is sold with ships; give --topology"
+    several = next((f"a multiple of {_node_ranks(each)}" for each in own if len(each.dimensions) > 1), "")
+    give = several or " or ".join(str(each.num_ranks) for each in own)
+    return f"no network that {device} is sold with has so many ranks; give {give}, or --topology"
+
+
+def _node_ranks(topology: Topology) -> int:
+    """Return how many ranks of a topology are one node."""
+    return topology.num_ranks if len(topology.dimensions) < 2 else topology.num_ranks // topology.shape[-1]
 
 
 def _own(device: str, ranks: int) -> list[Topology]:

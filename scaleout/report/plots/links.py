@@ -8,7 +8,7 @@ as bars, the busiest first.
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -43,7 +43,9 @@ _CHAIN, _GAP = 0.13, 0.16
 def draw_links(traffic: Traffic, path: Path, *, title: str) -> None:
     """Draw the utilisation of every link."""
     topology = traffic.links.topology
-    ports = [(port, ranks, utilisation) for port, ranks, _, utilisation in traffic.ports() if len(ranks)]
+    every_port = enumerate(traffic.ports())  # in the order of the links' own
+    ports = [_Loaded(port, ranks, busy, traffic.links.left_of(at)) for at, (port, ranks, _, busy) in every_port]
+    ports = [each for each in ports if len(each.ranks)]
     with mpl.rc_context({**STYLE, **journal(), "axes.spines.top": True, "axes.spines.right": True}):
         scale = mpl.cm.ScalarMappable(Normalize(0, 100), COLOURS)
         if _is_plane(topology):
@@ -66,7 +68,16 @@ def draw_links(traffic: Traffic, path: Path, *, title: str) -> None:
         save(figure, path)
 
 
-_Ports = list[tuple[Port, Ints, Floats]]
+class _Loaded(NamedTuple):
+    """A port, the ranks that have it, how busy their links are, and what is left of those of every rank."""
+
+    port: Port
+    ranks: Ints
+    utilisation: Floats
+    left: Floats
+
+
+_Ports = list[_Loaded]
 
 
 def _is_plane(topology: Topology) -> bool:
@@ -88,7 +99,7 @@ def _plane(axes: Axes, traffic: Traffic, ports: _Ports, scale: mpl.cm.ScalarMapp
     up, across = (number for number, size in enumerate(topology.shape) if size > 1)
     shape = np.array([topology.shape[across], topology.shape[up]])
     starts, ways, colours = [], [], []
-    for port, ranks, utilisation in ports:
+    for port, ranks, utilisation, left in ports:
         if port.dimension not in (across, up):
             continue
         way = np.array([port.dimension == across, port.dimension == up]) * float(port.offset)
@@ -100,19 +111,15 @@ def _plane(axes: Axes, traffic: Traffic, ports: _Ports, scale: mpl.cm.ScalarMapp
         stretch = np.repeat(((1 - 2 * _GAP) * way)[None], len(ranks), axis=0)
         ways += [stretch, stretch[round_the_end]]
         colours += [utilisation, utilisation[round_the_end]]
+        middle = topology.coordinates(np.arange(topology.num_ranks))[:, [across, up]] + aside + 0.5 * way
+        mark_changed(axes, middle[:, 0], middle[:, 1], left)
     x, y = np.concatenate(starts).T
     u, v = np.concatenate(ways).T
     axes.quiver(
         x, y, u, v, 100 * np.concatenate(colours), cmap=scale.cmap, norm=scale.norm, angles="xy", scale_units="xy",
         scale=1, units="xy", width=0.09, headwidth=2.4, headlength=2.4, headaxislength=2.4, minlength=0,
     )  # fmt: skip
-    for number, port in enumerate(traffic.links.ports):
-        if port.dimension in (across, up):
-            way = np.array([port.dimension == across, port.dimension == up]) * float(port.offset)
-            at = topology.coordinates(np.arange(topology.num_ranks))[:, [across, up]]
-            middle = at + _CHAIN * np.array([way[1], -way[0]]) + 0.5 * way
-            mark_changed(axes, middle[:, 0], middle[:, 1], traffic.links.left_of(number))
-    name_changed(axes, topology)
+    name_changed([axes], topology)
     grid = np.stack(np.meshgrid(np.arange(shape[0]), np.arange(shape[1])), axis=-1).reshape(-1, 2)
     axes.plot(grid[:, 0], grid[:, 1], "o", color="#222222", markersize=max(1.0, 40 / max(shape)), linestyle="")
     axes.set_aspect("equal")
@@ -128,22 +135,23 @@ def _plane(axes: Axes, traffic: Traffic, ports: _Ports, scale: mpl.cm.ScalarMapp
 
 def _panels(traffic: Traffic, ports: _Ports, scale: mpl.cm.ScalarMappable) -> tuple[Any, Any]:
     """Draw one panel for each dimension and direction, two in a row; links of pairs as a matrix of coordinates."""
-    pictures = [_picture(traffic, *link) for link in ports if link[0].role not in ("pair", "edge")]
+    pictures = [_picture(traffic, link) for link in ports if link.port.role not in ("pair", "edge")]
     pictures += _matrices(traffic, ports)
     bars = _edges(traffic)
     if not pictures:
         figure, panel = plt.subplots(figsize=(6.5, 0.9 + 0.19 * len(bars)), layout="constrained")
         _bars(panel, bars, scale)
+        name_changed([panel], traffic.links.topology)
         return figure, panel
     columns = min(2, len(pictures))
     rows = (pictures[start : start + columns] for start in range(0, len(pictures), columns))
-    heights = [2.2 if max(len(picture[3]) for picture in row) > 1 else 0.8 for row in rows]
+    heights = [2.2 if max(len(picture.values) for picture in row) > 1 else 0.8 for row in rows]
     heights += [0.4 + 0.19 * len(bars)] if bars else []
     figure, axes = plt.subplots(
         len(heights), columns, figsize=(1.2 + 4 * columns, max(2.4, 0.9 + sum(heights))), height_ratios=heights,
         layout="constrained", squeeze=False,
     )  # fmt: skip
-    for panel, (label, x_label, y_label, values) in zip(axes.flat, pictures, strict=False):
+    for panel, (label, x_label, y_label, values, left) in zip(axes.flat, pictures, strict=False):
         panel.imshow(
             100 * values, cmap=scale.cmap, norm=scale.norm, aspect="auto", interpolation="nearest", origin="lower"
         )
@@ -154,30 +162,40 @@ def _panels(traffic: Traffic, ports: _Ports, scale: mpl.cm.ScalarMappable) -> tu
             axis.set_major_locator(mpl.ticker.MaxNLocator(integer=True, nbins=8))
         if values.shape[0] == 1:
             panel.set_yticks([])
+        line, coordinate = np.indices(left.shape, np.float64)
+        mark_changed(panel, coordinate.ravel(), line.ravel(), left.ravel())
     for panel in list(axes.flat)[len(pictures) :]:
         panel.set_visible(False)
     if bars:
         _bars(figure.add_subplot(axes[0, 0].get_gridspec()[-1, :]), bars, scale)
+    name_changed(figure.axes, traffic.links.topology)
     return figure, axes
 
 
-def _edges(traffic: Traffic) -> list[tuple[str, float]]:
-    """Return names and utilisation of the busiest edges of graphs, the busiest first; of links that are alike, all."""
+class _Edge(NamedTuple):
+    name: str
+    busy: float
+    left: float
+
+
+def _edges(traffic: Traffic) -> list[_Edge]:
+    """Return the busiest edges of graphs, the busiest first; of links that are alike, all."""
     links, count = traffic.links, traffic.links.topology.num_ranks
     found = [
-        (float(busy), links.name(number * count + int(rank)))
+        _Edge(links.name(number * count + rank), busy, float(links.left_of(number)[rank]))
         for number, (port, ranks, _, utilisation) in enumerate(traffic.ports())
         if port.role == "edge" and len(ranks)
         for rank, busy in zip(ranks.tolist(), utilisation.tolist(), strict=True)
     ]
-    found.sort(key=lambda edge: -edge[0])
-    return [(name, busy) for busy, name in found[:MOST_EDGES]]
+    found.sort(key=lambda edge: -edge.busy)
+    return found[:MOST_EDGES]
 
 
-def _bars(panel: Axes, edges: Sequence[tuple[str, float]], scale: mpl.cm.ScalarMappable) -> None:
-    names, busy = zip(*edges, strict=True)
+def _bars(panel: Axes, edges: Sequence[_Edge], scale: mpl.cm.ScalarMappable) -> None:
+    names, busy, left = zip(*edges, strict=True)
     values = 100 * np.array(busy)
     panel.barh(range(len(names)), values, color=scale.to_rgba(values), height=0.8)
+    mark_changed(panel, values, np.arange(float(len(names))), np.array(left))
     panel.set_yticks(range(len(names)), names, fontsize=7)
     panel.invert_yaxis()
     panel.set_xlim(0, max(values.max(), 1e-9) * 1.02)
@@ -185,42 +203,52 @@ def _bars(panel: Axes, edges: Sequence[tuple[str, float]], scale: mpl.cm.ScalarM
     panel.set_title(f"the {len(names)} busiest edges", fontsize=9)
 
 
-_Picture = tuple[str, str, str, Floats]
-"""Title, labels of both axes, and utilisation (lines, coordinates)."""
+class _Picture(NamedTuple):
+    """Title, labels of both axes, utilisation and what is left of bandwidth: both (lines, coordinates)."""
+
+    title: str
+    x_label: str
+    y_label: str
+    values: Floats
+    left: Floats
 
 
-def _picture(traffic: Traffic, port: Port, ranks: Ints, utilisation: Floats) -> _Picture:
+def _picture(traffic: Traffic, link: _Loaded) -> _Picture:
     """Utilisation of one port: a row for each line of its dimension, a column for each coordinate along it."""
-    topology = traffic.links.topology
+    topology, port = traffic.links.topology, link.port
     if port.dimension >= len(topology.dimensions):
-        return "injection", "rank", "", utilisation[None]
-    at = topology.coordinates(ranks)
+        return _Picture("injection", "rank", "", link.utilisation[None], link.left[None])
+    at = topology.coordinates(np.arange(topology.num_ranks))
     others = [number for number in range(len(topology.shape)) if number != port.dimension]
     shape = tuple(topology.shape[number] for number in others)
-    line = np.ravel_multi_index(tuple(at[:, others].T), shape, order="F") if others else np.zeros(len(ranks), np.int64)
+    line = np.ravel_multi_index(tuple(at[:, others].T), shape, order="F") if others else np.zeros(len(at), np.int64)
     coordinate = at[:, port.dimension] // port.span
-    values = np.full((math.prod(shape), int(coordinate.max()) + 1), np.nan)
-    values[line, coordinate] = utilisation
+    left = np.ones((math.prod(shape), int(coordinate.max()) + 1))
+    np.minimum.at(left, (line, coordinate), link.left)
+    values = np.full(left.shape, np.nan)
+    values[line[link.ranks], coordinate[link.ranks]] = link.utilisation
     label = f"{dimension_names(topology)[port.dimension]} ({traffic.links.kind_of(port)}): {port.role}"
     label += f", bundles over {port.span} coordinates" if port.span > 1 else ""
     along = f"bundle along dimension {port.dimension}" if port.span > 1 else f"place along dimension {port.dimension}"
     lines = f"along dimension {' and '.join(str(number) for number in others if topology.shape[number] > 1)}"
-    return label, along, lines if len(values) > 1 else "", values
+    return _Picture(label, along, lines if len(values) > 1 else "", values, left)
 
 
 def _matrices(traffic: Traffic, ports: _Ports) -> list[_Picture]:
     """Utilisation of the links of pairs, the busiest of all lines: from a coordinate to a coordinate."""
     pictures = []
-    for number in sorted({port.dimension for port, _, _ in ports if port.role == "pair"}):
-        size = traffic.links.topology.shape[number]
-        values = np.full((size, size), np.nan)
-        for port, ranks, utilisation in ports:
+    topology = traffic.links.topology
+    along = topology.coordinates(np.arange(topology.num_ranks))
+    for number in sorted({each.port.dimension for each in ports if each.port.role == "pair"}):
+        size = topology.shape[number]
+        values, left = np.full((size, size), np.nan), np.ones((size, size))
+        for port, ranks, utilisation, of_ranks in ports:
             if port.role == "pair" and port.dimension == number:
-                coordinate = traffic.links.topology.coordinates(ranks)[:, number]
-                most = np.zeros(size)
-                np.maximum.at(most, coordinate, utilisation)
-                values[(np.arange(size) + port.offset) % size, np.arange(size)] = most
-        topology = traffic.links.topology
+                most, least = np.zeros(size), np.ones(size)
+                np.maximum.at(most, along[ranks, number], utilisation)
+                np.minimum.at(least, along[:, number], of_ranks)
+                ends = (np.arange(size) + port.offset) % size, np.arange(size)
+                values[ends], left[ends] = most, least
         label = f"{dimension_names(topology)[number]} ({topology.dimensions[number].kind})"
-        pictures.append((label, "from coordinate", "to coordinate", values))
+        pictures.append(_Picture(label, "from coordinate", "to coordinate", values, left))
     return pictures

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.textpath import TextPath
 
 from scaleout.config.units import counted, format_bytes, format_seconds
 from scaleout.report.colours import COMMUNICATION, IDLE, PUBLISHED, SERIES, time_scale
@@ -198,7 +199,7 @@ def _placed(points: Sequence[tuple[float, float]], labels: Sequence[str]) -> Ite
     for own, (first, *others) in enumerate(marks):
         words, (x, y) = ", ".join(labels[number] for number in (first, *others)), points[first]
         boxes = {
-            (right, up): (*sorted((x + right * _GAP, x + right * (_GAP + _LETTER_X * len(words)))),
+            (right, up): (*sorted((x + right * _GAP, x + right * (_GAP + _width(words)))),
                           *sorted((y + up * _GAP, y + up * (_GAP + _LETTER_Y))))
             for right, up in ((-1, -1), (1, 1), (1, -1), (-1, 1))
         }  # fmt: skip
@@ -208,8 +209,15 @@ def _placed(points: Sequence[tuple[float, float]], labels: Sequence[str]) -> Ite
         yield first, words, side
 
 
-_MARK_X, _MARK_Y, _GAP, _LETTER_X, _LETTER_Y = 0.012, 0.02, 0.008, 0.016, 0.035
+_MARK_X, _MARK_Y, _GAP, _LETTER_Y = 0.012, 0.02, 0.008, 0.035
 """Of a picture's width or height: a mark, the gap from it to its label, and a letter."""
+_LABEL, _ACROSS = 7.0, 420.0
+"""Points: the size of a label's letters, and the width of a picture."""
+
+
+def _width(words: str) -> float:
+    """Return how wide a label is, of a picture's width."""
+    return float(TextPath((0, 0), words, size=_LABEL).get_extents().width) / _ACROSS
 
 
 def _meet(a: Sequence[float], b: Sequence[float]) -> bool:
@@ -223,7 +231,7 @@ def _label(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[s
     places = [(small * (x - left) / (right - left), small * (y - low) / (high - low)) for x, y in points]
     for first, words, (east, north) in _placed(places, labels):
         axes.annotate(
-            words, points[first], (4 * east, 3 * north), textcoords="offset points", fontsize=7,
+            words, points[first], (4 * east, 3 * north), textcoords="offset points", fontsize=_LABEL,
             ha="left" if east > 0 else "right", va="bottom" if north > 0 else "top",
         )  # fmt: skip
 

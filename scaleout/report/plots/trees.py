@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
+from matplotlib.patheffects import withStroke
 
 from scaleout.analysis.bounds import dimension_names
 from scaleout.analysis.traffic import DimensionTraffic
@@ -103,7 +104,7 @@ def draw_tree(axes: Axes, traffic: LinkTraffic | DimensionTraffic, scale: mpl.cm
             ticks.append(((height + step) * way, "switches" if way > 0 and len(set(places)) > 1 else "switch"))
             ticks.append(((height + 0.55 * step) * way, _said(names[level.dimension], level)))
             height, below = height + step, places
-    name_changed(axes, topology)
+    name_changed([axes], topology)
     low = -len(inner) - 0.25 if inner else 0.0
     _ranks(axes, drawn, low=low)
     _numbers(axes, drawn, np.any([level.left < 1 for level in levels if level.span == 1], axis=0)[drawn.ranks])
@@ -224,17 +225,18 @@ def mark_changed(axes: Axes, x: Floats, y: Floats, left: Floats) -> None:
             known = label in axes.get_legend_handles_labels()[1]
             axes.plot(
                 x[chosen], y[chosen], marker, color="black", markerfacecolor="none", markersize=5, markeredgewidth=1.2,
-                zorder=5, label="_" if known else label,
+                zorder=5, label="_" if known else label, path_effects=[withStroke(linewidth=3, foreground="white")],
             )  # fmt: skip
 
 
-def name_changed(axes: Axes, topology: Topology) -> None:
-    """Say above a picture what the marks of changed links mean, and which links these are, as options take them."""
-    handles, labels = axes.get_legend_handles_labels()
+def name_changed(panels: Sequence[Axes], topology: Topology) -> None:
+    """Say below a picture what the marks of changed links mean, and which links these are, as options take them."""
+    found = (zip(*panel.get_legend_handles_labels(), strict=True) for panel in panels)
+    marks = {label: handle for each in found for handle, label in each}
     wide = _NARROW_CHARACTERS if is_narrow() else _WIDE_CHARACTERS
-    named = [fill(f"{label}: {changed_names(topology, broken=label == BROKEN[1])}", wide) for label in labels]
+    named = [fill(f"{label}: {changed_names(topology, broken=label == BROKEN[1])}", wide) for label in marks]
     if named:
-        axes.legend(handles, named, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False, fontsize="small")
+        panels[0].figure.legend([*marks.values()], named, loc="outside lower center", frameon=False, fontsize="small")
 
 
 def _said(name: str, level: _Level) -> str:

@@ -204,7 +204,7 @@ def model_tier(
             instead = ModelTier(workload, (kept,), program=before)
     launched = launched_together(chosen)
     costs = max(stages, key=lambda each: each.exposed_s(launched))
-    room = f"{format_bytes(held.total_bytes)} of {format_bytes(capacity_bytes)}"
+    room = f"{format_bytes(held.total_bytes, like=capacity_bytes)} of {format_bytes(capacity_bytes)}"
     decisions = (_moved(chosen, costs, room), *_grouped(launch))
     return ModelTier(chosen, decisions, changes, launched, costs, program, instead)
 

@@ -138,7 +138,8 @@ def _considered(
             execution.so_far.counts.evaluated = num_evaluated
             execution.found(best, f"{num_left:,} of {num_plans:,} plans", under=request.schedules)
             num_judged = max(num_judged, num_plans - num_left)
-            execution.tell(num_judged, num_plans, f"plans judged, {num_evaluated:,} of them evaluated", best)
+            what = "plans judged again, by simulated times" if best.closed else "plans judged"
+            execution.tell(num_judged, num_plans, f"{what}, {num_evaluated:,} of them evaluated", best)
 
 
 def _known(families: Sequence[Family], some: Sequence[PlanSet], memory: Memory) -> dict[Plan, Estimate]:

@@ -246,11 +246,12 @@ def why_none(request: SearchRequest, answer: Answer) -> str:
     held = "".join(f", {key} {value}" for key, value in request.fixed.items())
     if answer.nearest is not None:
         peak_bytes, plan = answer.nearest
-        short = format_bytes(peak_bytes - request.memory_bytes)
+        like = request.memory_bytes
+        holds, short = (format_bytes(size, like=like) for size in (peak_bytes, peak_bytes - like))
         more = "more ranks" if _too_many_states(request) else "more ranks or a smaller batch"
         return (
             f"no plan of {about}{held} fits {format_bytes(request.memory_bytes)} a rank; the nearest ({plan}) holds "
-            f"{format_bytes(peak_bytes)}, {short} more; give {more}"
+            f"{holds}, {short} more; give {more}"
         )
     if not counts.enumerated:
         degrees = " x ".join(f"{key} {request.fixed[key]}" for key in request.fixed if key.endswith("_parallel"))

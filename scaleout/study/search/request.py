@@ -202,10 +202,9 @@ def _check_room(request: SearchRequest) -> None:
     needed_bytes = request.base.num_parameters * request.base.item_bytes
     if needed_bytes > request.memory_bytes * request.num_ranks:
         raise ConfigError(
-            f"no plan fits: the parameters of workload {request.base.name!r} take {format_bytes(needed_bytes)}, and "
-            f"{counted(request.num_ranks, 'rank')} of {format_bytes(request.memory_bytes)} each do "
-            f"not hold them; give more ranks "
-            f"or more --memory"
+            f"no plan fits: the parameters of workload {request.base.name!r} take "
+            f"{format_bytes(needed_bytes, like=request.memory_bytes)}, and {counted(request.num_ranks, 'rank')} of "
+            f"{format_bytes(request.memory_bytes)} each do not hold them; give more ranks or more --memory"
         )
 
 

@@ -26,6 +26,7 @@ from scaleout.network.collectives import ALGORITHMS, check_kind
 from scaleout.schedule import passes_of
 from scaleout.simulation.options import SimulationOptions, changed
 from scaleout.study.realism import options_for
+from scaleout.study.sized import job_on_gpus
 from scaleout.study.sweep.grid import Grid, Inputs, Value
 from scaleout.workloads.config.family import ModelFamily
 from scaleout.workloads.families import load_workload
@@ -35,8 +36,8 @@ DEFAULTS: Mapping[str, Value] = {"schedule": "baseline", "network": "alpha_beta"
 
 _CHANGES = {"nodes": "nodes", "nic_down": "nic_down", "break": "broken"}
 _KEYED_CHANGES = ("taper", "bandwidth", "latency", "degrade", "slow")
-_WORD = re.compile(r"(?!(?i:null|true|false)$)[A-Za-z][A-Za-z0-9_]*")
-"""A text that YAML reads as it stands."""
+_WORD = re.compile(r"(?!(?i:null|true|false)$)[A-Za-z][A-Za-z0-9_]*|[0-9]+(\.[0-9]+)?[KMGT]?i?B")
+"""A text that YAML reads as it stands: a word or a size."""
 _OPTIONS = ("network", "host", "clocks", "placement", "policy", "injection")
 """Inputs that are options of the command line by their own name."""
 _FLAGS: Mapping[str, Mapping[Value, str]] = {
@@ -119,11 +120,13 @@ class Resolver:
     def resolve(self, number: int, inputs: Inputs) -> Case:
         """Return the case of some inputs; what is wrong with them is its `error`."""
         given = {**DEFAULTS, **inputs}
-        parts = parts_of(given)
         error, found = "", dict[str, Any]()
         try:
+            sized = self._sized(given)
+            parts = parts_of(sized)
             found["workload"] = self._once(_workload, parts.workload)
             workload: ModelFamily = found["workload"].value
+            given |= {key: sized[key] for key in ("topology", "device") if sized.get(key) is not None}
             given |= {key: getattr(workload, key) for key in ("topology", "device") if given.get(key) is None}
             found["topology"] = self._once(_topology, given["topology"], parts.network)
             found["device"] = self._once(_device, given["device"])
@@ -144,7 +147,11 @@ class Resolver:
 
     def workload(self, inputs: Inputs) -> Piece:
         """Return the workload of some inputs; `ConfigError` if it cannot be read."""
-        return self._once(_workload, parts_of(inputs).workload)
+        return self._once(_workload, parts_of(self._sized(inputs)).workload)
+
+    def _sized(self, inputs: Inputs) -> Inputs:
+        """Return inputs with the replicas and nodes that their `gpus` make."""
+        return inputs if inputs.get("gpus") is None else {**inputs, **self._once(_on_gpus, *_gpus_of(inputs))}
 
     def _once(self, read: Callable[..., _Read], *arguments: Any) -> _Read:
         """Return what a function reads, or raise what it raised, from memory if it did so before."""
@@ -204,6 +211,28 @@ def version() -> str:
     return f"{scaleout.__version__}+{found.hexdigest()[:12]}"
 
 
+def on_gpus(inputs: Inputs) -> Inputs:
+    """Return inputs with replicas, and nodes of a topology, in the place of `gpus`; `ConfigError` as `job_on_gpus`."""
+    if inputs.get("gpus") is None:
+        return inputs
+    return {**{key: value for key, value in inputs.items() if key != "gpus"}, **_on_gpus(*_gpus_of(inputs))}
+
+
+def _gpus_of(inputs: Inputs) -> tuple[Any, ...]:
+    parts = parts_of(inputs)
+    return inputs["gpus"], inputs.get("device"), parts.workload, parts.network
+
+
+def _on_gpus(gpus: Any, device: Any, workload: tuple[tuple[str, Value], ...], network: Any) -> dict[str, Value]:
+    given, topology = dict(workload), dict(network).get("topology")
+    found = job_on_gpus(
+        str(given["workload"]), gpus, topology=topology, device=device, settings=_keyed(given, "set"),
+        changes=_changes(network),
+    )  # fmt: skip
+    nodes, replicas = found.changes.nodes, found.settings["data_parallel"]
+    return {"topology": found.topology or topology, "nodes": nodes, "set.data_parallel": replicas}
+
+
 def changes_of(inputs: Inputs) -> NetworkChanges:
     """Return the changes of the network that some inputs say."""
     return _changes(parts_of(inputs).network)
@@ -249,7 +278,7 @@ def run_line(inputs: Inputs) -> str:
     """
     words = ["scaleout", "run", str(inputs["workload"])]
     words += [word for key, value in _keyed(inputs, "set").items() for word in ("--set", f"{key}={_as_yaml(value)}")]
-    for key in ("topology", "device"):
+    for key in ("gpus", "topology", "device"):
         words += [f"--{key}", str(inputs[key])] if inputs.get(key) else []
     words += changes_of(inputs).options
     for key in _OPTIONS:
@@ -300,6 +329,8 @@ def check_names(grids: Sequence[Grid]) -> None:
                 workload(str(name)),
                 [column.removeprefix("set.") for column in values if column.startswith("set.")],
             )
+        for column in {"nodes", "set.data_parallel"} & {*values} if "gpus" in values else ():
+            raise ConfigError(f"gpus and {column} both say how many ranks there are; give one of them")
         for column, of_column in values.items():
             for value in of_column:
                 if value is not None:
@@ -315,6 +346,8 @@ def _check_value(column: str, value: Value) -> None:
         stated_of({column: value})
     elif key in ("network", "host", "clocks"):
         changed(SimulationOptions(), {key: str(value)})
+    elif key == "gpus" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise ConfigError(f"gpus must be a whole number, 1 or more, not {shown(value)}")
     elif key in _FLAGS and not isinstance(value, bool):
         raise ConfigError(f"{key} must be true or false, not {shown(value)}")
 

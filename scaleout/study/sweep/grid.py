@@ -22,16 +22,16 @@ Value = str | int | float | bool | None | tuple[Any, ...]
 Inputs = Mapping[str, Value]
 
 PLAIN = (
-    "label", "workload", "device", "host", "clocks", "placement", "topology", "nodes", "nic_down", "break", "policy",
-    "injection", "network", "contention", "ideal", "schedule",
+    "label", "workload", "device", "gpus", "host", "clocks", "placement", "topology", "nodes", "nic_down", "break",
+    "policy", "injection", "network", "contention", "ideal", "schedule",
 )  # fmt: skip
 """Keys with a value or a list."""
 KEYED = ("set", "bandwidth", "latency", "taper", "degrade", "slow", "algorithm")
 """Keys with a mapping, each of whose entries has a value or a list."""
 ORDER = (
-    "label", "workload", "device", "set", "host", "clocks", "placement", "topology", "nodes", "taper", "bandwidth",
-    "latency", "nic_down", "degrade", "break", "slow", "policy", "injection", "network", "algorithm", "contention",
-    "ideal", "schedule",
+    "label", "workload", "device", "gpus", "set", "host", "clocks", "placement", "topology", "nodes", "taper",
+    "bandwidth", "latency", "nic_down", "degrade", "break", "slow", "policy", "injection", "network", "algorithm",
+    "contention", "ideal", "schedule",
 )  # fmt: skip
 """Of inputs; in a grid the last varies fastest, so that cases of one program follow each other."""
 
@@ -83,6 +83,10 @@ class Varied(Config):
     label: Several = Field(default=(), description="words for a case")
     workload: Several = Field(default=(), description="name or file of the workload")
     device: Several = Field(default=(), description="name or file of the device; the workload's if unset")
+    gpus: Several = Field(
+        default=(),
+        description="ranks, by as many replicas and nodes of the topology, or of the device's own network",
+    )
     host: Several = Field(
         default=(),
         description="CPU launch overhead: none, eager, blocking or checking; if unset as the device's file has it",

@@ -117,8 +117,8 @@ def gather_then_gemm(row: Row, machine: Machine) -> Case:
     return simulated(row, one_role(row.id, graph, ranks), machine)
 
 
-_ONE_GRADIENT = 1
-"""Size of a bucket that every gradient fills by itself, in bytes."""
+_ONE_GRADIENT = "1 B"
+"""Size of a bucket that every gradient fills by itself."""
 
 
 def layers(row: Row, **options: Any) -> dict[str, Any]:

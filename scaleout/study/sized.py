@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from scaleout.api.networks import Network
 from scaleout.cluster.device.spec import Device, sold_as
-from scaleout.cluster.topology.nodes import Sized, of_device, sized
+from scaleout.cluster.topology.nodes import Sized, of_device, sized, without_network
 from scaleout.cluster.topology.topology import load_topology
 from scaleout.cluster.topology.what_if import NetworkChanges
 from scaleout.config.units import counted
@@ -14,6 +13,9 @@ from scaleout.errors import ConfigError, shown
 from scaleout.study.provenance import devices_of
 from scaleout.workloads.config.family import ModelFamily
 from scaleout.workloads.families import load_workload, ranks_of_replica
+
+Named = TypeVar("Named")
+"""What names a network, or is one."""
 
 
 class OnGpus(NamedTuple):
@@ -28,7 +30,7 @@ def job_on_gpus(
     workload: str | ModelFamily,
     gpus: int,
     *,
-    topology: Network | None,
+    topology: object,
     device: Device | str | None,
     settings: Mapping[str, Any],
     changes: NetworkChanges,
@@ -65,8 +67,8 @@ def job_on_gpus(
 
 
 def network_on_gpus(
-    topology: Network | None, device: str | None, gpus: int | None, changes: NetworkChanges
-) -> tuple[Network, NetworkChanges]:
+    topology: Named | None, device: str | None, gpus: int | None, changes: NetworkChanges
+) -> tuple[Named | str, NetworkChanges]:
     """Return the network that is named, or that a device is sold with, with so many ranks, and its changes.
 
     Raises
@@ -87,7 +89,7 @@ def network_on_gpus(
     named = _name_of(topology, gpus)
     found = of_device(sold_as(device or ""), gpus) if named is None else _sized(named, gpus, device="")
     if found is None:
-        raise ConfigError(f"--gpus {gpus}: no network that {device} is sold with has so many ranks; give --topology")
+        raise ConfigError(f"--gpus {gpus}: {without_network(sold_as(device or ''), gpus)}")
     return found.topology, replace(changes, nodes=found.nodes)
 
 
@@ -102,7 +104,7 @@ def _named(device: Device | str | None) -> str | None:
     return device.name if isinstance(device, Device) else device
 
 
-def _name_of(topology: Network | None, gpus: int) -> str | None:
+def _name_of(topology: object, gpus: int) -> str | None:
     """Return the name of a topology that is to have so many ranks."""
     if gpus < 1:
         raise ConfigError(f"gpus must be a whole number, 1 or more, not {shown(gpus)}")
