@@ -54,11 +54,6 @@ class Output(NamedTuple):
         print_tables()
         say_files(Path(self.folder or ""), written)
 
-    @property
-    def prints_tables_alone(self) -> bool:
-        """Whether nothing is asked for that has the summary in it."""
-        return self.folder is None and not self.as_json
-
     def spare(self, *paths: str) -> None:
         """Refuse to replace what the answer is made of: the folder of another answer, or its summary."""
         if self.folder is None:

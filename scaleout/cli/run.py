@@ -154,7 +154,8 @@ def _give(answer: "RunAnswer", output: Output, *, verbose: bool, measure_next: P
     from scaleout.report.files import write
 
     found = answer.comparison
-    summary = {} if output.prints_tables_alone else answer.to_dict()  # rows by the thousand, of which a table has few
+    documented = output.as_json or output.folder is not None
+    summary = answer.to_dict() if documented else {}  # rows by the thousand, of which tables have few
     if measure_next is not None:
         _write_next(answer, measure_next)
     printed = partial(print_comparison, found, answer.answer(), verbose=verbose, unchanged=answer.unchanged)
