@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scaleout.program.graph import NONE, Bools, ExecutionGraph, Floats, Ints, NodeKind, found_once
+from scaleout.simulation.columns import distinct
 from scaleout.simulation.result import Result, Timeline
 
 Seconds = Mapping[int, float]
@@ -82,13 +83,12 @@ class _Nodes(NamedTuple):
         wanted = np.isin(self.cause, self.cause[some]) & (self.cause != NONE) & (self.before != NONE)
         free = np.flatnonzero(wanted & (self.arrived_s >= self.start_s))
         free = free[np.argsort(-self.start_s[self.before[free]], kind="stable")]
-        columns = (self.cause[free], self.start_s[free], self.before[free])
-        first = {
-            (cause, start_s): before
-            for cause, start_s, before in zip(*(each.tolist() for each in columns), strict=True)
-        }
-        keys = zip(self.cause[some].tolist(), self.start_s[some].tolist(), strict=True)
-        return np.array([first.get(key, key[0]) for key in keys], np.int64)
+        of = np.r_[free, some]
+        first, which = distinct(self.cause[of], self.start_s[of])
+        before = np.full(len(first), NONE)
+        before[which[: len(free)]] = self.before[free]  # the last one stays
+        found = before[which[len(free) :]]
+        return np.where(found == NONE, self.cause[some], found)
 
     def first_at(self, some: Ints, from_s: Floats) -> Ints:
         """Return of the nodes that take no time and lead to some nodes the first that arrived by given times."""

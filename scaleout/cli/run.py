@@ -153,10 +153,12 @@ def _give(answer: "RunAnswer", output: Output, *, verbose: bool, measure_next: P
     from scaleout.cli.tables import print_comparison
     from scaleout.report.files import write
 
-    found, summary = answer.comparison, answer.to_dict()
+    found = answer.comparison
+    documented = output.as_json or output.folder is not None
+    summary = answer.to_dict() if documented else {}  # rows by the thousand, of which tables have few
     if measure_next is not None:
         _write_next(answer, measure_next)
-    printed = partial(print_comparison, found, summary["answer"], verbose=verbose, unchanged=answer.unchanged)
+    printed = partial(print_comparison, found, answer.answer(), verbose=verbose, unchanged=answer.unchanged)
     output.give(summary, printed, partial(write, found, summary=summary))
     if found.failures:
         raise ScaleoutError("; ".join(map(str, found.failures)))

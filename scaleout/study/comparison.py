@@ -1,6 +1,6 @@
 """One job under several schedules, side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -91,8 +91,8 @@ class Comparison:
                     **asdict(outcome.breakdown),
                     "speedup": outcome.speedup,
                     "bound_by": bound_of_step(outcome.result, outcome.breakdown.compute_s, outcome.device)[0],
-                    "bounds": list(map(asdict, outcome.bounds)),
-                    "critical_path": list(map(asdict, decisive(outcome.result))),
+                    "bounds": _plain(outcome.bounds),
+                    "critical_path": _plain(decisive(outcome.result)),
                     **({} if outcome.interval is None else outcome.interval.summary(outcome.makespan_s)),
                     **outcome.shares,
                     **({} if (rent := self.rent(outcome)) is None else asdict(rent)),
@@ -103,14 +103,19 @@ class Comparison:
                     **({} if outcome.fit in (None, self.fit) else {"memory": outcome.fit.summary()}),
                     **({"ranks": list(map(asdict, ends_of_ranks(outcome.result)))} if outcome.result.has_puts else {}),
                     "idle_by_cause_s": dict(outcome.waits.by_cause_s),
-                    "waits": list(map(asdict, outcome.waits.by_rank)),
+                    "waits": _plain(outcome.waits.by_rank),
                     **_links(outcome.result),
-                    "busy": list(map(asdict, busy_times(outcome.result))),
+                    "busy": _plain(busy_times(outcome.result)),
                 }
                 for outcome in self.outcomes
             ],
             **({"failures": {each.schedule: str(each.error) for each in self.failures}} if self.failures else {}),
         }
+
+
+def _plain(rows: Iterable[object]) -> list[dict[str, Any]]:
+    """Return dataclasses of plain values as mappings, of which there may be thousands, without copies of the values."""
+    return [dict(vars(row)) for row in rows]
 
 
 def _links(result: Result) -> dict[str, Any]:

@@ -7,6 +7,7 @@ backward graph in one part or in two, are then put end to end by `step`, once fo
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -27,7 +28,7 @@ class Part:
     final: tuple[int, ...] = ()  # nodes after which gradients are final, if this action reduces them
     reductions: tuple[Reduction, ...] = ()  # those deferred to the step's end
 
-    @property
+    @cached_property
     def exits(self) -> tuple[int, ...]:
         """The output, and the last kernel: what must be done when the action is."""
         kernels = (self.graph.kind == NodeKind.COMPUTE).nonzero()[0]

@@ -30,6 +30,7 @@ from scaleout.program.operations import ITEM_BYTES, kernel
 from scaleout.program.program import GroupFamily, Program
 from scaleout.schedule.overlap import COMPUTE_STREAM
 from scaleout.schedule.rewrite import JOIN, Rewrite, divided
+from scaleout.simulation.columns import distinct
 
 Chooser = Callable[[int, str, int], bool]
 """Whether a collective is rewritten: its family of groups, its kind and its bytes, on which all members agree."""
@@ -164,12 +165,11 @@ def _replaced(
     Parts of a chain follow each other; chains do not wait for each other.
     """
     nodes = np.flatnonzero(_are(graph, kinds) & (graph.slices == 1))
-    columns = (column[nodes].tolist() for column in (graph.group, graph.collective, graph.bytes))
-    found = [
-        node
-        for node, family, kind, size_bytes in zip(nodes.tolist(), *columns, strict=True)
-        if chosen(family, COLLECTIVES[kind], size_bytes)
-    ]
+    columns = [column[nodes] for column in (graph.group, graph.collective, graph.bytes)]
+    first, which = distinct(*columns)
+    calls = zip(*(column[first].tolist() for column in columns), strict=True)
+    takes = np.array([chosen(family, COLLECTIVES[kind], size_bytes) for family, kind, size_bytes in calls], bool)
+    found = nodes[takes[which]].tolist()
     if not found:
         return graph
     new, upto = Rewrite(graph), 0
