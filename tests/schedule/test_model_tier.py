@@ -217,7 +217,7 @@ def test_what_is_short_and_what_would_fit_is_said():
     message = str(caught.value)
     least = peak(model_tier(job, machine).workload.model_copy(update={"microbatch_group": 3}))
     assert f"holds {least.total_bytes / 2**30:.3g} GiB on rank 0" in message
-    assert "no plan of llama-big fits in the 11.2 GiB of a100-80g" in message
+    assert "no plan of llama-big fits in the 12 GB of a100-80g" in message
     remedies = [each.partition(" (")[0] for each in message.partition("what would fit: ")[2].split("; or ")]
     assert remedies
     for each in remedies:
