@@ -41,7 +41,6 @@ class Breakdown:
     kernel_time_sources: dict[str, float]
 
 
-@lru_cache(maxsize=2)  # asked for by outcomes of a comparison, and again by those with their speed-ups
 def breakdown(result: Result) -> Breakdown:
     """Say how a result's time divides into compute, exposed communication and idle time."""
     makespan_s = result.makespan_s

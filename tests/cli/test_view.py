@@ -387,9 +387,9 @@ def test_every_output_opens(scaleout, tmp_path, folder):
     ("workload", "job", "begins"),
     [
         ("llama-3-8b", {"changes": {"zero": 0, "data_parallel": 2}, "topology": "ring(2,nvlink4)"},
-         ["memory", "step", "speed", "exposed"]),
+         ["memory", "step", "speed", "batch", "exposed"]),
         ("llama-3-8b", {"changes": {"data_parallel": 8, "layers": 4}, "topology": "dgx-h200-1", "device": "a100-80g"},
-         ["step", "speed", "network"]),
+         ["step", "speed", "batch", "network"]),
         ("resnet-50", {"schedules": ["baseline", "overlap", "fused"]}, ["step"]),
     ],
 )  # fmt: skip
