@@ -159,13 +159,13 @@ def test_a_collective_that_is_overlapped_already_is_left_alone():
     program = Program("hidden", (graph.build(),), np.zeros(4, np.int64), (GroupFamily("world", (tuple(range(4)),)),))
     serial, overlapped = (plan_schedule(program, name, machine=machine) for name in ("fused", "overlap+fused"))
     assert len(serial.program.graphs[0]) > 3
-    assert "all_reduce of 19.1 MiB over world, after gemm: fused, " in str(serial.decisions[1])
+    assert "all_reduce of 20 MB over world, after gemm: fused, " in str(serial.decisions[1])
     assert len(overlapped.program.graphs[0]) == 3
     whole, words = map(str, overlapped.decisions)
     assert whole.startswith("0 of 1 kind of pairs: not fused, ")
     assert ", rather than fused, " in whole
     assert whole.endswith(" (a step)")
-    assert "all_reduce of 19.1 MiB over world, after gemm: not fused, " in words
+    assert "all_reduce of 20 MB over world, after gemm: not fused, " in words
     assert ", though fused takes " in words
     assert words.endswith(" (each, isolated; a step would be longer)")
     assert (serial.runs_as, overlapped.runs_as) == ("", "overlap")
