@@ -38,13 +38,13 @@ def settled(program: Program, device: Device, run: Callable[[Program], Result], 
     result, power = run(cool), device.power
     if clocks == "unthrottled" or power is None or not result.makespan_s:
         return result
-    least_s = power.memory_s / STEPS_FROM_COLD_START if clocks == "cold_start" else 0.0
+    slower, least_s = (cold_start, _filled_s(power)) if clocks == "cold_start" else (sustained, 0.0)
     full_s = max(result.makespan_s, least_s)
     factor = max(_slowdowns(cool, power, full_s))
 
     def step_s(assumed_s: float) -> float:
         nonlocal result
-        result = run(_at_limit(cool, power, assumed_s, stays=clocks == "sustained"))
+        result = run(slower(cool, device, step_s=assumed_s))
         return max(result.makespan_s, least_s)
 
     if factor > 1.0:
@@ -101,8 +101,12 @@ def cold_start(program: Program, device: Device, *, step_s: float) -> Program:
     """
     if device.power is None:
         return program
-    least_s = device.power.memory_s / STEPS_FROM_COLD_START
-    return _at_limit(program, device.power, max(step_s, least_s), stays=False)
+    return _at_limit(program, device.power, max(step_s, _filled_s(device.power)), stays=False)
+
+
+def _filled_s(power: Power) -> float:
+    """Return how long steps from a cold start are that fill the governor's memory."""
+    return power.memory_s / STEPS_FROM_COLD_START
 
 
 def _slowdowns(program: Program, power: Power, mean_over_s: float) -> list[float]:
