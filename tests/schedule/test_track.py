@@ -346,7 +346,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(ConfigError, match=r"follows 1000 wavefronts, and a stage has 1280 .* 280 too many"):
         CONFIGURATIONS["t3"](replace(sublayer(), device=small))
     with pytest.raises(ConfigError, match="7 B are less than the 4096 B that a wavefront writes"):
-        sublayer_of(TrackSettings(trigger=7), GPU, load_topology("t3-ring-8"))
+        sublayer_of(TrackSettings(trigger="7B"), GPU, load_topology("t3-ring-8"))
 
 
 def test_sublayers_gain_in_the_published_order():
