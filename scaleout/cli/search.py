@@ -102,6 +102,7 @@ def search(
     """
     from scaleout.api.searches import SearchInterrupted
 
+    _check_exports(formats, output.folder)
     try:
         answer = _search(job, options, workers, output, **wanted)
     except SearchInterrupted as interrupted:
@@ -139,6 +140,16 @@ def search(
     output.give(summary, print_tables, write)
     if refused:
         raise ConfigError("; ".join(map(str, refused)))
+
+
+def _check_exports(formats: tuple[str, ...], folder: Path | None) -> None:
+    """Refuse other files in the places of exports, before the search."""
+    if not formats or folder is None:
+        return
+    from scaleout.config.writing import RECORD, check_writable
+    from scaleout.interop.models.plans import FORMATS
+
+    check_writable(folder, own=RECORD, files=[FORMATS[name].file for name in formats])
 
 
 def _write_exports(folder: Path, exports: "Sequence[Export]") -> dict[str, str]:
