@@ -85,7 +85,18 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "version": "build",
     },
     "astra": {"physical.topology": "physical_network"},
-    "show": {"peak_memory_bytes": "memory_by_kind_bytes", "contention": "resource_use", "version": "chakra_version"},
+    "show": {
+        "peak_memory_bytes": "memory_by_kind_bytes",
+        "contention": "resource_use",
+        "version": "chakra_version",
+        "work_groups": "work_group_costs",
+        ".kernels": "kernels_by_name",
+        ".communication": "communication_by_name",
+        "process_groups.members": "of_ranks",
+        "tables_of_ranks.ranks": "of_ranks",
+        "protocols.collectives": "serves",
+        "backends.calls": "concurrency",
+    },
     "import model": {"workload": "keys"},
 }
 """Command to names within the package and what each is called; a dot leads into what stands before it."""

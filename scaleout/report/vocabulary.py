@@ -27,11 +27,10 @@ class Name(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """Names that stand in an object: always, and where there is something to say; `open` to names that files give."""
+    """Names that stand in an object: always, and where there is something to say."""
 
     always: str
     maybe: str = ""
-    open: bool = False
 
 
 @cache
@@ -151,11 +150,43 @@ OBJECTS: Mapping[str, Contents] = {
     "recorded_step": Contents("step recorded_s"),
     "group_calls": Contents("kind ranks bytes calls", "transfer_s waiting_s"),
     "physical": Contents("physical_network algorithms networks transfers"),
+    "framework_key": Contents("key value set_by source framework_value"),
+    "placed_tables": Contents("of_ranks tables lookups_per_sample share_of_mean_cost tables_bytes"),
+    "dimension_facts": Contents(
+        "names kind size bandwidth_bytes_per_s latency_s",
+        "radices oversubscription level_latency in_network_reduction through_host_bytes_per_s global_links switches "
+        "links",
+    ),
+    "protocol_facts": Contents("protocol serves startup_s link latency_s efficiency"),
+    "backend_facts": Contents("backend library all_reduce concurrency"),
+    "kernel_model_error": Contents("operation dtype shapes median_error p90_error"),
+    "view": Contents("kind x y title"),
+    "kernel_sum": Contents("kernel count time_s without_time work_flops moved_bytes"),
+    "communication_sum": Contents("communication named group each_bytes each_is count all_bytes"),
+    "process_group": Contents("group groups ranks_each of_ranks"),
 }
 """Objects within documents; those called ``COMMAND row`` are a command's `results` or `rows`."""
 
 _ROWS_OF = {"astra": "run row", "buckets": "bucket"}
 """Command to what its rows are, where they are those of another."""
+
+_SHOWN = " ".join(
+    (
+        "workload description ranks framework framework_keys parameters matrix_flops matrix_flops_per_rank",
+        "payload_per_rank_bytes memory_by_kind_bytes row_wise_tables tables_of_ranks parameter_buffers buffers_from",
+        "nodes_per_rank keys",
+        "topology changes dimensions link_names library library_reason startup_s changed_links slow_ranks protocols",
+        "resource_use backends link_bound_of_64MiB_s",
+        "link_type link bandwidth_bytes_per_s latency_s cable switch included sources",
+        "device title peak_flops_per_s memory_size_bytes memory_reserved_bytes memory_bandwidth_bytes_per_s l2_bytes",
+        "sms link_bandwidth_each_way_bytes_per_s host_launch_s launch_gap_s work_group_costs power",
+        "rent_dollars_per_hour kernel_times calibration leave_one_out_error",
+        "study cases varies baseline where columns views",
+        "trace different_ranks chakra_version metadata nodes types dependencies kernel_time_s communication_bytes",
+        "nodes_by_kind kernels_by_name communication_by_name process_groups not_read",
+    )
+)
+"""Names that `show` has: of a workload, a topology, a link type, a device, a study and a trace."""
 
 _HEAD = "schema version command inputs models"
 _JOB = "workload topology device ranks"
@@ -205,7 +236,7 @@ DOCUMENTS: Mapping[str, Contents] = {
     ),
     "trace": Contents("answer workload device topology ranks output num_files"),
     "list": Contents("listed"),
-    "show": Contents("", "known_keys", open=True),
+    "show": Contents("", f"known_keys source {_SHOWN}"),
 }
 """Command to what its document holds beside its head."""
 
@@ -229,7 +260,7 @@ def schema(command: str) -> dict[str, Any]:
     if command not in DOCUMENTS:
         raise ConfigError(f"no documents of {asked!r}; {nearest(command, DOCUMENTS)}")
     contents = DOCUMENTS[command]
-    whole = Contents(f"{_HEAD} {contents.always}", contents.maybe, contents.open)
+    whole = Contents(f"{_HEAD} {contents.always}", contents.maybe)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"scaleout/{command.replace(' ', '-')}/{SCHEMA}",
@@ -269,7 +300,7 @@ def _fault(value: Any, known: Mapping[str, Any], way: tuple[str, ...]) -> str:
     elif isinstance(value, dict):
         others = known.get("additionalProperties") or {}
         named = known.get("properties", {})
-        inner = ((key, each, named.get(key, {} if others is True else others)) for key, each in value.items())
+        inner = ((key, each, named.get(key, others)) for key, each in value.items())
     else:
         return ""
     return next(filter(None, (_fault(each, kind, (*way, key)) for key, each, kind in inner)), "")
@@ -281,7 +312,7 @@ def _object(contents: Contents, command: str) -> dict[str, Any]:
     known = vocabulary()
     found = {name: {**_type(known[name].type, command), "description": known[name].meaning} for name in names}
     required = sorted(contents.always.split())
-    return {"type": "object", "properties": found, "required": required, "additionalProperties": contents.open}
+    return {"type": "object", "properties": found, "required": required, "additionalProperties": False}
 
 
 def _type(kind: str, command: str) -> dict[str, Any]:

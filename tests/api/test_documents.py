@@ -12,6 +12,7 @@ import scaleout
 from scaleout.cli.verbs import scaleout as command_line
 from scaleout.errors import ConfigError
 from scaleout.report.documents import NAMES, document
+from scaleout.report.keys import MODELS
 from scaleout.report.vocabulary import DOCUMENTS, OBJECTS, vocabulary
 from scaleout.study.sweep.columns import COLUMNS, DIMENSION_BYTES
 from scaleout.study.sweep.table import _ABOUT
@@ -48,8 +49,11 @@ COMMANDS = {
     "study": [f"{STUDY}/out --no-report", f"{STUDY}/part --shard 1/2"],
     "import model": ["import model {data}/config.json"],
     "trace": [f"trace {LLAMA.replace(NODE, '')} --output {{data}}/traces"],
-    "show": ["show h200", "show torus-8x16", "show llama-3-8b", "show ndr", "show topologies",
-             "show --keys study"],
+    "show": ["show h200", "show mi300x", "show torus-8x16 --break 0-1 --slow 3=1.2", "show sierra-16", "show graph-8",
+             "show dgx-h200-16 --nic-down 5", "show fat_tree(4,2,ndr)", "show dlrm-dcnv2",
+             "show llama-3-8b --set framework=fsdp2", "show resnet-50", "show ndr", "show topologies",
+             "show {data}/small", "show {data}/small/llama-small.0.et", "show {data}/searched#1",
+             *(f"show --keys {kind}" for kind in MODELS)],
     "list": ["list", "list workloads mixtral"],
 }  # fmt: skip
 """Command to lines of it; those of `astra` and `import pytorch` are tested where their inputs are made."""
@@ -67,6 +71,8 @@ def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("documents")
     (folder / "rows.jsonl").write_text(json.dumps(ROW) + "\n" + json.dumps({"id": "unknown"}) + "\n")
     (folder / "config.json").write_text(json.dumps(MODEL))
+    printed(f"trace {LLAMA.replace(NODE, '')} --output {folder}/small")
+    printed(f"{SEARCH} --output {folder}/searched")
     (folder / "a.json").write_text(printed(f"run {LLAMA} --schedule overlap"))
     (folder / "study.yaml").write_text(
         "title: two\nworkload: llama-small\nset: {layers: 1, data_parallel: 8, batch_per_replica: [1, 2]}\n"

@@ -29,13 +29,13 @@ def test_own_traces_are_told_by_the_names_of_their_nodes(scaleout, summary, tmp_
     (tmp_path / "job.json").write_text(json.dumps({"1": [0, 1], "2": [2, 3]}))
     found = summary("show", tmp_path)
     assert found["nodes_by_kind"] == {"compute": 120, "collective": 4, "send": 0, "recv": 0}
-    (kernel,) = found["kernels"]
+    (kernel,) = found["kernels_by_name"]
     assert (kernel["kernel"], kernel["count"], kernel["time_s"]) == ("fwd_*", 120, pytest.approx(120 * 5e-6))
-    (call,) = found["communication"]
+    (call,) = found["communication_by_name"]
     assert (call["communication"], call["each_bytes"], call["all_bytes"]) == ("all_reduce", 64, 256)
     assert (call["named"], call["each_is"]) == ("sum", "a rank's buffer")
     (group,) = found["process_groups"]
-    assert (group["groups"], group["members"]) == (2, "0-1; 2-3")
+    assert (group["groups"], group["of_ranks"]) == (2, "0-1; 2-3")
     assert found["not_read"] == {"attribute color": 1, "duration_micros of communication, which the network times": 1}
     out = scaleout("show", tmp_path)[1]
     assert "fwd_*" in out
@@ -59,7 +59,7 @@ def test_tables_of_own_traces_are_of_the_members_of_a_group_and_of_what_a_trace_
             nodes.append(chakra.Node(id=at, name=f"call.{at}", type=7, data_deps=[at - 1], attr=attr))
         chakra.write(tmp_path / f"job.{rank}.et", chakra.GlobalMetadata(), nodes)
     (tmp_path / "job.json").write_text(json.dumps({"left": [0, 1]}))
-    calls = {call["communication"]: call for call in summary("show", tmp_path)["communication"]}
+    calls = {call["communication"]: call for call in summary("show", tmp_path)["communication_by_name"]}
     assert {call["named"] for call in calls.values()} == {"call.*"}
     assert (calls["all_gather"]["each_bytes"], calls["all_gather"]["each_is"]) == (4 * 10**6, "gathered whole")
     run = ("run", "--trace", tmp_path, "--topology", "switch(4,ndr)", "--schedule", "baseline")
