@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from pandas.api.types import is_numeric_dtype
 
 from scaleout.analysis.breakdown import MUCH
 from scaleout.api.answer import Answer
@@ -27,6 +26,7 @@ from scaleout.study.sweep.table import (
     notes_of,
     num_unfit,
 )
+from scaleout.study.sweep.views import check_column
 
 if TYPE_CHECKING:
     from scaleout.report.plots.schedules import Axes
@@ -164,8 +164,7 @@ class SweepAnswer(Answer):
         if not y:
             y = measure_of(cases)
             cases = cases.assign(**{y: measured(cases, y)})
-        if not is_numeric_dtype(cases[y]):
-            raise ConfigError(f"plot(y={y!r}): that column holds no numbers; give a result such as makespan_s")
+        check_column(y, "numbers", self.study.kinds.get(y, "texts"), where="plot(y)")
         return plot_cases(self.study, cases, Drawn(x, y, colour, facet), ax)
 
 

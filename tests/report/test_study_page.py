@@ -10,11 +10,14 @@ import pytest
 import vl_convert
 
 from scaleout.report.look import look
+from scaleout.report.pages.cases import Cases
 from scaleout.report.pages.names import shortened
 from scaleout.report.pages.study import write_study_report
+from scaleout.report.pages.style import Panels
 from scaleout.report.pages.suggested import views_of
-from scaleout.report.pages.views import Cases, Panels, chart_of
-from scaleout.study.sweep.study import View, study_of
+from scaleout.report.pages.views import chart_of
+from scaleout.study.sweep.study import study_of
+from scaleout.study.sweep.views import View
 
 AWKWARD = "</script><script>document.title = 'taken'</script>"
 
@@ -103,7 +106,7 @@ def test_cases_that_would_not_fit_are_left_out_and_counted():
     assert told[1:] == ["without 1 case that would not fit into memory"]
     half = view.model_copy(update={"where": "schedule == 'overlap'"})
     told = chart_of(Cases(cases, STUDY), half).to_dict()["title"]["subtitle"]
-    assert told == [f"{UNFIT.replace('4', '2')}: batch per replica 4"]
+    assert told == ["only where schedule == 'overlap'", f"{UNFIT.replace('4', '2')}: batch per replica 4"]
 
 
 @pytest.mark.parametrize("width", ["column", "page", None])

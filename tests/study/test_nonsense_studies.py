@@ -48,7 +48,9 @@ FIELDS = {
     f"{TWO}baseline: {{label: @}}": WORDS,
     f"{TWO}baseline: {{@: a}}": WORDS,
     f"{DLRM}views: [{{kind: @}}]": WORDS,
-    **{f"{DLRM}views: [{{kind: line, {key}: @}}]": WORDS for key in ("x", "y", "colour", "facet", "where")},
+    f"{DLRM}views: [{{kind: bar, y: mfu, x: @}}]": WORDS,
+    f"{DLRM}views: [{{kind: tornado, y: @}}]": WORDS,
+    **{f"{DLRM}views: [{{kind: line, x: ranks, y: mfu, {key}: @}}]": WORDS for key in ("colour", "facet", "where")},
 }  # fmt: skip
 """File with `@` in the place of a value, to values that it cannot have there."""
 NONE = {"null", "~", "#", "# comment", "NULL ", ","}
@@ -66,8 +68,6 @@ TAKEN = {
     "seed: @": {"0"},
     "colour: @": {"''", '""'},
     "facet: @": {"''", '""'},
-    "x: @": {"''", '""'},
-    "y: @": {"''", '""'},
     "where: @": {"''", '""'},
 }
 """End of a file to nonsense elsewhere that is none there."""
@@ -108,7 +108,7 @@ def test_nonsense_in_a_study_is_refused(field, tmp_path):
     [
         ("ideal: no", "ideal must be true or false, not 'no'"),
         ("where: 2 > 1", "mine.yaml: where: '2 > 1' names no column"),
-        ("views: [{kind: bar, where: 2024-13-45}]", "mine.yaml: views.0: '2024-13-45' names no column"),
+        ("views: [{kind: tornado, y: mfu, where: 2024-13-45}]", "mine.yaml: views.0: '2024-13-45' names no column"),
         ("columns: {not: ranks}", "columns.not: is the name of a column already, or no name"),
     ],
 )

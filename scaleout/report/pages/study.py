@@ -25,13 +25,15 @@ from scaleout.config.units import counted
 from scaleout.config.writing import write_bytes
 from scaleout.errors import printable
 from scaleout.report.look import COLUMN_POINTS, NARROW_IN, PAGE_POINTS, look_now
+from scaleout.report.pages.cases import Cases
 from scaleout.report.pages.style import IN_COLUMN, ON_PAGE
 from scaleout.report.pages.suggested import views_of
 from scaleout.report.pages.vega import chart_script
-from scaleout.report.pages.views import Cases, chart_of
+from scaleout.report.pages.views import chart_of
 from scaleout.study.sweep.columns import column_of
-from scaleout.study.sweep.study import Study, View
+from scaleout.study.sweep.study import Study
 from scaleout.study.sweep.table import best_of, cheapest_of, measure_of, measured, num_unfit
+from scaleout.study.sweep.views import View
 
 _MOST_FASTEST = 12
 _MOST_NAMED = 8
@@ -78,16 +80,18 @@ def write_study_report(cases: pd.DataFrame, study: Study, directory: Path) -> di
     write_bytes(directory / "cases.csv", cases.to_csv(index=False).encode())
     views = list[dict[str, Any]]()
     charts = list[dict[str, Any]]()
+    undrawn = list[str]()
     for view in views_of(drawn):
         chart = chart_of(drawn, view)
         if chart is None:
+            undrawn.append(f"{view.title}: not drawn, as {drawn.lack(view)}")
             continue
         name = f"figures/{len(charts) + 1:02d}-{_slug(view)}"
         charts.append(chart.to_dict())
         figure = charts[-1] if journal is drawn else _for_journal(chart_of(journal, view))
         written = _write_figures(figure, directory, name)
         views.append({"title": view.title, "files": written})
-        unfit = drawn.unfit(view)
+        unfit = drawn.of(view).unfit()
         files |= dict.fromkeys(written, f"{view.title}; {unfit}" if unfit else view.title)
     for old in (directory / "figures").glob("[0-9][0-9]-*.*"):  # of views that are no more
         if old.suffix in (".png", ".svg", ".pdf") and f"figures/{old.name}" not in files:
@@ -96,10 +100,11 @@ def write_study_report(cases: pd.DataFrame, study: Study, directory: Path) -> di
         title=study.title or study.name, description=study.description, source=study.source.rstrip("."),
         version=scaleout.__version__, counts=_counts(cases),
         answers=[each for each in (_fastest(drawn), _cheapest(drawn)) if each is not None], views=views,
-        charts=as_script(charts), chart_script=Markup(chart_script()),
+        undrawn=undrawn, charts=as_script(charts), chart_script=Markup(chart_script()),
         table_script=Markup(_table_script()), same=_same(drawn), table=Markup(_table(drawn)), failures=_failures(cases),
     )  # fmt: skip
     write_bytes(directory / "report.html", page.encode())
+    files["report.html"] += "".join(f"; {each}" for each in undrawn)
     return files
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from scaleout.report.colours import SERIES
-from scaleout.report.pages.views import Cases
+from scaleout.report.pages.cases import Cases
 from scaleout.study.sweep.columns import column_of
-from scaleout.study.sweep.study import View
 from scaleout.study.sweep.table import measure_of
+from scaleout.study.sweep.views import View
 
 
 def views_of(cases: Cases) -> list[View]:

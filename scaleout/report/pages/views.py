@@ -7,7 +7,6 @@ subtitle says so, as it says how many do not fit into memory. Nothing here knows
 
 import json
 from collections.abc import Mapping, Sequence
-from copy import copy
 from typing import Any
 
 import altair as alt
@@ -15,148 +14,17 @@ import numpy as np
 import pandas as pd
 
 from scaleout.analysis.breakdown import MUCH
-from scaleout.config.units import format_bytes, format_dollars, format_number, format_rate, format_seconds, format_share
-from scaleout.report.colours import DASHES, IDLE, PUBLISHED, SERIES, depths, size_scale, time_scale
+from scaleout.report.colours import DASHES, IDLE, PUBLISHED, SERIES, depths
+from scaleout.report.pages.cases import Cases, field_of
 from scaleout.report.pages.names import shortened
-from scaleout.report.pages.style import ESTIMATED, PALE, SHAPES, STYLE, Panels
-from scaleout.study.sweep import expressions
+from scaleout.report.pages.style import ESTIMATED, PALE, SHAPES, STYLE
 from scaleout.study.sweep.columns import column_of
-from scaleout.study.sweep.study import Study, View
-from scaleout.study.sweep.table import axes_of, eligible, unfit_words
+from scaleout.study.sweep.views import View
 
 _LOG_FROM = 8
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
 _SI_FROM = 1e6
 """Numbers of an input from which they have SI prefixes."""
-_FORMATS = {
-    "s": ".4~g", "B": ".4~g", "B/s": ".3~s", "1/s": ".3~s", "J": ".3~s", "W": ".3~s", "$": ".3~s", "share": ".1~%",
-    "x": ".3~f",
-}  # fmt: skip
-"""How d3 writes a number of each unit; SI prefixes where `s` stands."""
-_UNITS = {"share": "", "x": ""}
-"""Units that the numbers or the labels themselves show."""
-
-
-class Cases:
-    """The cases of a study that were simulated, as charts take them: of each workload those that fit, if any does.
-
-    A field of a chart's data must hold no dot or bracket, so `field_of` gives it another name.
-    Times and sizes are in the unit that suits their column.
-    """
-
-    def __init__(self, cases: pd.DataFrame, study: Study, panels: Panels = Panels()) -> None:  # noqa: B008 - a tuple
-        self.study, self.panels = study, panels
-        self.all = cases.copy()
-        self._units: dict[str, str] = {}
-        self._scales: dict[str, float] = {}
-        for column in cases.columns:
-            unit, values = column_of(column).unit, cases[column]
-            if unit in ("s", "B") and values.notna().any():
-                found = time_scale(float(values.median())) if unit == "s" else size_scale(float(values.max()))
-                self._scales[column], self._units[column] = found
-                self.all[column] = values * self._scales[column]
-        ran = self.all[cases["status"] == "ok"]
-        self.frame = eligible(ran)
-        self.left_out = ran.drop(self.frame.index)
-        self.inputs = [name for name in study.inputs if name in cases]
-        self.axes = axes_of(self.frame, [name for name in study.axes if self.has(name)])
-
-    def has(self, column: str) -> bool:
-        """Whether a column is there and not all of its values are missing or the same."""
-        return column in self.frame and self.frame[column].nunique() > 1
-
-    def alike(self, column: str) -> list[str]:
-        """Return the inputs that vary with one."""
-        return [name for alike in self.axes.values() if column in alike for name in alike if name != column]
-
-    def where(self, view: View) -> "Cases":
-        """Return the cases of which the view's constraint holds."""
-        if not view.where:
-            return self
-        holds = expressions.parse(view.where, where=f"view {view.title!r}")
-
-        def chosen(frame: pd.DataFrame) -> pd.DataFrame:
-            plain = frame.assign(**{name: frame[name] / scale for name, scale in self._scales.items()}).astype(object)
-            rows = plain.where(frame.notna(), None).to_dict("records")
-            return frame[[bool(holds({str(name): value for name, value in row.items()})) for row in rows]]
-
-        found = copy(self)
-        found.frame, found.left_out = chosen(self.frame), chosen(self.left_out)
-        return found
-
-    def unfit(self, view: View) -> str:
-        """Say which cases a view leaves out as they do not fit into memory, or draws as none fits; may be empty."""
-        chosen = self.where(view)
-        names = {name: column_of(name).label for name in self.inputs}
-        return unfit_words(chosen.frame, chosen.left_out, names)
-
-    def label(self, column: str) -> str:
-        """Label of a column, its unit in brackets."""
-        known = column_of(column)
-        unit = self._units.get(column, _UNITS.get(known.unit, known.unit))
-        return f"{known.label} [{unit}]" if unit else known.label
-
-    def text(self, column: str, value: Any) -> str:
-        """Return a value of a column as words; a time has its unit."""
-        if pd.isna(value):
-            return ""
-        if isinstance(value, bool | np.bool_):
-            return "yes" if value else "no"
-        if isinstance(value, str):
-            return value
-        if column in self._units:
-            plain = value / self._scales[column]
-            return format_seconds(plain) if column_of(column).unit == "s" else format_bytes(plain)
-        if write := {"share": format_share, "$": format_dollars, "1/s": format_rate}.get(column_of(column).unit):
-            return write(value)
-        return format_number(value)
-
-    def format(self, column: str) -> str:
-        """How d3 writes the numbers of a column."""
-        unit = column_of(column).unit
-        few = unit in ("1/s", "$") and self.frame[column].max() < 1e3  # of which a part has no prefix
-        return ".4~g" if few else _FORMATS.get(unit, ".4~g")
-
-    def order(self, column: str) -> list[Any]:
-        """Values of an input in the order of the study's file."""
-        return list(self.study.axes.get(column, self.frame[column].drop_duplicates().tolist()))
-
-    def numbers(self, column: str) -> Mapping[Any, float] | None:
-        """Numbers of the values of an input by which it can be drawn on an axis of numbers, if any."""
-        values = self.order(column)
-        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-            return {value: float(value) for value in values}
-        return self.study.numbers(column)
-
-    def best(self, shown: Sequence[str], by: str) -> tuple[pd.DataFrame, list[str]]:
-        """Return the best case by a column of all that agree in the shown inputs, and in which inputs they differ."""
-        known = self.frame.dropna(subset=[by])
-        found = known.sort_values(by, ascending=column_of(by).better != "high", kind="stable")
-        best = found.drop_duplicates(list(shown)).sort_values("case")
-        if len(best) == len(found):  # all are shown, as where a result is shown that no two of them share
-            return best, []
-        return best, [name for name, alike in self.axes.items() if not {*alike} & {*shown} and self.has(name)]
-
-    def rows(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return cases as the data of a chart: whole fields, whose missing values are none."""
-        plain = frame.astype(object).where(frame.notna(), None)
-        return plain.rename(columns=field_of)
-
-    def tooltip(self, *results: str) -> list[alt.Tooltip]:
-        """What pointing at a case shows: its number, all inputs, some results and the line that runs it alone."""
-        shown = [alt.Tooltip("case:Q", title="case")]
-        shown += [alt.Tooltip(f"{field_of(name)}:N", title=column_of(name).label) for name in self.inputs]
-        shown += [
-            alt.Tooltip(f"{field_of(name)}:Q", title=self.label(name), format=self.format(name))
-            for name in dict.fromkeys((*results, "makespan_s", "exposed_share"))
-            if name in self.frame
-        ]
-        return [*shown, alt.Tooltip("run:N", title="run")]
-
-
-def field_of(column: str) -> str:
-    """Return the field of a chart's data that holds a column."""
-    return column.replace(".", "__").replace("[", "_").replace("]", "_")
 
 
 def _axis(cases: Cases, column: str, **more: Any) -> alt.Axis:
@@ -165,9 +33,15 @@ def _axis(cases: Cases, column: str, **more: Any) -> alt.Axis:
 
 def _short(cases: Cases, column: str) -> dict[str, Any]:
     """Return how a label of a column's values is made of them, as a keyword; nothing where they are as they stand."""
-    short = {**shortened(value for value in cases.order(column) if isinstance(value, str))}
-    short |= {str(value): f"{value:,}" for value in cases.order(column) if isinstance(value, int) and value >= 1000}
-    return {"labelExpr": f"({json.dumps(short)})[datum.label] || (datum.label)"} if short else {}
+    order = cases.order(column)
+    short = {**shortened(value for value in order if isinstance(value, str))}
+    short |= {str(value): f"{value:,}" for value in order if isinstance(value, int) and value >= 1000}
+    written = f"({json.dumps(short)})[datum.label] || (datum.label)" if short else ""
+    if any(isinstance(value, float) for value in order):
+        written = "format(datum.value, '.4~g')"
+    if cases.frame[column].isna().any():
+        written = f"datum.value === null ? {json.dumps(_UNSET)} : {written or '(datum.label)'}"
+    return {"labelExpr": written} if written else {}
 
 
 def _called(cases: Cases, column: str) -> dict[str, Any]:
@@ -179,12 +53,12 @@ def _called(cases: Cases, column: str) -> dict[str, Any]:
 
 def _names(channel: Any, cases: Cases, view: View, column: str) -> Any:
     """Return the axis of an input whose values are names, in the order of the file; slanted where they do not fit."""
-    names = [str(value) for value in cases.order(column)]
+    names = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in cases.order(column)]
     short = shortened(names)
     wide = _LETTER * max(len(short.get(name, name)) for name in names) * cases.frame[column].nunique()
     slanted = channel is alt.X and wide > cases.panels.widths[_columns(cases, view) - 1]
     axis = alt.Axis(
-        title=column_of(column).label, labelLimit=_LONGEST_LABEL, labelAngle=-35 if slanted else 0,
+        title=cases.label(column), labelLimit=_LONGEST_LABEL, labelAngle=-35 if slanted else 0,
         **_short(cases, column),
     )  # fmt: skip
     return channel(f"{field_of(column)}:O", sort=cases.order(column), axis=axis)
@@ -195,10 +69,14 @@ def _series(channel: Any, cases: Cases, column: str, looks: Sequence[Any] = SERI
     if not column:
         return alt.value(looks[0])
     order = cases.order(column)
-    chosen = [looks[number % len(looks)] for number in range(len(order))]
-    title, drawn = column_of(column).label, [value for value in order if (cases.frame[column] == value).any()]
+    domain: list[Any] = order
+    drawn: Any = [value for value in order if cases.frame[column].eq(value).any()]
+    if cases.frame[column].isna().any():
+        domain, drawn = [*order, None], alt.Undefined
+    chosen = [looks[number % len(looks)] for number in range(len(domain))]
     return channel(
-        f"{field_of(column)}:N", title=title, sort=order, scale=alt.Scale(domain=order, range=chosen),
+        f"{field_of(column)}:N", title=column_of(column).label, sort=order,
+        scale=alt.Scale(domain=domain, range=chosen),
         legend=alt.Legend(labelLimit=_LONGEST_LABEL, values=drawn, **_short(cases, column)),
     )  # fmt: skip
 
@@ -247,6 +125,8 @@ _ESTIMATED = {
     "pareto": "open marks",
     "tornado": "open marks",
 }
+_UNSET = "unset"
+"""Name of a series of cases that lack what colours it."""
 _FRONT = "black edge and line: no other case beats these; pale: one does"
 _LONGEST_LABEL = 400  # pixels
 _LETTER = 6.5  # pixels
@@ -271,11 +151,6 @@ def _compares(cases: Cases, view: View, column: str) -> bool:
     return bool(largest.min() * _MUCH_LARGER >= largest.max())
 
 
-def _is_result(cases: Cases, column: str) -> bool:
-    """Whether a column is none of the inputs, and has numbers of its own in each panel; ranks are an input's."""
-    return column not in cases.inputs and column != "ranks"
-
-
 def _columns(cases: Cases, view: View) -> int:
     """Return how many panels stand side by side: one less than have room where that leaves fewer places empty."""
     if not view.facet:
@@ -287,10 +162,11 @@ def _columns(cases: Cases, view: View) -> int:
 def _panels(cases: Cases, view: View, layers: Sequence[alt.Chart], rows: pd.DataFrame, open_axes: Sequence[str]) -> Any:
     """Return layers over the same data as one chart, a panel for each value of the view's facet."""
     names = [column_of(name).label for name in open_axes]
-    told = [f"the best over {', '.join(names)}"] if names else []
+    told = [f"only where {view.where}"] if view.where else []
+    told += [f"the best over {', '.join(names)}"] if names else []
     told += [f"{column_of(one).label} goes with {', '.join(column_of(name).label for name in others)}"
-             for one in (view.x, view.y, view.colour, view.facet) if (others := cases.alike(one))]  # fmt: skip
-    if unfit := cases.unfit(view.model_copy(update={"where": ""})):
+             for one in view.columns if (others := cases.alike(one))]  # fmt: skip
+    if unfit := cases.unfit():
         told.append(unfit)
     told += [_FRONT] if view.kind == "pareto" else []
     told += _estimates(view, rows)
@@ -308,46 +184,57 @@ def _panels(cases: Cases, view: View, layers: Sequence[alt.Chart], rows: pd.Data
     if cases.frame[view.facet].nunique() % columns:  # the axis of a column would lie below its empty place
         faceted = faceted.resolve_axis(x="independent")
     if view.kind == "heat_map":
-        own = [] if _compares(cases, view, view.colour or "makespan_s") else ["color"]
+        own = [] if _compares(cases, view, view.result) else ["color"]
     else:
         own = [] if _compares(cases, view, view.y) else ["y"]
-        own += ["x"] if view.x and _is_result(cases, view.x) and not _compares(cases, view, view.x) else []
+        own += ["x"] if view.x and _has_own_range(cases, view.x) and not _compares(cases, view, view.x) else []
     alone: dict[str, Any] = dict.fromkeys(own, "independent")
     return faceted.resolve_scale(**alone) if own else faceted
 
 
+def _has_own_range(cases: Cases, column: str) -> bool:
+    """Whether a column is none of the inputs, and has numbers of its own in each panel; ranks are an input's."""
+    return column not in (*cases.inputs, "ranks") and cases.numbers(column) is not None
+
+
 def _lines(cases: Cases, view: View) -> Any:
-    """Draw a result over an input with numbers, a line for each value of another input."""
-    numbers = cases.numbers(view.x) or {}
+    """Draw a result over a column, a line for each value of another; over names marks alone, which are in no order."""
+    numbers = cases.numbers(view.x)
     shown = [name for name in (view.x, view.colour, view.facet) if name]
     found, open_axes = cases.best(shown, view.y)
-    found = found[found[view.x].notna()]  # cases of a workload without this key have no place on the axis
-    rows = cases.rows(found).assign(at=[numbers[value] for value in found[view.x]])
-    ticks = sorted(set(rows["at"]))
-    if _is_result(cases, view.x):
-        axis = _axis(cases, view.x, tickCount=5, grid=False)
-        x = alt.X("at:Q", scale=alt.Scale(zero=False, padding=_PADDING), axis=axis)
+    low, high = float(found[view.y].min()), float(found[view.y].max())
+    log_y = low > 0 and high / low >= _LOG_FROM
+    depth, sized = _apart(cases, view, found, log=log_y)
+    rows = cases.rows(found).assign(depth=depth)
+    if numbers is None:
+        x = _names(alt.X, cases, view, view.x)
     else:
-        log = ticks[0] > 0 and ticks[-1] / ticks[0] >= _LOG_FROM
-        form = "," if ticks[-1] < _SI_FROM else ".4~s"  # an axis of logarithms would write one digit of its own format
-        written = f"format(datum.value, '{form}')"
-        x = alt.X(
-            "at:Q",
-            scale=alt.Scale(padding=_PADDING, nice=False, **({"type": "log", "base": 2} if log else {"zero": False})),
-            axis=alt.Axis(title=cases.label(view.x), values=ticks, labelExpr=written, grid=False),
-        )
-    spread = found[view.y].max() / found[view.y].min() if found[view.y].min() > 0 else 1
-    log_y = bool(spread >= _LOG_FROM)
+        rows = rows.assign(at=[numbers[value] for value in found[view.x]])
+        x = _along(cases, view.x, sorted(set(rows["at"])))
     scale = alt.Scale(type="log") if log_y else alt.Scale(zero=True)
     y = alt.Y(f"{field_of(view.y)}:Q", axis=_axis(cases, view.y), scale=scale)
-    depth, sized = _apart(cases, view, found, log=log_y)
-    rows = rows.assign(depth=depth)
     dash = alt.StrokeDash("depth:O", scale=alt.Scale(domain=[*range(len(DASHES))], range=DASHES), legend=None)
     line = alt.Chart().mark_line(strokeWidth=cases.panels.line)
     line = line.encode(x=x, y=y, stroke=_series(alt.Stroke, cases, view.colour), strokeDash=dash)
     chart, looks = _marks(cases, view.colour)
     points = chart.encode(x=x, y=y, **looks, **sized, tooltip=cases.tooltip(view.y))
-    return _panels(cases, view, (line, points), rows, open_axes)
+    return _panels(cases, view, (points,) if numbers is None else (line, points), rows, open_axes)
+
+
+def _along(cases: Cases, column: str, ticks: Sequence[float]) -> alt.X:
+    """Return the axis of numbers of a line: an input has ticks at its values."""
+    if _has_own_range(cases, column):
+        axis = _axis(cases, column, tickCount=5, grid=False)
+        return alt.X("at:Q", scale=alt.Scale(zero=False, padding=_PADDING), axis=axis)
+    log = ticks[0] > 0 and ticks[-1] / ticks[0] >= _LOG_FROM
+    form = "," if ticks[-1] < _SI_FROM else ".4~s"  # an axis of logarithms would write one digit of its own format
+    return alt.X(
+        "at:Q",
+        scale=alt.Scale(padding=_PADDING, nice=False, **({"type": "log", "base": 2} if log else {"zero": False})),
+        axis=alt.Axis(
+            title=cases.label(column), values=ticks, labelExpr=f"format(datum.value, '{form}')", grid=False
+        ),
+    )  # fmt: skip
 
 
 def _bars(cases: Cases, view: View) -> Any:
@@ -366,7 +253,7 @@ def _bars(cases: Cases, view: View) -> Any:
 
 def _heat_map(cases: Cases, view: View) -> Any:
     """Draw a result by colour over two inputs, its number in each field."""
-    result = view.colour or "makespan_s"
+    result = view.result
     shown = [name for name in (view.x, view.y, view.facet) if name]
     found, open_axes = cases.best(shown, result)
     x, y = _names(alt.X, cases, view, view.x), _names(alt.Y, cases, view, view.y)
@@ -394,7 +281,7 @@ def _heat_map(cases: Cases, view: View) -> Any:
 
 def _pareto(cases: Cases, view: View) -> Any:
     """Draw two results of cases that fit, and join those that no other beats; of equal ones the first is larger."""
-    found = cases.frame.dropna(subset=[view.x, view.y])
+    found = cases.frame
     groups = [found] if not view.facet else [group for _, group in found.groupby(view.facet, sort=False)]
     found = pd.concat([group.assign(front=_front(group, view.x, view.y)) for group in groups])
     found = found.sort_values("front", kind="stable")  # which is drawn over the others
@@ -420,11 +307,12 @@ def _pareto(cases: Cases, view: View) -> Any:
 def _front(cases: pd.DataFrame, x: str, y: str) -> pd.Series:
     """Return which cases no other beats in both results; equal ones alike."""
     falls = {name: column_of(name).better != "high" for name in (x, y)}
-    ordered = cases.sort_values([x, y], ascending=[falls[x], falls[y]], kind="stable")
-    values = ordered[y] if falls[y] else -ordered[y]
+    there = cases[[x, y]].astype("float64")
+    sorted_ = there.sort_values([x, y], ascending=[falls[x], falls[y]], kind="stable")
+    values = sorted_[y] if falls[y] else -sorted_[y]
     before = values.cummin().shift(fill_value=float("inf"))
     first = values < before
-    return first.groupby([ordered[x], ordered[y]]).transform("any").reindex(cases.index)
+    return first.groupby([sorted_[x], sorted_[y]]).transform("any").reindex(cases.index)
 
 
 def _tornado(cases: Cases, view: View) -> Any:
@@ -433,8 +321,7 @@ def _tornado(cases: Cases, view: View) -> Any:
     A bar reaches over all values of its input; a mark stands for each of them, and words name those at its ends.
     """
     axes = {name: alike for name, alike in cases.axes.items() if name != view.facet and cases.has(name)}
-    known = cases.frame.dropna(subset=[view.y])
-    groups = [known] if not view.facet else [group for _, group in known.groupby(view.facet, sort=False)]
+    groups = [cases.frame] if not view.facet else [group for _, group in cases.frame.groupby(view.facet, sort=False)]
     found = pd.concat([_one_at_a_time(group, axes, view.y) for group in groups])
     if found.empty:
         return None
@@ -467,7 +354,7 @@ def _one_at_a_time(cases: pd.DataFrame, axes: Mapping[str, Sequence[str]], resul
     best = cases.iloc[int(number)]
     same = pd.DataFrame(
         {
-            name: cases[name].eq(best[name]) | (cases[name].isna() & pd.isna(best[name]))
+            name: cases[name].eq(best[name]).fillna(False).astype(bool) | (cases[name].isna() & pd.isna(best[name]))
             for alike in axes.values()
             for name in alike
         }
@@ -477,23 +364,23 @@ def _one_at_a_time(cases: pd.DataFrame, axes: Mapping[str, Sequence[str]], resul
         near = cases[same.drop(columns=alike).all(axis=1)]
         if len(near) > 1:
             change = near[result] / best[result] - 1
-            label, short = ", ".join(column_of(name).label for name in alike), shortened(map(str, near[alike[0]]))
-            values = near[alike].astype(str).replace({alike[0]: short}).agg(", ".join, axis=1)
+            label, words = ", ".join(column_of(name).label for name in alike), near[alike].astype(object).map(_worded)
+            values = words.replace({alike[0]: shortened(words[alike[0]])}).agg(", ".join, axis=1)
             ends = pd.Series("", near.index)
             ends[change.idxmin()] = f"{values[change.idxmin()]} to {values[change.idxmax()]}"
             rows.append(near.assign(axis=label, value=values, change=change, ends=ends))
     return pd.concat(rows) if rows else cases.head(0).assign(axis="", value="", change=0.0, ends="")
 
 
+def _worded(value: Any) -> str:
+    return _UNSET if pd.isna(value) else str(value)
+
+
 _KINDS = {"line": _lines, "bar": _bars, "heat_map": _heat_map, "pareto": _pareto, "tornado": _tornado}
 
 
 def chart_of(cases: Cases, view: View) -> Any:
-    """Return a view as an Altair chart; None if no case can be drawn."""
-    columns = [name for name in (view.x, view.y, view.colour, view.facet) if name]
-    if cases.frame.empty or any(name not in cases.frame or cases.frame[name].isna().all() for name in columns):
-        return None
-    chart = _KINDS[view.kind](cases.where(view), view)
-    if chart is None:
-        return None
-    return chart.configure(**STYLE)
+    """Return a view as an Altair chart; None if no case can be drawn, which `Cases.lack` explains."""
+    chosen = cases.of(view)
+    chart = None if chosen.frame.empty else _KINDS[view.kind](chosen, view)
+    return None if chart is None else chart.configure(**STYLE)

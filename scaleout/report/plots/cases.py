@@ -22,7 +22,7 @@ from scaleout.report.pages.names import shortened
 from scaleout.report.plots.schedules import STYLE, as_given, on_axes, panels
 from scaleout.study.sweep.columns import column_of
 from scaleout.study.sweep.study import Study
-from scaleout.study.sweep.table import axes_of, eligible, unfit_words
+from scaleout.study.sweep.table import axes_of, eligible, numbers_of, ordered, unfit_words
 
 _MOST_LINES, _FEW_LINES, _MOST_PANELS, _ACROSS = 28, 8, 12, 3
 _MARKERS = "osD^vPX"
@@ -96,7 +96,7 @@ def plot_cases(study: Study, cases: pd.DataFrame, shown: Drawn, axes: Axes | Non
 
 def _facets(drawing: "_Drawing") -> Axes:
     facet = drawing.shown.facet
-    values = _ordered(drawing.study, drawing.found, facet)
+    values = ordered(drawing.study, drawing.found, facet)
     if not 0 < len(values) <= _MOST_PANELS:
         raise ConfigError(f"plot(facet={facet!r}) has {len(values)} panels; it draws 1 to {_MOST_PANELS}")
     rows, columns = panels(len(values), _ACROSS)
@@ -136,7 +136,7 @@ def _chosen(study: Study, found: pd.DataFrame, shown: Drawn, *, facets: bool) ->
             return bool(found[name].isna().any()), len(_combinations(found, given, _lines_of(study, found, given)[1]))
 
         shown = replace(
-            shown, x=min([each for each in varied if _numbers(study, each)] or varied or ["case"], key=lines)
+            shown, x=min([each for each in varied if numbers_of(study, found, each)] or varied or ["case"], key=lines)
         )
     _, others, _ = _lines_of(study, found, shown)
     others.sort(key=lambda name: -found[name].nunique())
@@ -167,7 +167,7 @@ def _lines_of(study: Study, found: pd.DataFrame, shown: Drawn) -> tuple[str, lis
     free = [alike for alike in groups.values() if {*alike} & {*varied} and not {*alike} & {shown.colour, shown.facet}]
     own = next((alike for alike in free if shown.x in alike), None)
     if own is None and shown.x not in (*study.inputs, "case"):
-        own = next((alike for alike in free if _numbers(study, alike[0])), None)
+        own = next((alike for alike in free if numbers_of(study, found, alike[0])), None)
     along = shown.x if own is None or shown.x in own else own[0]
     others = [alike[0] for alike in free if alike is not own and shown.y not in alike]
     following = list[str]()
@@ -177,25 +177,6 @@ def _lines_of(study: Study, found: pd.DataFrame, shown: Drawn) -> tuple[str, lis
         if len(found.drop_duplicates(told)) == len(found.drop_duplicates([*told, name])):
             others, following = rest, [*following, name]
     return along, others, following
-
-
-def _numbers(study: Study, column: str) -> Mapping[str, float] | None:
-    """Return the numbers of the values of an input by which it is drawn, if it has any."""
-    values = study.axes.get(column, ())
-    plain = {
-        str(value): float(value) for value in values if isinstance(value, int | float) and value not in (True, False)
-    }
-    if values and len(plain) == len(values):
-        return plain
-    numbers = study.numbers(column)
-    return None if numbers is None else {str(value): number for value, number in numbers.items()}
-
-
-def _ordered(study: Study, found: pd.DataFrame, column: str) -> list[Any]:
-    """Return the values of a column that are there, in the order of the study's file."""
-    there = found[column].dropna().drop_duplicates().tolist()
-    order = [str(value) for value in study.axes.get(column, ())]
-    return sorted(there, key=lambda value: order.index(str(value)) if str(value) in order else len(order))
 
 
 def _estimated(found: pd.DataFrame) -> "pd.Series[bool]":
@@ -259,7 +240,7 @@ class _Drawing:
     def _values(self) -> list[tuple[Any, ...]]:
         """Return what each line has in the columns that tell them apart, in the order of the study's file."""
         there = {tuple(map(str, row)): tuple(row) for row in self.combinations.itertuples(index=False)}
-        orders = [[str(value) for value in _ordered(self.study, self.found, name)] for name in self.lines]
+        orders = [[str(value) for value in ordered(self.study, self.found, name)] for name in self.lines]
         known = [there.pop(key) for key in product(*orders) if key in there]
         return [*known, *there.values()]
 
@@ -292,23 +273,19 @@ class _Drawing:
         return time_scale(float(values.median())) if unit == "s" else size_scale(float(values.max()))
 
     def _is_number(self) -> bool:
-        values = self.found[self.shown.x]
-        if self.shown.x in self.study.axes:
-            return _numbers(self.study, self.shown.x) is not None
-        return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
+        return numbers_of(self.study, self.found, self.shown.x) is not None
 
     def _at(self, cases: pd.DataFrame) -> "pd.Series[float]":
         """Return where cases lie along the horizontal axis."""
-        if self.shown.x in self.study.axes or not self._is_number():
-            return self._at_input(cases, self.shown.x)
-        return cases[self.shown.x].astype("float64") * self._scale(self.shown.x)[0]
+        return self._at_input(cases, self.shown.x) * self._scale(self.shown.x)[0]
 
     def _at_input(self, cases: pd.DataFrame, column: str) -> "pd.Series[float]":
-        """Return the number of each case's value of an input, or its place among those of the file."""
-        numbers = _numbers(self.study, column)
+        """Return the number of each case's value of a column, or its place among those of the file."""
+        numbers = numbers_of(self.study, self.found, column)
         if numbers is None:
-            numbers = {str(value): float(place) for place, value in enumerate(_ordered(self.study, self.found, column))}
-        return cases[column].map(lambda value: numbers[str(value)]).astype("float64")
+            there = ordered(self.study, self.found, column)
+            numbers = {value: float(place) for place, value in enumerate(there)}
+        return cases[column].map(numbers).astype("float64")
 
     def _labelled(self, column: str) -> str:
         label, unit = column_of(column).label, self._scale(column)[1]
@@ -317,7 +294,7 @@ class _Drawing:
 
     def _axes(self, axes: Axes, at: "pd.Series[float]") -> None:
         """Label the axes: an input has ticks at its values."""
-        values = _ordered(self.study, self.found, self.shown.x)
+        values = ordered(self.study, self.found, self.shown.x)
         places = self._at(self.found)
         words = dict(zip(places, self.found[self.shown.x], strict=True))
         ticks = sorted(words)

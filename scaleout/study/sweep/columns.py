@@ -3,8 +3,11 @@
 Inputs are columns by the keys of the file; derived columns are expressions of the others.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Literal, NamedTuple
+
+Kind = Literal["numbers", "truth values", "texts"]
+"""What the values of a column are, apart from those that are missing."""
 
 
 class Column(NamedTuple):
@@ -64,6 +67,9 @@ TEXTS = ("decisions", "model")
 BEFORE = ("ranks", "peak_memory_bytes", "memory_capacity_bytes", "fits")
 """Results that are known before anything is simulated: constraints may read them besides the inputs."""
 
+ABOUT = ("key", "status", "message", "run", "timeline")
+"""Columns of texts before the inputs."""
+
 _LABELS = {"algorithm": "algorithm of ", "bandwidth": "bandwidth of dimension ",
            "latency": "latency of dimension ", "taper": "taper of dimension ", "degrade": "degraded link ",
            "slow": "slowed rank "}  # fmt: skip
@@ -83,3 +89,19 @@ def column_of(name: str) -> Column:
     if rest and key in _LABELS:
         return Column(f"{_LABELS[key]}{rest}")
     return Column(name.replace("_", " "))
+
+
+def is_result(name: str) -> bool:
+    """Whether a column is what a case comes to, in numbers that hardly two cases share; ranks follow from inputs."""
+    return (name in COLUMNS and name not in (*TEXTS, "ranks", "fits")) or name.startswith(DIMENSION_BYTES)
+
+
+def kind_of(name: str, types: Collection[type]) -> Kind:
+    """Return what a column holds whose values, of a file or a case, are of some types."""
+    if name in (*TEXTS, *ABOUT):
+        return "texts"
+    if name == "fits" or set(types) == {bool}:
+        return "truth values"
+    if name in COLUMNS or name.startswith(DIMENSION_BYTES) or (types and set(types) <= {int, float}):
+        return "numbers"
+    return "texts"

@@ -10,11 +10,12 @@ here.
 import ast
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from scaleout.config.documents import LARGEST_INTEGER
 from scaleout.config.reading import nearest
 from scaleout.errors import ConfigError, shown
 
@@ -47,6 +48,7 @@ class Expression:
     text: str
     names: frozenset[str]
     evaluate: _Function
+    tree: ast.expr
 
     def __call__(self, columns: Columns) -> Any:
         """Return its value for a case; None where that is missing, or no finite number.
@@ -55,6 +57,8 @@ class Expression:
         """
         try:
             value = self.evaluate(columns)
+            if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+                value = float(value)
         except (ZeroDivisionError, OverflowError, ValueError):
             return None
         except TypeError as error:
@@ -62,6 +66,10 @@ class Expression:
         if isinstance(value, complex) or (isinstance(value, float) and not math.isfinite(value)):
             return None
         return value
+
+    def types(self, columns: Mapping[str, Collection[type]]) -> frozenset[type]:
+        """Return of which types its values can be, from those of the columns; all numbers are floats to it."""
+        return _types(self.tree, columns)
 
     def check(self, example: Columns) -> None:
         """Refuse columns that no case has, and to compute with texts as those of an example are (`ConfigError`)."""
@@ -85,7 +93,24 @@ def parse(text: str, *, where: str) -> Expression:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         why = error.msg if isinstance(error, SyntaxError) else error
         raise ConfigError(f"{where}: {shown(text)} is no expression ({why}); write it as `ranks == 128`") from None
-    return Expression(where, text, frozenset(names), evaluate)
+    return Expression(where, text, frozenset(names), evaluate, tree)
+
+
+def _types(tree: ast.expr, columns: Mapping[str, Collection[type]]) -> frozenset[type]:
+    """Return of which types the values of a part of an expression can be."""
+    if isinstance(tree, ast.Name | ast.Attribute | ast.Subscript):
+        return frozenset(columns[_dotted(tree)])
+    chosen = [tree.body, tree.orelse] if isinstance(tree, ast.IfExp) else []
+    if isinstance(tree, ast.Call) and ast.unparse(tree.func) in ("max", "min"):
+        chosen = tree.args
+    if chosen:
+        return frozenset[type]().union(*(_types(each, columns) for each in chosen))
+    if isinstance(tree, ast.Constant):
+        return frozenset({type(tree.value)})
+    truth = isinstance(tree, ast.Compare | ast.BoolOp) or (
+        isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not)
+    )
+    return frozenset({bool if truth else tuple if isinstance(tree, ast.List | ast.Tuple) else float})
 
 
 def _compiled(tree: ast.expr, names: set[str]) -> _Function:

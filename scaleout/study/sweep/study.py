@@ -3,6 +3,7 @@
 See `grid` for how keys become cases. A file is the user's, or shipped in ``workloads/studies``.
 """
 
+import math
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -34,9 +35,10 @@ from scaleout.config.validated import Config, Text, read_yaml, validate
 from scaleout.errors import ConfigError, shown
 from scaleout.study.sweep import expressions
 from scaleout.study.sweep.cases import check_names
-from scaleout.study.sweep.columns import BEFORE, COLUMNS, DIMENSION_BYTES, TEXTS
+from scaleout.study.sweep.columns import BEFORE, COLUMNS, DIMENSION_BYTES, Kind, kind_of
 from scaleout.study.sweep.expressions import Expression
 from scaleout.study.sweep.grid import Block, Grid, Value, everything, grids_of, numbered, place
+from scaleout.study.sweep.views import View, check_view
 
 ASKS_FROM = 1_000_000
 """Cases from which a study asks first."""
@@ -47,18 +49,6 @@ _TRIES = 20
 _MOST_CASES = 10**15
 _MOST_EXPRESSIONS = 100
 """Constraints, derived columns and views of a study."""
-
-
-class View(Config):
-    """A picture of the report: what is drawn over what."""
-
-    kind: Literal["line", "bar", "heat_map", "pareto", "tornado"] = Field(description="kind of picture")
-    x: str = Field(default="", description="column along the horizontal axis")
-    y: str = Field(default="", description="column along the vertical axis")
-    colour: str = Field(default="", description="column by which it is coloured")
-    facet: str = Field(default="", description="column with a panel for each value")
-    title: str = Field(default="", description="words above it")
-    where: str = Field(default="", description="constraint on the cases that it shows")
 
 
 class Sample(Config):
@@ -174,6 +164,18 @@ class Study:
         return tuple(sorted((*columns, *(each for each in ALWAYS if each not in columns)), key=place))
 
     @cached_property
+    def kinds(self) -> dict[str, Kind]:
+        """What each column of the table holds: an input what its values are, a derived column what it can be."""
+        types = {name: {_TYPES[kind_of(name, ())]} for name in (*COLUMNS, *_DIMENSIONS)}
+        types |= {name: {str} if name in ALWAYS else set() for name in self.inputs}
+        for grid in self.grids:
+            for column, values in grid.values.items():
+                types[column] |= {type(value) for value in values if value is not None}
+        for name, expression in self.expressions.items():
+            types[name] = {*expression.types(types)}
+        return {name: kind_of(name, each) for name, each in types.items()}
+
+    @cached_property
     def axes(self) -> dict[str, tuple[Value, ...]]:
         """Input columns that vary, to their values in the order of the file; not those that the workload decides."""
         found: dict[str, dict[Value, None]] = {column: {} for column in self.inputs}
@@ -195,9 +197,12 @@ class Study:
     def numbers(self, column: str) -> dict[Value, float] | None:
         """Return what to plot for the values of an axis that are texts with numbers: factors, B/s or s; else None."""
         try:
-            return {value: _number(column, value) for value in self.axes.get(column, ()) if value is not None} or None
-        except (ConfigError, ValueError):
+            found: dict[Value, float] = {
+                value: _number(column, value) for value in self.axes.get(column, ()) if value is not None
+            }
+        except (ConfigError, ValueError, ArithmeticError):
             return None
+        return found if found and all(map(math.isfinite, found.values())) else None
 
     def every_case(self) -> Iterator[tuple[int, dict[str, Value]]]:
         """Yield number and inputs of the cases in the file's order, or in a random one for a sample to take from."""
@@ -208,6 +213,9 @@ class Study:
         for number in random.Random(self.file.sample.seed).sample(range(self.size), most):
             yield number, numbered(self.grids, number)
 
+
+_DIMENSIONS = tuple(f"{DIMENSION_BYTES}{number}" for number in range(8))
+_TYPES: Mapping[Kind, type] = {"numbers": float, "truth values": bool, "texts": str}
 
 ALWAYS = ("workload", "topology", "device", "schedule", "network")
 """Inputs that stand in every table."""
@@ -288,10 +296,7 @@ def _check_columns(study: Study, where: str) -> None:
                 f"{nearest(str(value), map(str, study.axes[column]))}"
             )
     for number, view in enumerate(study.views):
-        for key in ("x", "y", "colour", "facet"):
-            column = getattr(view, key)
-            if column and column not in known:
-                raise ConfigError(f"{where}: views.{number}.{key}: unknown column {column!r}; {nearest(column, known)}")
+        check_view(view, study.kinds, where=f"{where}: views.{number}")
         if view.where:
             constraint = expressions.parse(view.where, where=f"{where}: views.{number}")
             _check_constraint(constraint, known)
@@ -300,8 +305,8 @@ def _check_columns(study: Study, where: str) -> None:
 def _example(study: Study) -> dict[str, Any]:
     """Return a value of each column but expressions: of inputs one that a case has, of results any of its type."""
     inputs = {column: value for grid in study.grids for column, (value, *_) in grid.values.items()}
-    results = {name: "" if name in TEXTS else True if name == "fits" else 1.0 for name in COLUMNS}
-    results |= {f"{DIMENSION_BYTES}{number}": 1.0 for number in range(8)}
+    plain: dict[Kind, Any] = {"texts": "", "truth values": True, "numbers": 1.0}
+    results = {name: plain[kind_of(name, ())] for name in (*COLUMNS, *_DIMENSIONS)}
     return results | dict.fromkeys(study.inputs) | inputs
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from scaleout.analysis.goodput import disturbance_on, goodput
 from scaleout.cluster.device.spec import Device
@@ -17,7 +18,7 @@ from scaleout.config.writing import replacing
 from scaleout.errors import ConfigError, shown
 from scaleout.study.provenance import of_another
 from scaleout.study.sweep.cases import Case, run_line
-from scaleout.study.sweep.columns import BEFORE, COLUMNS, DIMENSION_BYTES, TEXTS, column_of
+from scaleout.study.sweep.columns import ABOUT, BEFORE, COLUMNS, DIMENSION_BYTES, TEXTS, column_of, kind_of
 from scaleout.study.sweep.study import Losses, Study
 from scaleout.study.sweep.worker import OK, Row, broken_of, left_out
 
@@ -25,8 +26,6 @@ FILE = "cases.parquet"
 """Of an output folder: the table."""
 _MOST_NAMED = 4
 """Values of an input, at most, that are named as those that do not fit."""
-_ABOUT = ("key", "status", "message", "run", "timeline")
-"""Columns of texts before the inputs."""
 
 
 def table_of_cases(study: Study, cases: Iterable[Case], rows: Sequence[Row]) -> pd.DataFrame:
@@ -121,24 +120,47 @@ def _add_speedups(study: Study, rows: Sequence[dict[str, Any]]) -> None:
 def _column(name: str, values: list[Any]) -> pd.Series:
     """Return a column of one type: whole numbers, numbers, truth values, else texts."""
     there = [value for value in values if value is not None]
-    kinds = {type(value) for value in there}
-    if name in TEXTS or name in _ABOUT:
-        return pd.Series([value or "" for value in values])
+    types = {type(value) for value in there}
     if name == "case":
         return pd.Series(values, dtype="int64")
-    if kinds == {bool} or name == "fits":
+    kind = kind_of(name, types)
+    if kind == "truth values":
         return pd.Series(values, dtype="boolean")
-    if kinds == {int} or name == "ranks":
+    if kind == "numbers" and (types == {int} or name == "ranks"):
         return pd.Series(values, dtype="Int64")
-    if (kinds and kinds <= {int, float}) or name in COLUMNS or name.startswith(DIMENSION_BYTES):
+    if kind == "numbers":
         return pd.Series([float("nan") if value is None else float(value) for value in values], dtype="float64")
-    return pd.Series([None if value is None else _text(value) for value in values])
+    missing = "" if name in (*TEXTS, *ABOUT) else None
+    return pd.Series([missing if value is None else text_of(value) for value in values])
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """Return a value of a file as a column of texts has it."""
     if isinstance(value, tuple):
-        return f"[{', '.join(map(_text, value))}]"
+        return f"[{', '.join(map(text_of, value))}]"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def holds_numbers(values: "pd.Series[Any]") -> bool:
+    """Whether a column of the table is of numbers; truth values are none."""
+    return bool(is_numeric_dtype(values) and not is_bool_dtype(values))
+
+
+def ordered(study: Study, cases: pd.DataFrame, column: str) -> list[Any]:
+    """Return the values of a column that are there, in the order of the study's file, then as the cases have them."""
+    there = cases[column].dropna().drop_duplicates().tolist()
+    plain = holds_numbers(cases[column]) or is_bool_dtype(cases[column])
+    places = {value if plain else text_of(value): place for place, value in enumerate(study.axes.get(column, ()))}
+    return sorted(there, key=lambda value: places.get(value, len(places)))
+
+
+def numbers_of(study: Study, cases: pd.DataFrame, column: str) -> dict[Any, float] | None:
+    """Return where the values of a column lie on an axis of numbers, as those of `2x` do; None where they are names."""
+    if holds_numbers(cases[column]):
+        return {value: float(value) for value in ordered(study, cases, column)}
+    texts = {text_of(value): number for value, number in (study.numbers(column) or {}).items()}
+    there = ordered(study, cases, column)
+    return {value: texts[value] for value in there} if there and {*there} <= texts.keys() else None
 
 
 _TEXT = {pa.string(), pa.large_string(), pa.null()}
@@ -146,7 +168,7 @@ _TEXT = {pa.string(), pa.large_string(), pa.null()}
 
 def _types_of(column: str) -> set[pa.DataType]:
     """Return the types that a column may have in the file."""
-    if column in (*TEXTS, *_ABOUT):
+    if column in (*TEXTS, *ABOUT):
         return _TEXT
     if column in ("case", "ranks"):
         return {pa.int64()}
