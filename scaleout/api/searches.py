@@ -414,7 +414,7 @@ def search(
         raise ConfigError("--simulations is for schedules that are simulated; give --schedule as well, or leave it out")
     kept: AbstractContextManager[Memory] = nullcontext(Memory())
     if directory is not None:
-        check_writable(Path(directory), own=RECORD)
+        check_writable(Path(directory), own=RECORD, command="search")
         kept = PlanLog(Path(directory), request)
     chosen = {name: getattr(request.options, name) for name in IDEAL}
     named = {"workload": workload, "topology": name_of(network, request.topology), "device": named_device}

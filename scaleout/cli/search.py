@@ -149,7 +149,7 @@ def _check_exports(formats: tuple[str, ...], folder: Path | None) -> None:
     from scaleout.config.writing import RECORD, check_writable
     from scaleout.interop.models.plans import FORMATS
 
-    check_writable(folder, own=RECORD, files=[FORMATS[name].file for name in formats])
+    check_writable(folder, own=RECORD, command="search", files=[FORMATS[name].file for name in formats])
 
 
 def _write_exports(folder: Path, exports: "Sequence[Export]") -> dict[str, str]:
