@@ -1,6 +1,7 @@
 """Studies to pictures: back ends, gradient buckets, buffers, steps and speed-ups over ranks, and plans of a search."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import cycle, groupby
 from pathlib import Path
 from textwrap import wrap
@@ -230,12 +231,14 @@ def _label(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[s
     small = 0.5 if is_narrow() else 1.0  # where a letter is a larger part of the picture
     places = [(small * (x - left) / (right - left), small * (y - low) / (high - low)) for x, y in points]
     for first, words, (east, north) in _placed(places, labels):
-        axes.annotate(
-            words, points[first], (4 * east * abs(north), 3 * np.sign(north) + (north - np.sign(north)) * _LINE),
-            textcoords="offset points", fontsize=_LABEL,
-            arrowprops={"arrowstyle": "-", "linewidth": 0.4, "shrinkA": 0} if north < -1 else None,
+        offset = (4.0 * east * abs(north), 3.0 * np.sign(north) + (north - np.sign(north)) * _LINE)
+        write = partial(
+            axes.annotate, words, points[first], offset, textcoords="offset points", fontsize=_LABEL,
             ha="left" if east > 0 else "right", va="bottom" if north > 0 else "top",
         )  # fmt: skip
+        if north < -1:  # the line alone, which is to lie below all letters
+            write(color="none", zorder=2.5, arrowprops={"arrowstyle": "-", "linewidth": 0.4, "shrinkA": 0})
+        write(zorder=5, bbox={"boxstyle": "square,pad=0.05", "facecolor": "white", "edgecolor": "none", "alpha": 0.75})
 
 
 _BELOW = 32
