@@ -232,13 +232,13 @@ def _label(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[s
     places = [(small * (x - left) / (right - left), small * (y - low) / (high - low)) for x, y in points]
     for first, words, (east, north) in _placed(places, labels):
         offset = (4.0 * east * abs(north), 3.0 * np.sign(north) + (north - np.sign(north)) * _LINE)
-        write = partial(
-            axes.annotate, words, points[first], offset, textcoords="offset points", fontsize=_LABEL,
+        beside = partial(
+            axes.annotate, xy=points[first], xytext=offset, textcoords="offset points", fontsize=_LABEL,
             ha="left" if east > 0 else "right", va="bottom" if north > 0 else "top",
         )  # fmt: skip
-        if north < -1:  # the line alone, which is to lie below all letters
-            write(color="none", zorder=2.5, arrowprops={"arrowstyle": "-", "linewidth": 0.4, "shrinkA": 0})
-        write(zorder=5, bbox={"boxstyle": "square,pad=0.05", "facecolor": "white", "edgecolor": "none", "alpha": 0.75})
+        if north < -1:  # a line, which is to lie below all letters
+            beside("", zorder=2.5, arrowprops={"arrowstyle": "-", "linewidth": 0.4, "shrinkA": 0})
+        beside(words, zorder=5, bbox={"boxstyle": "square,pad=0.05", "fc": "white", "ec": "none", "alpha": 0.75})
 
 
 _BELOW = 32
