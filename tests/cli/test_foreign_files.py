@@ -19,6 +19,7 @@ _VERBS = {
     "--set recompute=none --set tensor_parallel=1 --set pipeline_parallel=1 --workers 1 --export torchtitan "
     "--export megatron --export deepspeed",
     "collective": "collective all_reduce --bytes 1MiB --topology ring(8,nvlink4) --network link",
+    "collective, over sizes": "collective all_reduce --bytes 1MiB:4MiB --topology dgx-h200-2",
     "collective, compared": "collective all_reduce --topology sierra-2048 --compare --policy nccl_ring+host_transfer",
     "operator": golden.COMMANDS["operator"],
     "buckets": golden.COMMANDS["buckets"],

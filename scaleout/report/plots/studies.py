@@ -136,6 +136,12 @@ def plot_bandwidths(rows: "pd.DataFrame", axes: Axes | None = None) -> Axes:
     return drawn_on
 
 
+def draw_bandwidths(rows: "pd.DataFrame", path: Path, *, title: str) -> None:
+    """Draw the bus bandwidth of each algorithm over the sizes of a collective."""
+    with drawn(path, title=title, figsize=(7, 4)) as (_, grid):
+        plot_bandwidths(rows, grid[0, 0])
+
+
 def draw_buckets(rows: Sequence[Bucketed], path: Path, *, title: str) -> None:
     """Draw the step and its exposed communication over the size of a bucket, a line a way to reduce."""
     with drawn(path, 1, 2, title=title, figsize=(9.6, 3.4), sharex=True) as (_, grid):
