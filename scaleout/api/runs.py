@@ -146,7 +146,7 @@ class RunAnswer(Answer):
         from scaleout.config.writing import RECORD, check_writable, into  # noqa: PLC0415
         from scaleout.report.files import write  # noqa: PLC0415
 
-        check_writable(Path(folder), own=RECORD)
+        check_writable(Path(folder), own=RECORD, command="run")
         with into(Path(folder), recorded=True) as unfinished:
             return write(self.comparison, unfinished, self.to_dict())
 

@@ -34,7 +34,7 @@ from scaleout.study.search.checkpoint import Memory, PlanLog
 from scaleout.study.search.evaluate import Estimate, unlike_blocks
 from scaleout.study.search.execution import SoFar, TellPlans, execution_of
 from scaleout.study.search.explanation import Explanation, explanation, fastest_step, why_none
-from scaleout.study.search.request import SearchRequest, request_of
+from scaleout.study.search.request import SearchRequest, request_of, zero_of_framework
 from scaleout.study.search.search import Answer as Found
 from scaleout.study.search.search import found_by
 from scaleout.study.sized import job_on_gpus
@@ -141,14 +141,17 @@ class SearchAnswer(Answer):
         """Which model answered."""
         request = self.request
         found = provenance_of(Job(request.base, request.device, request.topology, options=request.options))
-        left_out = unlike_blocks(request.workload(self.plans.fastest[0].plan))
-        if not left_out:
-            return found
-        note = (
-            f"plans are chosen without {', '.join(left_out)} of framework {request.base.framework}, which a closed "
-            f"form does not know; those that are shown are simulated with it"
-        )
-        return replace(found, notes=(*found.notes, note))
+        notes, framework = list(found.notes), f"framework {request.base.framework}"
+        if left_out := unlike_blocks(request.workload(self.plans.fastest[0].plan)):
+            notes.append(
+                f"plans are chosen without {', '.join(left_out)} of {framework}, which a closed form does not know; "
+                f"those that are shown are simulated with it"
+            )
+        if own := zero_of_framework(request.base):
+            notes.append(
+                f"all plans have zero {own['zero']}, which is how {framework} shards; --set zero=N holds another"
+            )
+        return replace(found, notes=tuple(notes))
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -414,7 +417,7 @@ def search(
         raise ConfigError("--simulations is for schedules that are simulated; give --schedule as well, or leave it out")
     kept: AbstractContextManager[Memory] = nullcontext(Memory())
     if directory is not None:
-        check_writable(Path(directory), own=RECORD)
+        check_writable(Path(directory), own=RECORD, command="search")
         kept = PlanLog(Path(directory), request)
     chosen = {name: getattr(request.options, name) for name in IDEAL}
     named = {"workload": workload, "topology": name_of(network, request.topology), "device": named_device}

@@ -72,7 +72,13 @@ SIZES_HELP = "Sizes such as 64MiB or 1MiB,64MiB; FIRST:LAST doubles from the fir
     help="Print which back end of the topology (--policy) is the fastest, by size and ranks.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Also print why other algorithms are not among the rows.")
-@output_options("Write tables and a picture of all links here.", "links.parquet", "links.png", "backends-*.png")
+@output_options(
+    "Write the numbers here, with a picture over sizes, and under --network link and one size all links.",
+    "bandwidths.png",
+    "links.parquet",
+    "links.png",
+    "backends-*.png",
+)
 @network_options(ranks=False)
 def collective(
     kind: str,
@@ -123,7 +129,7 @@ def collective(
         return
     wanted = parse_sizes(sizes or (DECIDED if decide else ""))
     algorithms = tuple(name for given in algorithms for name in given.split(","))
-    _check(network, algorithms, decide=decide, output=output.folder, count=len(wanted))
+    _check(algorithms, decide=decide, output=output.folder)
     members = None
     if group is not None:
         members = parse_ranks(group, load_topology(named, changes).num_ranks)
@@ -140,16 +146,14 @@ def collective(
     output.give(summary, partial(_print, answer, summary["answer"], verbose=verbose), partial(_write, answer, summary))
 
 
-def _check(network: str, algorithms: tuple[str, ...], *, decide: bool, output: Path | None, count: int) -> None:
+def _check(algorithms: tuple[str, ...], *, decide: bool, output: Path | None) -> None:
     """Refuse options that do not go together."""
     from scaleout.errors import ConfigError
 
     if decide and algorithms not in ((), ("auto",)):
         raise ConfigError(f"--decide compares all algorithms; leave out --algorithm {','.join(algorithms)}")
     if decide and output is not None:
-        raise ConfigError("--decide prints a table of times, which has no links to draw; leave out --output")
-    if output is not None and (network != "link" or count != 1):
-        raise ConfigError("--output writes the links of one collective; give --network link and one size of --bytes")
+        raise ConfigError("--decide prints a table of choices, which is not drawn; leave out --output")
 
 
 def parse_sizes(text: str) -> list[int]:
@@ -228,13 +232,17 @@ def _decide(answer: "CollectiveAnswer", output: Output) -> None:
 
 
 def _write(answer: "CollectiveAnswer", summary: dict[str, Any], folder: Path) -> dict[str, str]:
-    """Write the summary of all algorithms, and the links of one and their picture."""
+    """Write the summary of all algorithms, a picture of them over sizes, and of one size the links of the fastest."""
     from scaleout.config.units import format_bytes
     from scaleout.report.files import write_links
+    from scaleout.report.plots.studies import draw_bandwidths
 
-    row = answer.by_size[0][0]
-    title = f"{answer.kind} on {answer.topology.name}, {format_bytes(row['bytes'])}, {row['algorithm']}"
-    return write_links(title, summary, row["traffic"], folder)
+    row, on = answer.by_size[0][0], f"{answer.kind} on {answer.topology.name}"
+    if len(answer.by_size) == 1:
+        title = f"{on}, {format_bytes(row['bytes'])}, {row['algorithm']}"
+        return write_links(title, summary, row.get("traffic"), folder)
+    draw_bandwidths(answer.to_frame(), folder / "bandwidths.png", title=on)
+    return {"bandwidths.png": "bus bandwidth of each algorithm over the sizes"}
 
 
 def _print(answer: "CollectiveAnswer", box: "Mapping[str, str]", *, verbose: bool) -> None:

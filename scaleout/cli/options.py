@@ -97,7 +97,8 @@ def _output(files: Sequence[str], given: dict[str, Any]) -> Output:
     if folder is not None:
         from scaleout.config.writing import RECORD, check_writable
 
-        check_writable(folder, own=RECORD, files=[each.replace(".png", f".{picture or 'png'}") for each in files])
+        named = [each.replace(".png", f".{picture or 'png'}") for each in files]
+        check_writable(folder, own=RECORD, command=click.get_current_context().info_name or "", files=named)
     return Output(folder, given.pop("as_json"), picture or "png", width)
 
 

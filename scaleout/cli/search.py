@@ -149,7 +149,7 @@ def _check_exports(formats: tuple[str, ...], folder: Path | None) -> None:
     from scaleout.config.writing import RECORD, check_writable
     from scaleout.interop.models.plans import FORMATS
 
-    check_writable(folder, own=RECORD, files=[FORMATS[name].file for name in formats])
+    check_writable(folder, own=RECORD, command="search", files=[FORMATS[name].file for name in formats])
 
 
 def _write_exports(folder: Path, exports: "Sequence[Export]") -> dict[str, str]:
@@ -281,8 +281,8 @@ def _print_best(answer: "SearchAnswer") -> None:
     _print_plans("the fastest plans", request, plans.fastest, labels, several=several)
     again = [str(n) for n, each in enumerate(plans.fastest, start=1) if _is_above(plans.fastest, each)]
     if again:
-        same = "which are plans above under other schedules, no faster (--json has them)"
-        console().print(f"not here: {', '.join(again)}, {same}\n")
+        same = "the same plan as one above, under a schedule that is no faster"
+        console().print(f"left out, as each is {same}: {', '.join(again)} (--json has them)\n")
     for schedule, front in groupby(plans.front, key=lambda found: found.schedule):
         of = "all plans" if schedule == BASELINE else "those simulated"
         under = f", of {of} under {schedule}" if several else ""

@@ -11,7 +11,7 @@ from scaleout.cli import completion
 from scaleout.cli.options import json_option, network_options, parse_settings, set_option
 from scaleout.cli.printing import say_json
 from scaleout.config import library
-from scaleout.errors import ConfigError
+from scaleout.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,26 +45,38 @@ def _known(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> l
     help="Print the keys of a kind of file instead: type, default, meaning and an example; those that have the word, "
     "if one is given instead of a name.",
 )
+@click.option("--file", "as_file", is_flag=True, help="Print the file of the name, to copy and change.")
 @set_option()
 @network_options()
 @json_option
 def show(
-    name_or_file: str | None, kind: str | None, settings: tuple[str, ...], changes: "NetworkChanges", as_json: bool
+    name_or_file: str | None,
+    kind: str | None,
+    settings: tuple[str, ...],
+    changes: "NetworkChanges",
+    as_file: bool,
+    as_json: bool,
 ) -> None:
     """Describe a workload, topology, link type, device, study, Chakra trace (.et, or a directory) or plan (FILE#1).
 
     A topology may be changed as by `scaleout run`; it is drawn, and its dimensions and links have the names that the
     options of changes take.
 
-    Examples: scaleout show llama-3-8b; scaleout show --keys workload; scaleout show --keys workload gradient.
+    Examples: scaleout show llama-3-8b; scaleout show llama-3-8b --file; scaleout show --keys workload gradient.
     """
+    name_or_file = name_or_file or ""
+    if not name_or_file and kind is None:
+        raise ConfigError("give what to show, such as `scaleout show llama-3-8b` (`scaleout list`), or --keys KIND")
+    if as_file:
+        if kind is not None or settings or changes.words or as_json:
+            raise ConfigError("--file prints a file as it is; leave the other options out")
+        _show_file(name_or_file)
+        return
     if kind is not None:
         if settings or changes.words:
             raise ConfigError(f"--keys {kind} prints keys, whatever their values; leave out what sets some")
-        _show_keys(kind, name_or_file or "", as_json=as_json)
+        _show_keys(kind, name_or_file, as_json=as_json)
         return
-    if not name_or_file:
-        raise ConfigError("give what to show, such as `scaleout show llama-3-8b` (`scaleout list`), or --keys KIND")
     name_or_file, chosen = _of_plan(name_or_file, parse_settings(settings))
     facts = _facts(name_or_file, chosen, changes)
     if as_json:
@@ -95,6 +107,18 @@ def show(
         row |= {name: _value(job, row["key"], row[name]) for name in ("value", "framework_value")}
     print_description(facts)
     _print_values(job)
+
+
+def _show_file(name: str) -> None:
+    """Print a file that ships, or another's."""
+    from scaleout.config.documents import read_text
+
+    kind = _kind(name)
+    if kind not in library.FOLDERS:
+        raise ConfigError(f"{name!r} is a {kind}, and --file prints files of text; leave it out")
+    if kind == "topology" and not library.is_path(name) and name not in library.names(kind):
+        raise ConfigError(f"{name!r} is an expression, which is the whole topology; there is no file of it")
+    click.echo(printable(read_text(library.find(kind, name))), nl=False)
 
 
 _MOST_ROWS = 20

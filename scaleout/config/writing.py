@@ -10,6 +10,7 @@ import csv
 import errno
 import io
 import os
+import re
 import shutil
 import tempfile
 import zlib
@@ -31,6 +32,7 @@ STUDY = ".study"
 
 _ANSWER = "summary.json"
 """File that every answer has."""
+_SEARCH = "search"
 _PROBE_BYTES = 1 << 16
 
 
@@ -201,18 +203,20 @@ def _remove(folder: Path) -> None:
         folder.rmdir()
 
 
-def check_writable(directory: Path, *, own: str = "", files: Sequence[str] = ()) -> None:
+def check_writable(directory: Path, *, own: str = "", command: str = "", files: Sequence[str] = ()) -> None:
     """Refuse a directory for output that cannot be written, before the work whose results it is to hold.
 
     `own` marks results of a study or of one answer, `STUDY` or `RECORD`: where those of the other are, each would hide
-    files of the other. `files` are names or patterns of what an answer writes besides itself.
+    files of the other. `command` is whose answer it is to be: that of a search, whose plans are minutes of work and are
+    named by its folder, gives way to another search alone. `files` are names or patterns of what an answer writes
+    besides itself.
 
     Raises
     ------
     ConfigError
         If there is a file in its place, its disk is read-only or full, its owner is another, its name is none, or it
-        is the root of a file system, which root could write; or if it holds results of the other kind, or another
-        file in the place of an answer or of one of its files.
+        is the root of a file system, which root could write; or if it holds results of the other kind or of a search,
+        or another file in the place of an answer or of one of its files.
     """
     try:
         directory.lstat()
@@ -229,6 +233,8 @@ def check_writable(directory: Path, *, own: str = "", files: Sequence[str] = ())
         if own not in ("", mark) and is_file(directory / mark):
             raise ConfigError(f"{directory} has {whose}, and would mix them; give another --output, or empty it")
     if own == RECORD:
+        if command != _SEARCH and _command_of(directory / _ANSWER) == _SEARCH:
+            raise ConfigError(f"{directory} has the plans of a search; give another --output, or empty it")
         _check_places(directory, (_ANSWER, *files))
     nearest = next(folder for folder in (directory, *directory.absolute().parents) if os.path.lexists(folder))
     try:
@@ -241,7 +247,7 @@ def check_writable(directory: Path, *, own: str = "", files: Sequence[str] = ())
 
 def _check_places(directory: Path, files: Sequence[str]) -> None:
     """Refuse other files in the places of an answer's; beside an answer without record they may be the same."""
-    known, is_answer = _recorded(directory), _is_answer(directory / _ANSWER)
+    known, is_answer = _recorded(directory), _command_of(directory / _ANSWER) != ""
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(directory)):  # noqa: PTH208 - nothing but names
             may_be_same = is_answer and (name == _ANSWER or not known)
@@ -249,12 +255,13 @@ def _check_places(directory: Path, files: Sequence[str]) -> None:
                 _check_replaceable(directory / name, known.get(name, ()))
 
 
-def _is_answer(path: Path) -> bool:
-    """Return whether a file may hold the same as what is to take its place, which is then allowed."""
+def _command_of(path: Path) -> str:
+    """Return the command whose answer a file holds; an empty text if it holds none of ours."""
     if path.is_symlink() or not path.is_file():
-        return False
+        return ""
     with path.open("rb") as file:
-        return b'"schema": "scaleout/' in file.read(200)
+        found = re.search(rb'"schema": "scaleout/([a-z-]+)/', file.read(200))
+    return "" if found is None else found[1].decode()
 
 
 def _missing(directory: Path) -> list[Path]:

@@ -38,8 +38,8 @@ def job_on_gpus(
 ) -> OnGpus:
     """Return a job with as many nodes as make so many ranks, and as many `replicas` where no search chooses these.
 
-    Where no topology is named, and the workload's is a network of another device or of one node that is too small, it
-    is on that of its own device, if such a one ships.
+    Where no topology is named, and the workload has none, or a network of another device or of one node that is too
+    small, it is on that of its own device, if such a one ships.
 
     Raises
     ------
@@ -56,7 +56,9 @@ def job_on_gpus(
         settings = {**settings, "data_parallel": _replicas(workload, settings, gpus)}
     loaded = load_workload(workload, settings if replicas else None)
     sold, found = sold_as(_named(device) or loaded.device), None
-    if named is None:
+    if named is None and not loaded.topology:
+        found = _sold_with(sold, gpus)
+    elif named is None:
         network = load_topology(loaded.topology)
         too_small = len(network.dimensions) < 2 and network.num_ranks < gpus
         if too_small or devices_of(network, sold):
@@ -87,10 +89,15 @@ def network_on_gpus(
     if changes.nodes is not None:
         raise ConfigError(f"--gpus {gpus} and --nodes both say how many ranks there are; give one of them")
     named = _name_of(topology, gpus)
-    found = of_device(sold_as(device or ""), gpus) if named is None else _sized(named, gpus, device="")
-    if found is None:
-        raise ConfigError(f"--gpus {gpus}: {without_network(sold_as(device or ''), gpus)}")
+    found = _sold_with(sold_as(device or ""), gpus) if named is None else _sized(named, gpus, device="")
     return found.topology, replace(changes, nodes=found.nodes)
+
+
+def _sold_with(device: str, gpus: int) -> Sized:
+    found = of_device(device, gpus)
+    if found is None:
+        raise ConfigError(f"--gpus {gpus}: {without_network(device, gpus)}")
+    return found
 
 
 def _sized(topology: str, gpus: int, *, device: str) -> Sized:

@@ -195,3 +195,152 @@ def test_what_operands_hold_counts():
             for size in ((4096, 1), (4096, 4), (8192, 1))
         ]
         assert [min(ratios), max(ratios)] == pytest.approx([least, most], abs=6e-4)
+
+
+PARTS = {  # of a kernel's name in a profile: what it is
+    "nvjet": "gemm", "sdpa": "attention", "layer_norm_kernel": "norm forward", "layer_norm_grad": "norm backward",
+    "GammaBeta": "norm backward", "GeluBackward": "activation backward", "GeluCUDA": "activation forward",
+    "functor_add": "addition",
+}  # fmt: skip
+FOLLOWS = {  # as LASTS; copies by heads, and all that is left: as a GEMM
+    "gemm": 1.0, "attention": 1.8, "norm forward": 1.15, "norm backward": 0.35, "activation forward": 1.15,
+    "activation backward": 1.0, "addition": 0.0, "copy": 1.0,
+}  # fmt: skip
+FACTS = [json.loads(line) for line in (TRACES / "h200" / "layer-energies.jsonl").read_text().splitlines()[1:]]
+
+
+class Layers:
+    """Layers of a hidden size: their kernels, each by itself on what it has among them, and all together."""
+
+    power = load_device("h200").power
+    room_w = power.limit_w - power.idle_w
+
+    def __init__(self, hidden):
+        self.rows = [row for row in FACTS if row.get("hidden") == hidden and row["kind"] == "gpt"]
+        own = [row for row in self.of(weights="uniform", operands="layer") if "kernel" in row]
+        self.paused = {row["kernel"]: row for row in own if row["at"] == "full clock, with pauses"}
+        self.limited = {row["kernel"]: row for row in own if row["at"] == "over and over"}
+        (self.stack,) = self.of(weights="uniform", stack="over and over")
+        calls, sums = self.stack["layers"], {}
+        for name, (_, full_us, _) in self.of(weights="uniform", stack="profile")[0]["profile"].items():
+            part = next((part for key, part in PARTS.items() if key in name), "copy")
+            sums[part] = sums.get(part, 0.0) + full_us
+        self.parts = [(row["full_clock_us"] * calls, FOLLOWS[kind_of(name)]) for name, row in self.paused.items()]
+        self.parts += [(us, FOLLOWS[part]) for part, us in sums.items() if part not in ("gemm", "attention")]
+        others_j = sum(
+            1e-6 * us * (row["watts"] - self.power.idle_w) * row["us"] / row["full_clock_us"]
+            for part, us in sums.items()
+            if (row := self.limited.get(part)) and part not in ("gemm", "attention")
+        )
+        self.joules = others_j + calls * sum(self.of_slowdown(name) for name in self.paused)
+        self.drawn_j = others_j + calls * sum(self.drawn(row) for row in self.paused.values())
+
+    def of(self, **facts):
+        return [row for row in self.rows if all(row.get(key) == value for key, value in facts.items())]
+
+    def drawn(self, row):
+        """Joules of a call, beyond idle, of what is drawn with pauses."""
+        return 1e-6 * (row["watts"] - self.power.idle_w) * row["period_us"] / row["calls"]
+
+    def of_slowdown(self, name):
+        """Joules of a call at full clock, as much as slow it down so by itself."""
+        full_us, follows = self.paused[name]["full_clock_us"], FOLLOWS[kind_of(name)]
+        slowdown = (self.limited[name]["us"] / full_us) ** (1 / follows)
+        return 1e-6 * self.room_w * full_us * slowdown ** (self.power.exponent - 1 + follows)
+
+    def slower(self, joules, exponent, pause_us=0.0):
+        """How many times as long all takes at the limit, by the model's equation."""
+
+        def took_us(step):
+            return sum(us * (1 + step / 1e4) ** follows for us, follows in self.parts)
+
+        def room(step):
+            return 1e-6 * self.room_w * (took_us(step) + pause_us) * (1 + step / 1e4) ** (exponent - 1)
+
+        return took_us(bisect(range(10_000), joules, key=room)) / took_us(0)
+
+
+def kind_of(name):
+    return "attention" if name.startswith("attention") else "gemm"
+
+
+@pytest.fixture(scope="module", params=[2048, 4096, 8192])
+def layers(request):
+    return Layers(request.param)
+
+
+def test_kernels_by_themselves_say_how_much_layers_slow_down(layers):
+    """By the model's equation, with its exponent and room, and nothing fitted."""
+    measured = layers.stack["us"] / layers.stack["full_clock_us"]
+    assert 1.13 < measured < 1.165
+    assert layers.slower(layers.joules, layers.power.exponent) == pytest.approx(measured, rel=0.005)
+    assert layers.slower(layers.drawn_j, 2.4) == pytest.approx(measured, rel=0.003)  # what they draw with pauses
+    assert layers.slower(1.1 * layers.drawn_j, layers.power.exponent) > 1.025 * measured  # as cycles' energies are
+
+
+def test_layers_draw_what_their_kernels_do(layers):
+    (paused,) = layers.of(stack="pauses", share=0.6)
+    assert layers.drawn_j == pytest.approx(layers.drawn(paused), rel=0.02)
+    gemms = [row for name, row in layers.paused.items() if kind_of(name) == "gemm"]
+    flops = bytes_moved = 0
+    for m, k, n in (row["sizes"] for row in gemms):
+        flops += 2 * m * n * k
+        bytes_moved += 2 * (m * n + n * k + m * k)
+    of_flops_j = sum(layers.drawn(row) for row in gemms) - layers.power.energy.byte * bytes_moved
+    assert of_flops_j / flops == pytest.approx(layers.power.energy.gemm, rel=0.015)
+
+
+def test_a_layers_own_operands_draw_as_normal_numbers_do():
+    layers = Layers(4096)
+    normal = [row for row in layers.of(operands="normal") if "kernel" in row]
+    assert len(normal) == 6
+    own = [layers.paused[row["kernel"]] for row in normal]
+    for key in ("full_clock_us", "us"):
+        assert all(a[key] == pytest.approx(b[key], rel=0.035) for a, b in zip(own, normal, strict=True))
+    assert sum(map(layers.drawn, own)) == pytest.approx(sum(map(layers.drawn, normal)), rel=0.01)
+    wide = layers.of(weights="std 0.02", stack="over and over")[0]
+    slower = [row["us"] / row["full_clock_us"] for row in (wide, layers.stack)]
+    assert slower[0] == pytest.approx(slower[1], abs=0.002)
+
+
+def test_short_pauses_count_and_long_ones_do_not(layers):
+    for share, most in ((0.05, 0.01), (0.15, 0.01)):
+        (row,) = layers.of(stack="pauses", share=share)
+        slower = row["us"] / layers.stack["full_clock_us"]
+        found = layers.slower(layers.joules, layers.power.exponent, row["period_us"] - row["us"])
+        assert found == pytest.approx(slower, rel=most)
+    (row,) = layers.of(stack="pauses", share=0.3)
+    assert row["us"] / layers.stack["full_clock_us"] == pytest.approx(1.019, abs=0.003)
+    (row,) = layers.of(stack="steps, then a pause", steps=8)
+    assert layers.slower(layers.joules, layers.power.exponent, row["period_us"] / 8 - row["us"]) < 1.003
+    assert fmean(row["each_us"]) / layers.stack["full_clock_us"] > 1.07
+    assert max(row["each_us"][:2]) < 1.04 * layers.stack["full_clock_us"] < 0.96 * min(row["each_us"][4:])
+
+
+def test_full_clock_lasts_some_fifty_milliseconds(layers):
+    """So what takes longer, behind a rest, is not at full clock to its end."""
+    (row,) = [row for row in layers.of(stack="from rest") if "cold_start_us" in row]
+    times = row["cold_start_us"]
+    began = [sum(times[:step]) / 1e3 for step in range(len(times))]
+    early = [us for ms, us in zip(began, times, strict=True) if ms + us / 1e3 < 50]
+    late = [us for ms, us in zip(began, times, strict=True) if 80 < ms < 150]
+    assert max(early) < 1.06 * min(times)
+    assert fmean(late) > 1.07 * min(times)
+
+
+def test_clocks_swing_by_the_second():
+    """The mean of layers over and over is above their median, and above what the first 0.8 s say."""
+    (row,) = [row for row in Layers(4096).of(stack="from rest") if "from_rest" in row]
+    each_100ms = row["from_rest"]["us"]
+    steady = each_100ms[20:60]
+    assert fmean(steady) / fmean(each_100ms[3:8]) == pytest.approx(1.030, abs=0.002)
+    assert fmean(steady) / median(steady) == pytest.approx(1.007, abs=0.002)
+    assert max(steady) / min(steady) > 1.06
+
+
+def test_gemms_of_ones_are_slowed_down_far_below_the_limit():
+    """What the governor holds is not the power that is read alone: NVML names the power cap (4) at 438 W."""
+    row = next(row for row in FACTS if row.get("operands") == "ones" and row["at"] == "over and over")
+    assert row["reasons"] == {"0x4": 1.0}
+    assert row["watts"] < 440
+    assert row["us"] / row["full_clock_us"] == pytest.approx(1.149, abs=0.001)

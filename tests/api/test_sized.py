@@ -24,6 +24,17 @@ def test_a_job_of_so_many_gpus_is_that_of_its_replicas_and_nodes():
     assert answer.outcomes[0].makespan_s == same.outcomes[0].makespan_s
 
 
+def test_a_file_without_a_network_is_on_that_of_its_device(tmp_path):
+    (tmp_path / "own.yaml").write_text(
+        "kind: transformer\nlayers: 2\nhidden: 512\nheads: 4\nffn: 1024\nsequence: 512\nvocabulary: 1000\n"
+        "batch_per_replica: 1\n"
+    )
+    answer = api.run(str(tmp_path / "own.yaml"), gpus=16, device="h100", schedules=["baseline"])
+    assert (answer.to_dict()["topology"], answer.to_dict()["ranks"]) == ("dgx-h100-2", 16)
+    with pytest.raises(ConfigError, match="no network that mi210 is sold with has so many ranks; give 2 or 4, or"):
+        api.run(str(tmp_path / "own.yaml"), gpus=8, device="mi210")
+
+
 def test_a_search_on_so_many_gpus_chooses_the_replicas():
     answer = api.search("llama-3-8b", gpus=4, device="h200", changes={"layers": 2}, top=1, workers=1)
     assert answer.inputs["topology"] == "switch(4,nvlink4)"

@@ -13,6 +13,7 @@ from astra_inputs import coll, comp, recv, send, write_inputs
 from scaleout.cli.console import print_facts, print_table
 from scaleout.cli.list import KINDS
 from scaleout.cli.verbs import VERBS
+from scaleout.config import library
 from scaleout.config.library import find
 from scaleout.config.units import format_seconds
 from scaleout.network.collectives import ALGORITHMS
@@ -728,3 +729,20 @@ def test_words_of_other_tools_name_what_is_meant(scaleout, arguments, hint):
     code, _, err = scaleout(*arguments)
     assert code == 2
     assert hint in err
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "torus-8x16", "ndr", "h200", "topologies"])
+def test_a_file_that_ships_is_printed_to_copy(scaleout, tmp_path, name):
+    code, out, _ = scaleout("show", name, "--file")
+    kind = next(kind for kind in library.FOLDERS if name in library.names(kind))
+    assert (code, out) == (0, library.find(kind, name).read_text(encoding="utf-8"))
+    (tmp_path / "own.yaml").write_text(out, encoding="utf-8")
+    assert scaleout("show", tmp_path / "own.yaml", "--file")[1] == out
+
+
+def test_what_has_no_file_to_print_is_refused(scaleout, tmp_path):
+    scaleout("trace", "dlrm-128", "--output", tmp_path)
+    refused(scaleout("show", tmp_path, "--file"), "is a trace, and --file prints files of text")
+    refused(scaleout("show", "ring(4,ndr)", "--file"), "is an expression")
+    refused(scaleout("show", "h200", "--file", "--json"), "--file prints a file as it is; leave the other options out")
+    refused(scaleout("show", "--file"), "give what to show")

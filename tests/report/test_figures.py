@@ -154,9 +154,10 @@ def test_labels_of_a_close_front_stand_left_of_their_own_points_and_below():
     axes.set(xlim=(0, 144), ylim=(2.9, 3.82))
     points = [(37.8, 3.50), (36.7, 3.51), (35.8, 3.651), (35.3, 3.653), (32.8, 3.659), (31.7, 3.666), (28.9, 3.669)]
     studies._label(axes, points, "ghijklm")
-    assert [text.get_text() for text in axes.texts] == ["g, h", "i, j", "k, l", "m"]
+    labels = [text for text in axes.texts if text.get_text()]
+    assert [text.get_text() for text in labels] == ["g, h", "i, j", "k, l", "m"]
     figure.draw_without_rendering()
-    for text in axes.texts:
+    for text in labels:
         box, (x, y) = text.get_window_extent(), axes.transData.transform(text.xy)
         assert box.x1 < x
         assert box.y1 < y

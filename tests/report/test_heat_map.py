@@ -163,8 +163,6 @@ def test_the_decision_table_says_where_auto_changes(network, monkeypatch, capsys
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--bytes", "1MB", "--output", "x"], "give --network link and one size"),
-        (["--bytes", "1MB,2MB", "--network", "link", "--output", "x"], "give --network link and one size"),
         (["--decide", "--algorithm", "ring"], "--decide compares all algorithms; leave out --algorithm ring"),
         (["--decide", "--network", "link", "--output", "x"], "leave out --output"),
         ([], "give the sizes of the collective"),

@@ -358,6 +358,20 @@ def test_the_nearest_number_of_ranks_is_named():
     assert "the nearest number of ranks with a plan is 8" in message
 
 
+@pytest.mark.parametrize(
+    ("changes", "levels"),
+    [
+        ({"framework": "fsdp2"}, {3}),
+        ({"framework": "fsdp2", "zero": 1}, {1}),
+        ({"framework": "megatron"}, {0, 1, 2, 3}),
+    ],
+)
+def test_a_framework_with_one_way_to_shard_has_it_in_all_plans(changes, levels):
+    asked = request_of("llama-3-8b", cluster(4), DEVICE, changes=SMALL | changes, batch=4)
+    found = families(asked.base, asked.num_ranks, asked.batch, fixed=asked.fixed)
+    assert {plan.zero for family in found for plan in family.plans} == levels
+
+
 def test_plans_are_not_checked_against_the_stages_of_the_file():
     """Qwen's file has 8 unequal stages, which 6 layers do not divide over and which one node's plans need not have."""
     sizes = {"layers": 6, "experts": 8, "top_k": 2, "hidden": 512, "ffn": 512, "expert_ffn": 512, "sequence": 512}

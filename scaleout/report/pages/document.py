@@ -219,7 +219,7 @@ def _tables(value: Mapping[str, Any], within: tuple[str, ...]) -> Iterator[Table
             rows = [{"number": number, **row} for number, row in enumerate(rows, start=1)]
         apart = _apart(rows)
         flat = [dict(flattened({key: _in_cell(key, row[key]) for key in row if key not in apart})) for row in rows]
-        yield table_of(_TITLES.get(name) or " of ".join([_words(name), *within]), flat)
+        yield table_of(_title(name, within), flat)
         nested: dict[str, list[Mapping[str, Any]]] = {}
         for row in rows:
             called = next(((key, each) for key, each in row.items() if key in _NUMBERS or isinstance(each, str)), None)
@@ -231,6 +231,13 @@ def _tables(value: Mapping[str, Any], within: tuple[str, ...]) -> Iterator[Table
                         {**own, **(_weighed(one) if isinstance(one, Mapping) else {key: one})} for one in listed
                     )
         yield from _tables(nested, (_words(name),))
+
+
+def _title(name: str, within: tuple[str, ...]) -> str:
+    """Return what a table is called; commands stand beside several lists of plans."""
+    if name == "run" and within in (("fastest",), ("front",)):
+        return f"{_TITLES[name]} of the {within[0]}"
+    return _TITLES.get(name) or " of ".join([_words(name), *within])
 
 
 def _waited(row: dict[str, Any]) -> dict[str, Any]:
@@ -307,6 +314,7 @@ def _words(name: str) -> str:
         "dollars per million tokens": "rent of a million tokens", "training price": "rent of the training",
         "rent dollars per hour": "rent of an hour", "hfu": "HFU", "busy": "busy times", "busy shares": "busy share",
         "kernel time sources": "kernel time", "samples": "samples of a step", "unpriced": "without a price",
-        "unpowered": "without a rating",
+        "unpowered": "without a rating", "done": "plans simulated", "choices": "plans to simulate",
+        "bounded": "of them too slow or too large", "left": "of them left out",
     }  # fmt: skip
     return known.get(words, words) + (f" ({rest.replace('_', ' ')})" if rest else "")

@@ -1,6 +1,7 @@
 """Studies to pictures: back ends, gradient buckets, buffers, steps and speed-ups over ranks, and plans of a search."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import cycle, groupby
 from pathlib import Path
 from textwrap import wrap
@@ -135,6 +136,12 @@ def plot_bandwidths(rows: "pd.DataFrame", axes: Axes | None = None) -> Axes:
     return drawn_on
 
 
+def draw_bandwidths(rows: "pd.DataFrame", path: Path, *, title: str) -> None:
+    """Draw the bus bandwidth of each algorithm over the sizes of a collective."""
+    with drawn(path, title=title, figsize=(7, 4)) as (_, grid):
+        plot_bandwidths(rows, grid[0, 0])
+
+
 def draw_buckets(rows: Sequence[Bucketed], path: Path, *, title: str) -> None:
     """Draw the step and its exposed communication over the size of a bucket, a line a way to reduce."""
     with drawn(path, 1, 2, title=title, figsize=(9.6, 3.4), sharex=True) as (_, grid):
@@ -230,12 +237,14 @@ def _label(axes: Axes, points: Sequence[tuple[float, float]], labels: Sequence[s
     small = 0.5 if is_narrow() else 1.0  # where a letter is a larger part of the picture
     places = [(small * (x - left) / (right - left), small * (y - low) / (high - low)) for x, y in points]
     for first, words, (east, north) in _placed(places, labels):
-        axes.annotate(
-            words, points[first], (4 * east * abs(north), 3 * np.sign(north) + (north - np.sign(north)) * _LINE),
-            textcoords="offset points", fontsize=_LABEL,
-            arrowprops={"arrowstyle": "-", "linewidth": 0.4, "shrinkA": 0} if north < -1 else None,
+        offset = (4.0 * east * abs(north), 3.0 * np.sign(north) + (north - np.sign(north)) * _LINE)
+        beside = partial(
+            axes.annotate, xy=points[first], xytext=offset, textcoords="offset points", fontsize=_LABEL,
             ha="left" if east > 0 else "right", va="bottom" if north > 0 else "top",
         )  # fmt: skip
+        if north < -1:  # a line, which is to lie below all letters
+            beside("", zorder=2.5, arrowprops={"arrowstyle": "-", "linewidth": 0.4, "shrinkA": 0})
+        beside(words, zorder=5, bbox={"boxstyle": "square,pad=0.05", "fc": "white", "ec": "none", "alpha": 0.75})
 
 
 _BELOW = 32

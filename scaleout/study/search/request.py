@@ -22,6 +22,7 @@ from scaleout.study.search.evaluate import BASELINE, ON_BLOCKS, Estimate, peak_b
 from scaleout.study.search.lower_bound import lower_bounds_of
 from scaleout.study.search.space import Plan, workload_of
 from scaleout.workloads.config.family import ModelFamily
+from scaleout.workloads.config.frameworks import FRAMEWORKS
 from scaleout.workloads.config.layered import LayeredModel, layered
 from scaleout.workloads.families import load_workload
 from scaleout.workloads.pipeline import PIPELINES
@@ -170,7 +171,8 @@ def request_of(
         chosen["options"] = options_for(base, device, options=chosen.get("options"), **stated)
     _check_options(chosen.get("options", SimulationOptions()), device)
     chosen["schedules"] = tuple(each for each in dict.fromkeys(chosen.get("schedules", ())) if each != BASELINE)
-    held = _checked(base, fixed) | ({"stage_layers": base.stage_layers} if given.get("stage_layers") else {})
+    held = zero_of_framework(base) | _checked(base, fixed)
+    held |= {"stage_layers": base.stage_layers} if given.get("stage_layers") else {}
     request = SearchRequest(base, topology, device, fixed=held, **chosen)
     _check_room(request)
     for schedule in request.schedules:
@@ -181,6 +183,12 @@ def request_of(
             f"leave --schedule out, or give another topology"
         )
     return request if request.options.contention else replace(request, topology=undisturbed(topology))
+
+
+def zero_of_framework(base: LayeredModel) -> dict[str, int]:
+    """Return how a framework shards, as a key of plans: PyTorch's FSDP with another `zero` is none; else nothing."""
+    own = base.framework is not None and "zero" in FRAMEWORKS[base.framework].applying(base.given)
+    return {"zero": base.zero} if own and "zero" not in base.model_fields_set else {}
 
 
 def _load(name: str, settings: Mapping[str, Any]) -> ModelFamily:
