@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -31,6 +32,8 @@ from scaleout.study.sweep.views import check_column
 if TYPE_CHECKING:
     from scaleout.report.plots.schedules import Axes
 
+_SHORT = 100
+"""Letters of why cases failed, in a line."""
 _NAMED = 5
 """Workloads of the box, each with its fastest case, and cases that are as fast as one."""
 
@@ -52,9 +55,15 @@ class SweepAnswer(Answer):
 
     @property
     def title(self) -> str:
-        """What varies, and how many cases ran."""
-        counts = self.cases["status"].value_counts()
-        return f"{self.study.title}: {counted(len(self.cases), 'case')}, {int(counts.get('ok', 0)):,} simulated"
+        """What varies, and how many cases ran, and how many did not."""
+        found = self._counts
+        failed = f", {found['failed']:,} failed" if found["failed"] else ""
+        return f"{self.study.title}: {counted(found['cases'], 'case')}, {found['ok']:,} simulated{failed}"
+
+    def _in_line(self) -> str:
+        """Return the title with why cases failed, in short."""
+        why = [shorten(each["message"], _SHORT, placeholder=" ...") for each in failures_of(self.cases, 1)]
+        return ": ".join([self.title, *why])
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -101,8 +110,14 @@ class SweepAnswer(Answer):
     def answer(self) -> Mapping[str, str]:
         """Return how many cases there are, and the fastest of each workload."""
         facts = {"cases": _told(self._counts)}
+        if self._counts["failed"]:
+            (most,) = failures_of(self.cases, 1)
+            rest = self._counts["failed"] - most["cases"]
+            facts["failed"] = f"{most['cases']:,}: {most['message']}" + (
+                f"; {rest:,} for other reasons" if rest else ""
+            )
         for each in self._fastest:
-            if each["workload"] not in facts and len(facts) <= _NAMED:
+            if each["workload"] not in facts and len(facts) <= _NAMED + ("failed" in facts):
                 words = f"{format_seconds(each['makespan_s'])}, case {each['case']}: {each['inputs']}{unfit(each)}"
                 facts[each["workload"]] = words + self._alike(each) + self._beside(each)
         return facts

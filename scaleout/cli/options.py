@@ -484,15 +484,12 @@ def parse_settings(settings: Sequence[str], *, option: str = "--set") -> dict[st
 
 def parse_algorithms(texts: Sequence[str]) -> dict[str, str]:
     """Check each ``kind=name`` of ``--algorithm``, used or not: a wrong one must not be passed over in silence."""
-    from scaleout.network.collectives import ALGORITHMS, check_kind, hint
+    from scaleout.network.collectives import check_chosen
 
     chosen: dict[str, str] = {}
     for key, given in pairs_of(texts, option="--algorithm", form="as kind=name, such as all_reduce=ring").items():
         kind, name = key.replace("-", "_"), given.strip(" ")
-        check_kind(kind)
-        able = [algorithm for algorithm, entry in ALGORITHMS.items() if kind in entry.schedules]
-        if name not in able:
-            raise ConfigError(f"--algorithm {key}={name}: no algorithm of {kind}; {hint(name, able)}")
+        check_chosen(kind, name, where=f"--algorithm {key}={name}")
         if kind in chosen:
             raise ConfigError(f"--algorithm {key}={name}: {kind} is given twice; give it once")
         chosen[kind] = name

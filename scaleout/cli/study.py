@@ -177,7 +177,8 @@ def _give(asked: "Study", output: Path, summary: dict[str, Any], *, as_json: boo
         place for place, head in enumerate(heads) if head not in ("estimated", "fits") or any(r[place] for r in rows)
     ]
     heads, rows = tuple(heads[place] for place in told), [[row[place] for place in told] for row in rows]
-    print_table(title, heads, rows, left=2)
+    if rows:
+        print_table(title, heads, rows, left=2)
     for each in summary["cheapest_cases"]:
         console().print(
             one_line(

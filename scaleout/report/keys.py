@@ -56,7 +56,7 @@ _MADE_UP: Mapping[str, Mapping[str, str]] = {
         "placement": "[linear, transposed]",
         "nodes": "[2, 4, 8]", "nic_down": "3", "break": "3-4", "policy": "fastest", "injection": "400 Gb/s",
         "network": "[alpha_beta, link]", "contention": "[true, false]", "ideal": "true", "taper": "{1: [1:1, 2:1]}",
-        "degrade": "{3-4: 0.5}", "slow": "{5: [1.1, 1.3]}", "algorithm": "{all_reduce: [ring, tree]}",
+        "degrade": "{3-4: 0.5}", "slow": "{5: [1.1, 1.3]}", "algorithm": "{all_reduce: [ring, hierarchical_tree]}",
         "sample": "{count: 1000}", "sample.count": "1000", "sample.seed": "1", "goodput": "{checkpoint: 60 s}",
         "goodput.jitter": "0.02", "goodput.stragglers": "0.01", "goodput.straggler_slowdown": "1.2",
         "goodput.seed": "1", "within": "0.1",

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 import scaleout as scaleout_package
+from scaleout.api.sweeps import SweepAnswer
 from scaleout.config.checkpoint import locked
 from scaleout.errors import ConfigError
 from scaleout.study.sweep import engine
@@ -362,9 +363,10 @@ def test_a_study_of_which_all_fails_is_an_error(tmp_path, scaleout, baseline):
     schedules = {"schedule": ["baseline", "overlap"], "baseline": baseline} if baseline else {}
     asked = {"title": "t", "workload": "dlrm-128", "set": {"global_batch": 1}, **schedules}
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(asked))
-    code, _, err = scaleout("study", tmp_path / "s.yaml", "--output", tmp_path / "out", "--no-report")
+    code, out, err = scaleout("study", tmp_path / "s.yaml", "--output", tmp_path / "out", "--no-report")
     assert code == 2
     assert "all cases failed, the first with: workload dlrm-128: global_batch 1" in err
+    assert f"failed {1 + bool(baseline)}: workload dlrm-128: global_batch 1" in " ".join(out.split())
     assert pd.read_parquet(tmp_path / "out" / "cases.parquet")["status"].tolist() == ["failed"] * (1 + bool(baseline))
 
 
@@ -410,6 +412,16 @@ def test_python_takes_names_and_keys(cases):
         scaleout_package.run_study("topologie")
     with pytest.raises(ConfigError, match="workers"):
         scaleout_package.run_study(SMALL, workers="two")
+
+
+def test_an_answer_says_in_a_line_what_failed_and_why(cases):
+    """Two cases that had failed were told as `2 cases, 0 simulated`."""
+    answer = SweepAnswer(small(), cases)
+    few = int((cases["status"] == "failed").sum())
+    assert f"{few} failed: " in repr(answer)
+    assert "does not divide over data_parallel 128" in repr(answer)
+    assert answer.answer()["failed"].startswith(f"{few}: ")
+    assert "failed" not in repr(SweepAnswer(small(), cases[cases["status"] == "ok"]))
 
 
 def test_processes_give_the_same_table(tmp_path, cases):

@@ -95,7 +95,20 @@ def test_what_is_no_expression_is_refused(text, message):
         ({"nic_down": ["x", 2]}, "f: nic_down: 'x' is no whole number"),
         ({"slow": {0: [2, True]}}, "f: slow: True is neither a text nor a number"),
         ({"injection": "fast"}, "f: 'fast' is not a bandwidth"),
-        ({"algorithm": {"all_reduce": ["ring", "rings"]}}, "f: algorithm.all_reduce: 'rings' is no algorithm"),
+        ({"algorithm": {"all_reduce": ["ring", "rings"]}}, "f: algorithm.all_reduce: 'rings': no algorithm"),
+        (
+            {"algorithm": {"all_reduce": "tree"}},
+            "f: algorithm.all_reduce: 'tree': no algorithm of all_reduce; did you mean 'hierarchical_tree', NCCL's",
+        ),
+        (
+            {"topology": "dgx-h200-16", "bandwidth": {"infinband": ["1x", "2x"]}},
+            "f: bandwidth.infinband: topology 'dgx-h200-16' has no dimension 'infinband'; did you mean 'infiniband'",
+        ),
+        ({"latency": {7: "2x"}}, "f: latency.7: topology 'torus-8x16' has no dimension '7'; give 0 to 1"),
+        (
+            {"topology": ["dgx-h200-16", "switch-128"], "taper": {"leaf": "2:1"}},
+            "f: taper.leaf: topology 'dgx-h200-16' has no dimension 'leaf'; .*, nor has another of the 2",
+        ),
     ],
 )
 def test_what_no_case_can_have_is_found_before_any_runs(keys, told):
@@ -106,6 +119,7 @@ def test_what_no_case_can_have_is_found_before_any_runs(keys, told):
 def test_what_some_case_can_have_is_no_fault():
     columns = {"a": "1 / (ranks - 1)", "b": "speedup + 1 if schedule == 'fused' else mfu", "c": "set.layers * 2"}
     keys = {"set": {"layers": [2, 4]}, "where": "ranks > 0", "columns": columns}
+    keys |= {"topology": ["dgx-h200-16", "ring-128"], "bandwidth": {"nvlink": "2x"}}  # which the ring has not
     study_of({"title": "t", "workload": "llama-3-8b", "schedule": ["overlap", "fused"], **keys}, name="t", where="f")
 
 

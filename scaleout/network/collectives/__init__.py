@@ -74,6 +74,7 @@ __all__ = [
     "algorithm_bandwidth",
     "bus_bandwidth",
     "candidates",
+    "check_chosen",
     "check_kind",
     "check_size",
     "hint",
@@ -121,6 +122,14 @@ def hint(name: str, able: Iterable[str]) -> str:
     of_nccl = {each.nccl.lower(): each for each in ALGORITHMS.values() if each.nccl and each.name in words}
     found = of_nccl.get(name.lower())
     return validated.nearest(name, words) if found is None else f"did you mean {found.name!r}, NCCL's {found.nccl}?"
+
+
+def check_chosen(kind: str, name: str, *, where: str) -> None:
+    """Refuse a kind that is none, and an algorithm that is none of that kind (`ConfigError`)."""
+    check_kind(kind)
+    able = [each for each, entry in ALGORITHMS.items() if kind in entry.schedules]
+    if name not in able:
+        raise ConfigError(f"{where}: no algorithm of {kind}; {hint(name, able)}")
 
 
 def possible(names: Iterable[str], cost_of: Callable[[str], Cost]) -> dict[str, Cost]:

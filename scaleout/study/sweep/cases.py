@@ -17,12 +17,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import scaleout
 from scaleout.cluster.device.spec import Device, load_device
-from scaleout.cluster.topology.topology import load_topology
-from scaleout.cluster.topology.what_if import NetworkChanges, change_network
+from scaleout.cluster.topology.topology import Topology, load_topology
+from scaleout.cluster.topology.what_if import NetworkChanges, change_network, dimensions_named
 from scaleout.config.reading import nearest
 from scaleout.config.units import BYTES_PER_S, parse
 from scaleout.errors import ConfigError, shown
-from scaleout.network.collectives import ALGORITHMS, check_kind
+from scaleout.network.collectives import check_chosen
 from scaleout.schedule import passes_of
 from scaleout.simulation.options import SimulationOptions, changed
 from scaleout.study.realism import options_for
@@ -263,10 +263,7 @@ def stated_of(inputs: Inputs) -> dict[str, Any]:
     given |= {key: inputs[key] for key in _FLAGS if inputs.get(key) is not None}
     algorithms = {kind: str(name) for kind, name in _keyed(inputs, "algorithm").items()}
     for kind, name in algorithms.items():
-        check_kind(kind)
-        able = [each for each, entry in ALGORITHMS.items() if kind in entry.schedules]
-        if name not in able:
-            raise ConfigError(f"algorithm.{kind}: {name!r} is no algorithm of {kind}; {nearest(name, able)}")
+        check_chosen(kind, name, where=f"algorithm.{kind}: {shown(name)}")
     return {**given, "algorithms": algorithms}
 
 
@@ -318,10 +315,10 @@ def check_names(grids: Sequence[Grid]) -> None:
     workload, schedule = cache(load_workload), cache(passes_of)
     for grid in grids:
         values = grid.values
-        for kind, find in (("topology", topology), ("device", device)):
-            for name in values.get(kind, ()):
-                if name is not None:
-                    find(str(name))
+        for name in values.get("device", ()):
+            if name is not None:
+                device(str(name))
+        _check_dimensions(values, [topology(name) for name in _topologies(values, workload)])
         for name in values.get("schedule", ()):
             schedule(str(name))
         for name in values["workload"]:
@@ -335,6 +332,31 @@ def check_names(grids: Sequence[Grid]) -> None:
             for value in of_column:
                 if value is not None:
                     _check_value(column, value)
+
+
+def _topologies(values: Mapping[str, tuple[Value, ...]], workload: Callable[[str], ModelFamily]) -> list[str]:
+    """Return the networks of a grid: those that it names, and where it names none those of its workloads."""
+    found = {None if name is None else str(name) for name in values.get("topology", (None,))}
+    if None in found and "gpus" not in values:  # with which they may be on their device's own network
+        found |= {workload(str(name)).topology for name in values["workload"]}
+    return sorted(name for name in found if name)
+
+
+def _check_dimensions(values: Iterable[str], topologies: Sequence[Topology]) -> None:
+    """Refuse to change a dimension that no network of a grid has."""
+    for column in values:
+        key, _, name = column.partition(".")
+        if key not in ("taper", "bandwidth", "latency"):
+            continue
+        errors = list[ConfigError]()
+        for topology in topologies:
+            try:
+                dimensions_named(topology, name)
+            except ConfigError as error:
+                errors.append(error)
+        if topologies and len(errors) == len(topologies):
+            others = f", nor has another of the {len(errors)}" if len(errors) > 1 else ""
+            raise ConfigError(f"{column}: {errors[0]}{others}")
 
 
 def _check_value(column: str, value: Value) -> None:
