@@ -153,7 +153,7 @@ def _give(asked: "Study", output: Path, summary: dict[str, Any], *, as_json: boo
     from scaleout.api.sweeps import estimated, unfit
     from scaleout.cli.console import console, print_answer, print_table
     from scaleout.cli.printing import say, say_files, say_json
-    from scaleout.config.units import format_dollars, format_rate, format_seconds
+    from scaleout.config.units import counted, format_dollars, format_rate, format_seconds
     from scaleout.errors import one_line
     from scaleout.study.sweep.columns import column_of
 
@@ -182,7 +182,8 @@ def _give(asked: "Study", output: Path, summary: dict[str, Any], *, as_json: boo
     for each in summary["cheapest_cases"]:
         console().print(
             one_line(
-                f"cheapest network within {100 * summary['within_share']:.4g}% of the fastest, {each['workload']}: "
+                f"cheapest network of {counted(each['ranks'], 'rank')} within {100 * summary['within_share']:.4g}% of "
+                f"the fastest, {each['workload']}: "
                 f"{each['varied']}, {format_dollars(each['network_dollars'])}, {each['slower_share']:.1%} slower: case "
                 f"{each['case']}{unfit(each)}"
             )

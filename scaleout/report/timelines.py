@@ -12,6 +12,7 @@ from scaleout.study.comparison import compare_job
 from scaleout.study.sweep.cases import Resolver
 from scaleout.study.sweep.engine import cases_of
 from scaleout.study.sweep.study import Study
+from scaleout.study.sweep.table import best_of
 from scaleout.study.sweep.worker import OK, job_of
 
 FOLDER = "timelines"
@@ -25,13 +26,12 @@ Which = Literal["best", "all", "none"]
 def write_timelines(cases: pd.DataFrame, study: Study, directory: Path, which: Which) -> pd.DataFrame:
     """Write timelines of some cases, and return the table with their files in its column ``timeline``.
 
-    The best are the fastest cases of each group that a baseline is compared with, or of each workload, `MOST` at the
-    most, evenly over the study. A file that is there is of the same case, whose key is its name, and is left.
-    `OSError` if the disk is full.
+    The best are the fastest case of each workload, by `best_of`, `MOST` at the most, evenly over the study. A
+    file that is there is of the same case, whose key is its name, and is left. `OSError` if the disk is full.
     """
     if which == "none":
         return cases
-    numbers = set(_best(cases, study) if which == "best" else _ran(cases)["case"].tolist())
+    numbers = set(_best(cases, study) if which == "best" else cases.loc[cases["status"] == OK, "case"].tolist())
     resolver = Resolver()
     files = [""] * len(cases)
     for number, inputs in cases_of(study, resolver):
@@ -47,16 +47,7 @@ def write_timelines(cases: pd.DataFrame, study: Study, directory: Path, which: W
     return cases.assign(timeline=files)
 
 
-def _ran(cases: pd.DataFrame) -> pd.DataFrame:
-    return cases[cases["status"] == OK]
-
-
 def _best(cases: pd.DataFrame, study: Study) -> Sequence[int]:
     """Return the numbers of the fastest cases, at most `MOST` of them."""
-    ran = _ran(cases)
-    if ran.empty:  # so that the table lacks columns of results
-        return []
-    columns = [column for column in study.axes if column not in study.baseline] if study.baseline else ["workload"]
-    groups = ran.groupby(columns, sort=False, dropna=False) if columns else [("", ran)]
-    found = sorted(int(group["case"].iloc[int(group["makespan_s"].to_numpy().argmin())]) for _, group in groups)
+    found = sorted(int(each["case"]) for each in best_of(study, cases))
     return found if len(found) <= MOST else [found[place * len(found) // MOST] for place in range(MOST)]

@@ -138,7 +138,7 @@ OBJECTS: Mapping[str, Contents] = {
     "accuracy": Contents(_ACCURACY),
     "change": Contents(_CHANGE),
     "case_row": Contents(
-        "workload case varied makespan_s run",
+        "workload case varied ranks makespan_s run",
         "tokens_per_s tokens_per_s_per_rank samples_per_s samples_per_s_per_rank network_dollars slower_share fits "
         "roofline_share",
     ),

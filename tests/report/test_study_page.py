@@ -57,7 +57,7 @@ def cases_of(failed=()):
                         "message": AWKWARD if bad else "", "run": f"scaleout run llama-3-8b --topology {topology}",
                         "timeline": "timelines/000005.json" if number == 5 else "", "workload": "llama-3-8b",
                         "topology": topology, "device": "h200", "schedule": schedule, "network": "alpha_beta",
-                        "set.batch_per_replica": batch, **({} if bad else result),
+                        "ranks": 128, "set.batch_per_replica": batch, **({} if bad else result),
                     }
                 )  # fmt: skip
     return pd.DataFrame(rows)

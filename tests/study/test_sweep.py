@@ -266,16 +266,13 @@ def test_the_command_writes_a_table_and_says_what_it_found(file, tmp_path, scale
     assert (out / "cases.parquet").read_bytes() == first
 
 
-def test_timelines_are_of_the_fastest_of_each_group_and_written_once(tmp_path, file, scaleout, cases):
+def test_timelines_are_of_the_fastest_of_each_workload_and_written_once(tmp_path, file, scaleout, cases):
     words = ("study", file, "--output", tmp_path / "out", "--no-report")
     assert scaleout(*words)[0] == 0
     found = pd.read_parquet(tmp_path / "out" / "cases.parquet")
     drawn = found[found["timeline"] != ""]
-    groups = found[found["status"] == "ok"].groupby(
-        ["workload", "topology", "set.global_batch", "bandwidth.0", "network"], dropna=False
-    )
-    assert len(drawn) == len(groups)
-    assert sorted(drawn["makespan_s"]) == sorted(groups["makespan_s"].min())
+    assert list(drawn["case"]) == sorted(each["case"] for each in best_of(small(), found))
+    assert set(drawn["workload"]) == {"dlrm-128", "llama-3-8b"}
     first = tmp_path / "out" / drawn["timeline"].iloc[0]
     ends = [event["ts"] + event["dur"] for event in json.loads(first.read_text())["traceEvents"] if event["ph"] == "X"]
     assert max(ends) / 1e6 == pytest.approx(drawn["makespan_s"].iloc[0])
@@ -481,9 +478,25 @@ def test_there_is_no_cheapest_network_where_none_that_is_fast_has_a_price():
     )
     cases = pd.DataFrame(
         {"case": [0, 1, 2], "status": "ok", "workload": "dlrm-128", "topology": "ring-128", "schedule": "fused",
-         "makespan_s": [1.0, 2.0, 3.0], "network_dollars": [None, 1.0, 2.0], "run": ""}
+         "makespan_s": [1.0, 2.0, 3.0], "network_dollars": [None, 1.0, 2.0], "run": "", "ranks": 128}
     )  # fmt: skip
     assert cheapest_of(asked, cases) == []
+
+
+def test_networks_of_other_sizes_are_not_compared():
+    """Eight ranks need no network, which was told as the cheapest of all sizes; here two of 16 ranks are compared."""
+    asked = study_of({"title": "t", "workload": "llama-3-8b", "gpus": [8, 16], "within": 0.5}, name="", where="")
+    rows = [(8, 0.0, 900.0), (16, 500.0, 2000.0), (16, 300.0, 1900.0), (16, 100.0, 500.0)]
+    cases = pd.DataFrame(
+        [
+            {"case": number, "status": "ok", "workload": "llama-3-8b", "gpus": ranks, "ranks": ranks, "run": "",
+             "makespan_s": 1.0, "tokens_per_s": tokens, "network_dollars": dollars}
+            for number, (ranks, dollars, tokens) in enumerate(rows)
+        ]
+    )  # fmt: skip
+    (found,) = cheapest_of(asked, cases)
+    assert (found["case"], found["ranks"], found["slower_share"]) == (2, 16, pytest.approx(2000 / 1900 - 1))
+    assert cheapest_of(asked, cases[:2]) == []
 
 
 def test_a_case_that_does_not_fit_is_neither_the_fastest_nor_the_cheapest():

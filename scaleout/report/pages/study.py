@@ -221,7 +221,7 @@ def _fastest(cases: Cases) -> _Table | None:
 def _cheapest(cases: Cases) -> _Table | None:
     """Return the case of each workload on the cheapest network that is nearly as fast; None if prices are one."""
     found = cheapest_of(cases.study, cases.frame)
-    caption = f"The cheapest network within {100 * cases.study.file.within:.4g}% of the fastest"
+    caption = f"The cheapest network within {100 * cases.study.file.within:.4g}% of the fastest, of as many ranks"
     return _answer(cases, caption, found, "network_dollars") if found else None
 
 

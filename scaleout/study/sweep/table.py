@@ -291,18 +291,25 @@ def unfit_words(drawn: pd.DataFrame, left_out: pd.DataFrame, inputs: Mapping[str
 def cheapest_of(study: Study, cases: pd.DataFrame) -> list[dict[str, Any]]:
     """Return of each workload the case on the network of the least price that is as good as within the study's share.
 
-    Of those on networks of one price it is the fastest. Empty where the price of networks does not vary, or none is
-    known. ``slower_share`` is by how much it is slower than the fastest case, on whatever network. As in `best_of`,
-    of cases that fit.
+    Of those on networks of one price it is the fastest. Only networks of as many ranks as that of the fastest case are
+    compared. Nothing of a workload where their price does not vary, or none is known. ``slower_share`` is by how much
+    it is slower than the fastest case, on whatever network. As in `best_of`, of cases that fit.
     """
-    if "network_dollars" not in cases or cases["network_dollars"].nunique() < 2:
+    if "network_dollars" not in cases:
         return []
     within = study.file.within
+    chosen = list[pd.DataFrame]()
+    for fastest in best_of(study, cases):
+        alike = cases["workload"].eq(fastest["workload"]) & cases["ranks"].eq(fastest["ranks"]).fillna(False)
+        if cases.loc[alike, "network_dollars"].nunique() > 1:
+            chosen.append(cases[alike])
+    if not chosen:
+        return []
 
     def price(group: pd.DataFrame, slower: pd.Series) -> pd.Series:
         return group["network_dollars"].where(slower <= within * (1 + 1e-12)).astype("float64")
 
-    return [each for each in _choices(study, cases, price) if "network_dollars" in each]
+    return [each for each in _choices(study, pd.concat(chosen), price) if "network_dollars" in each]
 
 
 def _choices(
@@ -329,6 +336,7 @@ def _choice(study: Study, row: "pd.Series[Any]") -> dict[str, Any]:
         "workload": row["workload"],
         "case": int(row["case"]),
         "inputs": ", ".join(varied),
+        "ranks": int(row["ranks"]),
         "makespan_s": row["makespan_s"],
         **{name: bool(value) if name == "fits" else float(value) for name, value in known.items()},
         "run": row["run"],
