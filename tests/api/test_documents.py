@@ -14,8 +14,7 @@ from scaleout.errors import ConfigError
 from scaleout.report.documents import NAMES, document
 from scaleout.report.keys import MODELS
 from scaleout.report.vocabulary import DOCUMENTS, OBJECTS, vocabulary
-from scaleout.study.sweep.columns import COLUMNS, DIMENSION_BYTES
-from scaleout.study.sweep.table import _ABOUT
+from scaleout.study.sweep.columns import ABOUT, COLUMNS, DIMENSION_BYTES
 
 NODE = "--topology dgx-h200-1"
 LLAMA = f"llama-small --set layers=1 --set data_parallel=8 {NODE}"
@@ -200,7 +199,7 @@ def test_a_name_has_one_type_in_all_published_schemas():
 
 def test_columns_of_studies_mean_what_names_of_documents_mean():
     """Texts of a row stand in one cell: lists joined, and the model as the line that `models` has."""
-    assert {*COLUMNS, *_ABOUT, DIMENSION_BYTES.rstrip(".")} <= set(vocabulary())
+    assert {*COLUMNS, *ABOUT, DIMENSION_BYTES.rstrip(".")} <= set(vocabulary())
     for name, column in COLUMNS.items():
         if name not in ("decisions", "model"):
             kind = vocabulary()[name].type.removesuffix("?")
