@@ -41,7 +41,7 @@ def offered_of(inputs: Inputs) -> list[Offered]:
     topology = network_of(inputs)
     for kind in ("bandwidth", "latency"):
         for key, label in _dimensions(inputs, kind, topology) if topology is not None else ():
-            found.append(_factors(key, f"{kind} of {label}", _scaling(key)))
+            found.append(_factors(key, f"{kind} of {label}", str(inputs.get(key, "1x"))))
     found += _batches(inputs)
     if "collective" not in inputs:
         now = names_in(inputs.get("schedule"))
@@ -59,17 +59,17 @@ def _setting(key: str) -> Callable[[Inputs, Any], dict[str, Any]]:
     return lambda of, value: {**of, key: value}
 
 
-def _scaling(key: str) -> Callable[[Inputs, Any], dict[str, Any]]:
-    return lambda of, factor: scaled(of, key, factor)
-
-
 def _choice(name: str, values: Sequence[Any], labels: Sequence[str], change: Callable[..., dict[str, Any]]) -> Offered:
     return Offered(Control(name, name, tuple(values), tuple(labels), 0, slider=False), change)
 
 
-def _factors(name: str, label: str, change: Callable[..., dict[str, Any]]) -> Offered:
-    labels = tuple(f"{factor:g}x" for factor in _FACTORS)
-    return Offered(Control(name, label, _FACTORS, labels, _FACTORS.index(1.0)), change)
+def _factors(name: str, label: str, now: str) -> Offered:
+    """Return what multiplies a bandwidth or latency that the inputs have changed to `now`, which its labels say."""
+    factor_now = float(now[:-1]) if now.endswith("x") else 1.0
+    of = "" if now.endswith("x") else f" of {now}"
+    labels = tuple(f"{factor * factor_now:.4g}x{of}" for factor in _FACTORS)
+    control = Control(name, label, _FACTORS, labels, _FACTORS.index(1.0))
+    return Offered(control, lambda inputs, factor: scaled(inputs, name, factor))
 
 
 def network_of(inputs: Inputs) -> Topology | None:

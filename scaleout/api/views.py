@@ -45,6 +45,7 @@ _MOST_JOBS = 200
 _MOST_VALUES = 10**8
 _MOST_PICTURE_BYTES = 4 * 2**20
 _MOST_LABEL = 90
+_MOST_TITLE = 500
 _MOST_TIES = 4
 
 
@@ -208,7 +209,7 @@ def _with_jobs(page: Page, jobs: Sequence[Asked], before: Mapping[str, Speed], *
 
 def _study(folder: Path) -> Output:
     """Open the folder of a study: its cases, the fastest first among the jobs, and its figures."""
-    cases = _cases(folder / "cases.parquet")
+    cases, title = _cases(folder / "cases.parquet")
     columns = list(cases.columns)
     inputs = columns[columns.index("timeline") + 1 : columns.index("ranks")]
     ran, tight, ties, by = _fastest_first(cases)
@@ -235,7 +236,7 @@ def _study(folder: Path) -> Output:
     if tight:
         facts.append(("of these do not fit", f"{tight:,}, which come last"))
     page = Page(
-        str(folder),
+        title or str(folder),
         "scaleout study",
         facts=facts,
         tables=tables_of({"cases": rows}),
@@ -272,15 +273,19 @@ def _fastest_first(cases: "pd.DataFrame") -> _Ranked:
     return _Ranked(ran.loc[order.index], int(order["large"].sum()), ties, words)
 
 
-def _cases(file: Path) -> "pd.DataFrame":
-    """Read the table of a study; a few bytes may stand for any number of rows."""
+def _cases(file: Path) -> "tuple[pd.DataFrame, str]":
+    """Read the table of a study, and its title if it has one; a few bytes may stand for any number of rows."""
     from pyarrow.lib import ArrowException  # noqa: PLC0415 - takes half a second
 
+    from scaleout.study.sweep.table import TITLE  # noqa: PLC0415 - as late
+
     try:
-        found: pd.DataFrame = _table(file).to_pandas(ignore_metadata=True)
+        table = _table(file)
+        found: pd.DataFrame = table.to_pandas(ignore_metadata=True)
+        title = one_line((table.schema.metadata or {}).get(TITLE, b"").decode())[:_MOST_TITLE]
     except (ArrowException, OSError, ValueError) as error:  # no Parquet
         raise ConfigError(f"{file}: is no table of a study ({one_line(str(error))}); run the study again") from None
-    return found
+    return found, title
 
 
 def _table(file: Path) -> "pa.Table":

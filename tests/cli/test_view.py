@@ -487,6 +487,27 @@ def test_a_study_opens_with_the_job_of_every_case_the_fastest_that_fits_first(tm
         open_output(tmp_path / "study")
 
 
+def test_a_case_of_a_study_stands_under_the_title_of_the_study_and_its_sliders_where_the_case_is(tmp_path, scaleout):
+    """The title was the folder's, and a case at twice the bandwidth had its slider at 1x."""
+    (tmp_path / "mine.yaml").write_text(
+        "title: Twice as fast\nworkload: dlrm-128\nbandwidth: {1: 2x, 0: 25 GB/s}\nlatency: {1: [1x, 3x]}\n"
+        "schedule: baseline\ntimelines: none\n"
+    )
+    assert scaleout("study", tmp_path / "mine.yaml", "--output", tmp_path / "out", "--no-report")[0] == 0
+    output = open_output(tmp_path / "out")
+    assert output.page.title == "Twice as fast"
+    assert "No loads of links are kept here" in parts_of(output.page)["network"]
+    at = {each.name: each.labels[each.at] for each in output.controls(0)}
+    assert (at["bandwidth.1"], at["bandwidth.0"], at["latency.1"]) == ("2x", "1x of 25 GB/s", "1x")
+    slow = next(number for number, job in enumerate(output.jobs) if job.inputs["latency.1"] == "3x")
+    control = next(each for each in output.controls(slow) if each.name == "latency.1")
+    assert control.labels[control.at] == "3x"
+    again = output.again(slow, {"latency.1": control.labels.index("6x")})
+    expected = api.run("dlrm-128", schedules=["baseline"],
+                       network_changes={"bandwidth": {"1": "2x", "0": "25 GB/s"}, "latency": {"1": "6x"}})  # fmt: skip
+    assert again["baseline"].makespan_s == expected["baseline"].makespan_s
+
+
 def test_a_collective_of_a_group_is_answered_again():
     answer = api.collective("all_reduce", "1MiB", topology="dgx-h200-2", ranks=[0, 1, 2, 3], network="link")
     assert collective_inputs(answer.inputs).to_dict() == answer.to_dict()

@@ -188,8 +188,8 @@ def test_inputs_that_go_together_are_one_to_a_reader():
     assert {(row["axis"], row["value"], row["change"], row["ends"]) for row in rows} == {
         ("data parallel, batch per replica", "128, 1", 0.0, "128, 1 to 64, 2"),
         ("data parallel, batch per replica", "64, 2", 1.0, ""),
-        ("topology", "ring-128", 0.0, "ring-128 to fat_tree(8,16,hdr,…)"),
-        ("topology", "fat_tree(8,16,hdr,…)", 1.0, ""),
+        ("topology", "ring-128", 0.0, "ring-128 to fat_tree(8,16,hdr,…,taper=2:1)"),
+        ("topology", "fat_tree(8,16,hdr,…,taper=2:1)", 1.0, ""),
     }
 
 
@@ -201,7 +201,8 @@ def test_long_names_are_short_where_a_picture_has_no_room():
     names = [f"torus(8,16,bandwidth={rate}Gb/s,latency=1us)" for rate in (200, 400)]
     assert list(shortened(names).values()) == ["torus(8,16,bandwidth=200Gb/s,…)", "torus(8,16,bandwidth=400Gb/s,…)"]
     assert shortened(["torus(8,16,hdr)", "b" * 40]) == {}
-    assert shortened(["fat_tree(8,16,taper=2:1,latency=1us)", "fat_tree(8,16,latency=1us,taper=2:1)"]) == {}
+    assert shortened(["torus(8,16,bandwidth=1GB/s,latency=1us)", "torus(8,16,latency=1us,bandwidth=1GB/s)"]) == {}
+    assert shortened(["fat_tree(4,4,ndr,taper=2:1)", "switch(16,ndr)"]) == {}  # which once lost its taper
 
 
 @pytest.mark.parametrize(("x", "own"), [("network_dollars", True), ("set.batch_per_replica", False)])

@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
+from pyarrow import parquet
 
 from scaleout.analysis.goodput import disturbance_on, goodput
 from scaleout.cluster.device.spec import Device
@@ -197,10 +198,17 @@ def check_table(table: pa.Table) -> None:
         raise ValueError("a case has no number, or ran without a makespan above zero")
 
 
-def write_table(cases: pd.DataFrame, path: Path) -> None:
+TITLE = b"scaleout.title"
+"""Of the metadata of a table's file: what its study asks."""
+
+
+def write_table(cases: pd.DataFrame, path: Path, title: str = "") -> None:
     """Write a table as Parquet, whole; the same table is the same bytes. `OSError` if the disk is full."""
+    table = pa.Table.from_pandas(cases, preserve_index=False)
+    if title:
+        table = table.replace_schema_metadata({**(table.schema.metadata or {}), TITLE: title.encode()})
     with replacing(path) as file:
-        cases.to_parquet(file, index=False)
+        parquet.write_table(table, file)
 
 
 AS_FAST = 1e-9
