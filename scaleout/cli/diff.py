@@ -64,12 +64,20 @@ def diff(a: str, b: str, schedules: tuple[str, ...], topology: str | None, outpu
     inputs |= {"topology": topology} if topology else {}
     models = list(dict.fromkeys(each for side in sides for each in side.models))
     plain = summary_of(found, sides)
-    answer = _answer(found, models, plain.get("awaited"))
+    answer = _answer(found, models, plain.get("awaited"), _others(sides) if not schedules else "")
     summary = document("diff", plain, inputs=inputs, models=models, answer=answer)
     output.give(summary, partial(_print, found, answer), partial(write, found, sides, summary=summary))
     without = [path for path, side in zip((a, b), sides, strict=True) if side.events is None]
     if timeline and without and not output.as_json:
         say(f"no timeline.json: {without[0]} is a summary without one; give folders of `scaleout run --output`")
+
+
+def _others(sides: "Sequence[Side]") -> str:
+    """Say which other schedules both results have, and which of all is A's fastest, as its box has it."""
+    a, b = sides
+    both = [name for name in a.schedules if name in b.schedules and name not in (a.schedule, b.schedule)]
+    fastest = f", of which {a.schedules[0]} is the fastest of A" if both and both[0] == a.schedules[0] else ""
+    return f"{', '.join(both)}{fastest}; --schedule compares another" if both else ""
 
 
 def _side(path: str, schedule: str | None, topology: str | None, *, timeline: bool) -> "Side":
@@ -91,7 +99,7 @@ def _side(path: str, schedule: str | None, topology: str | None, *, timeline: bo
     return side_of(found.to_dict(), None, trace_events(found.comparison) if timeline else None, where=path)
 
 
-def _answer(found: "Difference", models: list[str], awaited: "Mapping[str, Any] | None") -> dict[str, str]:
+def _answer(found: "Difference", models: list[str], awaited: "Mapping[str, Any] | None", others: str) -> dict[str, str]:
     """Say what the step and its parts come to in either, for whom others wait, and what changes most."""
     from scaleout.report.difference import awaited_words
 
@@ -100,6 +108,7 @@ def _answer(found: "Difference", models: list[str], awaited: "Mapping[str, Any] 
     if awaited:
         facts["waits"] = awaited_words(awaited, models)
     facts |= {"most": ", ".join(changed) or "-", "A": str(found.a), "B": str(found.b)}
+    facts |= {"also in both": others} if others else {}
     return facts | {"model": "; ".join(models)} if models else facts
 
 

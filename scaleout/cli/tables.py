@@ -147,6 +147,10 @@ def _print_bounds(outcome: "Outcome", steps: int, *, contends: bool) -> None:
         print_table(f"what bounds communication under {outcome.schedule}", columns, rows, left=3)
         if any(row.member_share < 1 for row in alike):
             console().print("calls, busy and exposed are means over the ranks of the groups\n")
+        together_s = outcome.breakdown.exposed_communication_s
+        if _more(fsum(row.exposed_communication_s for row in outcome.bounds), together_s):
+            whole = format_seconds(together_s / steps)
+            console().print(f"exposed counts for each of those that run at the same time; together it is {whole}\n")
         if contends:
             console().print("busy has waiting for SMs that kernels hold; shares are of communication alone\n")
 

@@ -31,6 +31,7 @@ class Side:
     profile: Profile
     schedule: str
     events: tuple[Mapping[str, Any], ...] | None
+    schedules: tuple[str, ...] = ()  # all of the result, the fastest first
     models: tuple[str, ...] = ()  # what answered
     inputs: Mapping[str, Any] = field(default_factory=dict)  # what was asked
     waits_s: Mapping[tuple[int, ...], float] = field(
@@ -98,7 +99,8 @@ def side_of(summary: Any, schedule: str | None, trace: Mapping[str, Any] | None,
     models, inputs = summary.get("models"), summary.get("inputs")
     answered = tuple(map(str, models)) if isinstance(models, list) else ()
     waits_s = {ranks: seconds / steps for ranks, seconds in _waits(row, summary.get("ranks")).items()}
-    return Side(profile, row["schedule"], events, answered, inputs if isinstance(inputs, dict) else {}, waits_s)
+    named = tuple(each["schedule"] for each in sorted(results, key=lambda each: float(each["makespan_s"])))
+    return Side(profile, row["schedule"], events, named, answered, inputs if isinstance(inputs, dict) else {}, waits_s)
 
 
 def _waits(row: Mapping[str, Any], num_ranks: Any) -> dict[tuple[int, ...], float]:

@@ -77,6 +77,13 @@ def test_schedules_are_chosen_by_name_once_or_of_each(made, diff):
     assert found["makespan"]["b_s"] == results["overlap"]["makespan_s"]
 
 
+def test_other_schedules_of_both_results_are_named(made, diff):
+    """The first is compared, which a reader of boxes, where the fastest stands, may not mean."""
+    said = diff(made / "a", made / "b")["answer"]["also in both"]
+    assert said == "overlap, of which overlap is the fastest of A; --schedule compares another"
+    assert "also in both" not in diff(made / "a", made / "b", "--schedule", "baseline")["answer"]
+
+
 def test_tables_name_the_rows_and_files_hold_both_timelines(made, scaleout, tmp_path):
     code, out, _ = scaleout("diff", made / "a", made / "b", "--output", tmp_path / "d")
     assert code == 0

@@ -170,3 +170,12 @@ def test_a_file_like_another_is_shown_as_what_that_is(scaleout, tmp_path, like, 
     code, _, err = scaleout("show", tmp_path / "own.yaml")
     assert code == 2
     assert "like: unknown name 'h1000'; did you mean 'h100'" in err
+
+
+def test_exposed_times_that_overlap_are_said_to_add_up_to_more(scaleout):
+    """Gathers of parameters run beside exchanges of experts: the table adds up to more than the box says."""
+    job = ("run", "mixtral-8x7b", "--set", "framework=fsdp2", "--set", "layers=2", "--gpus", "64", "--device", "h100")
+    out = " ".join(scaleout(*job)[1].split())
+    (exposed,) = re.findall(r"exposed (\S+ \S+) of communication", out)
+    assert f"exposed counts for each of those that run at the same time; together it is {exposed}" in out
+    assert "counts for each" not in scaleout("run", "dlrm-128", "--schedule", "baseline")[1]
