@@ -238,6 +238,15 @@ class Energy:
         """All that is known."""
         return math.fsum((self.device_j, self.node_j or 0.0, self.network_j or 0.0))
 
+    def lasting(self, step_s: float, longer_s: float, *, idle_w: float) -> float:
+        """Return the joules of a step of so long that lasts longer, as all wait for the slowest: devices draw `idle_w`.
+
+        >>> Energy(device_j=1000.0, node_j=200.0, network_j=100.0).lasting(2.0, 0.5, idle_w=80.0)
+        1415.0
+        """
+        rest_w = math.fsum((self.node_j or 0.0, self.network_j or 0.0)) / step_s
+        return self.total_j + longer_s * (idle_w + rest_w)
+
     def summary(self) -> dict[str, Any]:
         """Return it as plain values."""
         return {**asdict(self), "total_j": self.total_j}

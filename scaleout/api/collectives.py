@@ -285,7 +285,9 @@ class CollectiveAnswer(Answer):
         """Draw the bus bandwidth of each algorithm over the sizes."""
         from scaleout.report.plots.studies import plot_bandwidths  # noqa: PLC0415 - matplotlib takes half a second
 
-        return plot_bandwidths(self.to_frame(), ax)
+        drawn = plot_bandwidths(self.to_frame(), ax)
+        drawn.set_title(f"{self.kind} on {self.topology.name}", fontsize=10)
+        return drawn
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -201,7 +201,7 @@ def _prepared(
 
 
 def _trained(job: "Job", disturbance: "Disturbance") -> "tuple[Goodput, float | None, Fit, float | None]":
-    """Simulate a step; return what is left of its speed, its energy, whether it fits its devices, and their rent."""
+    """Simulate a step; return what is left of its speed, a mean step's energy, whether it fits, and the rent."""
     from scaleout.analysis.cost import bill
     from scaleout.analysis.efficiency import fit
     from scaleout.analysis.goodput import goodput as find
@@ -213,8 +213,11 @@ def _trained(job: "Job", disturbance: "Disturbance") -> "tuple[Goodput, float | 
     assert outcome.workload is not None
     assert outcome.device is not None
     held = fit(outcome.workload, outcome.device)
-    rent_per_s = bill(job.network, outcome.device).rent_per_s
-    return found, None if outcome.energy is None else outcome.energy.total_j, held, rent_per_s
+    rent_per_s, step_j, power = bill(job.network, outcome.device).rent_per_s, None, outcome.device.power
+    if outcome.energy is not None and power is not None:
+        waits_s, idle_w = found.step_mean_s - found.step_s, job.topology.num_ranks * power.idle_w
+        step_j = outcome.energy.lasting(found.step_s, waits_s, idle_w=idle_w)
+    return found, step_j, held, rent_per_s
 
 
 def _disturbance(topology: "Topology", device: "Device", **asked: Any) -> "Disturbance":

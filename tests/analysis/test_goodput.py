@@ -206,3 +206,16 @@ def test_the_answer_says_whether_the_job_fits(scaleout, zero, words):
     found = json.loads(scaleout("goodput", *job, "--json")[1])["memory"]
     assert found["fits"] == (zero == 3)
     assert found["peak_memory_bytes"] == sum(found["memory_by_kind_bytes"].values())
+
+
+def test_energy_of_a_training_has_what_waiting_draws(scaleout):
+    """By hand: a mean step draws what a step does, and in what it lasts longer idle devices, nodes and network."""
+    job = ("llama-3-8b", "--set", "layers=2", "--set", "tensor_parallel=8", "--set", "data_parallel=2", "--topology",
+           "dgx-h200-2", "--schedule", "baseline", "--json")  # fmt: skip
+    step = json.loads(scaleout("run", *job)[1])["results"][0]
+    found = json.loads(scaleout("goodput", *job, "--tokens", "1B", "--checkpoint", "10s")[1])
+    energy, step_s, idle_w = step["energy"], step["makespan_s"], 113
+    waiting_w = 16 * idle_w + (energy["node_joules"] + energy["network_joules"]) / step_s
+    mean_j = energy["joules"] + (found["step_mean_s"] - step_s) * waiting_w
+    assert found["step_mean_s"] > step_s
+    assert found["training_joules"] == pytest.approx(found["num_steps"] * mean_j / found["goodput"], rel=1e-12)

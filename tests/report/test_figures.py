@@ -235,3 +235,14 @@ def test_a_digit_over_a_hatch_stands_on_a_plain_ground(drawn, tmp_path):
     grounds = [text.get_bbox_patch() for text in axes.texts]
     assert any(grounds)
     assert not all(grounds)
+
+
+def test_a_network_in_a_column_of_a_journal_has_no_empty_room_above(tmp_path):
+    """One scale both ways makes a flat network low, and the picture kept the height of a wide one."""
+    answer = scaleout.run("dlrm-128", schedules=["baseline"])
+    with look("png", "column"):
+        answer.write(tmp_path / "results")
+    rows = np.flatnonzero((plt.imread(tmp_path / "results" / "links.png")[:, :, :3] < 0.9).any(axis=(1, 2)))
+    high = plt.imread(tmp_path / "results" / "links.png").shape[0]
+    assert rows[0] < 0.1 * high
+    assert rows[-1] > 0.9 * high

@@ -135,6 +135,10 @@ def drawn(
         save(figure, path)
 
 
+_MARGIN_IN, _FILLED = 0.1, 0.93
+"""Of a picture: inches above and below what is drawn, and the share of its height that this fills at the least."""
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write a figure in the format and width that `look` says, the same bytes for the same figure."""
     how = look_now()
@@ -145,6 +149,10 @@ def save(figure: Figure, path: Path) -> None:
         figure.set_size_inches(how.width_in, high * max(how.width_in / wide, _LEAST_HEIGHT))
         for text in figure.findobj(Text):
             text.set_fontsize(min(text.get_fontsize(), COLUMN_POINTS if is_narrow() else PAGE_POINTS))
+        figure.draw_without_rendering()
+        needed = figure.get_tightbbox().height + _MARGIN_IN
+        if needed < _FILLED * figure.get_figheight():  # where both ways have one scale, what is narrow is low
+            figure.set_figheight(needed)
     as_given(figure)
     drawn = BytesIO()  # as Pillow takes a write to a file that a full disk cuts short for a whole one
     metadata = _UNDATED.get(path.suffix)

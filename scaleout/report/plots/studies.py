@@ -124,14 +124,25 @@ def _colour(number: int) -> str:
 
 
 def plot_bandwidths(rows: "pd.DataFrame", axes: Axes | None = None) -> Axes:
-    """Draw the bus bandwidth of each algorithm over the sizes of a collective, and return the axes."""
+    """Draw the bus bandwidth of each algorithm over the sizes of a collective, and return the axes.
+
+    Where `auto` was asked, what it takes at each size has a ring.
+    """
     with on_axes(axes, figsize=(7, 4)) as drawn_on:
-        for number, (name, of) in enumerate(rows.sort_values("bytes").groupby("algorithm", sort=False)):
+        rows = rows[rows["bytes"] > 0].sort_values("bytes")  # none has a place on this axis
+        for number, (name, of) in enumerate(rows.groupby("algorithm", sort=False)):
             marker, colour = "osD^vPX"[number % 7], SERIES[number % len(SERIES)]
             rates = of["bus_bandwidth_bytes_per_s"] / 1e9
             drawn_on.plot(of["bytes"], rates, label=str(name), marker=marker, markersize=3.5, color=colour)
-        drawn_on.set_xscale("log", base=2)
-        drawn_on.set(xlabel="full buffer of a rank [B]", ylabel="bus bandwidth [GB/s]")
+        taken = rows[rows["auto"].eq(True)] if "auto" in rows else rows[:0]
+        if len(taken):
+            rates = taken["bus_bandwidth_bytes_per_s"] / 1e9
+            drawn_on.plot(
+                taken["bytes"], rates, "o", label="what auto takes",
+                markersize=8, markerfacecolor="none", markeredgecolor=PUBLISHED,
+            )  # fmt: skip
+        _axes(drawn_on, sorted(set(rows["bytes"])), "bus bandwidth [GB/s]")
+        drawn_on.set(xlabel="full buffer of a rank")
         drawn_on.legend(frameon=False, fontsize=7)
     return drawn_on
 
