@@ -25,6 +25,10 @@ _ALSO = {
 """Other words for kinds."""
 
 
+_NEAR = 0.6
+"""How alike, at least, is the name of whatever kind that a word may mean; `nonsense` and `send` are at 0.5."""
+
+
 @completion.one_of
 def _names(ctx: click.Context, _: str) -> Iterable[str]:
     """Complete the names of a kind."""
@@ -45,6 +49,8 @@ def list_names(kind: str | None, word: str | None, as_json: bool) -> None:
 
     Examples: scaleout list workloads; scaleout list workloads mixtral; scaleout list h200.
     """
+    import difflib
+
     from scaleout.config.reading import nearest
 
     kind = _ALSO.get(kind or "", kind)
@@ -55,7 +61,8 @@ def list_names(kind: str | None, word: str | None, as_json: bool) -> None:
     found = {each: _having(word, KINDS[each]()) for each in (KINDS if kind is None else (kind,))}
     if word is not None and not any(found.values()):
         names = [entry["name"] for each in ((kind,) if kind else KINDS) for entry in KINDS[each]()]
-        hint = nearest(word, [*names, *(() if kind else KINDS)])
+        near = difflib.get_close_matches(word[:100], [*names, *(() if kind else KINDS)], n=1, cutoff=_NEAR)
+        hint = nearest(word, near or names if kind else near or KINDS)
         raise ConfigError(f"no {kind or 'kind and no name'} has {word!r}; {hint}")
     if as_json:
         from scaleout.report.documents import document

@@ -117,14 +117,24 @@ def find(kind: str, name_or_file: str, *, named_by: str = "") -> Path:
             hub = "; a model of HuggingFace is read from its config.json by `scaleout import model`" * of_hub
             raise ConfigError(
                 f"{where}{kind} file {name_or_file!r} does not exist; give a file or one of the names "
-                f"that `scaleout list` prints{hub}"
+                f"that `{listed(kind)}` prints{hub}"
             )
         return path
     path = folder(kind) / (f"{name_or_file}/{_DEVICE_FILE}" if kind == "device" else f"{name_or_file}.yaml")
     if not _is_there(path):
         hint = of_here(name_or_file) or _other_sizes(kind, name_or_file) or nearest(name_or_file, names(kind))
-        raise ConfigError(f"{where}unknown {kind} {name_or_file!r}; {hint} (`scaleout list` names them all)")
+        raise ConfigError(f"{where}unknown {kind} {name_or_file!r}; {hint} (`{listed(kind)}` names them all)")
     return path
+
+
+def listed(kind: str) -> str:
+    """Return the command that lists the names of a kind.
+
+    >>> listed("link type"), listed("topology")
+    ('scaleout list link-types', 'scaleout list topologies')
+    """
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    return f"scaleout list {plural.replace(' ', '-')}"
 
 
 def pop_like(values: dict[str, Any], kind: str, path: Path) -> str | None:

@@ -255,6 +255,11 @@ def test_list_takes_a_word(scaleout):
         (["list", "workloadz", "moe"], "no such kind; did you mean 'workloads'?"),
         (["list", "devices", "xyz"], "no devices has 'xyz'"),
         (["list", "mixtrl"], "no kind and no name has 'mixtrl'; did you mean 'mixtral-8x7b'?"),
+        (
+            ["list", "nonsense"],
+            "no kind and no name has 'nonsense'; known: algorithms, collectives, devices, frameworks",
+        ),
+        (["run", "dlrm-128", "--topology", "torus-8x61"], "(`scaleout list topologies` names them all)"),
         (["list", "wrokloads"], "no kind and no name has 'wrokloads'; did you mean 'workloads'?"),
     ):
         code, out, err = scaleout(*arguments)
