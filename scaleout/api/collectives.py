@@ -310,7 +310,7 @@ def collective(
     injection: float | str | None = None,
     num_chunks: int | None = None,
     policy: str | None = None,
-    tell: Tell = lambda *_told: None,
+    tell: Tell | None = None,
 ) -> CollectiveAnswer:
     """Return what a collective takes on a network, by each algorithm that can do it.
 
@@ -340,7 +340,7 @@ def collective(
         Of a pipelined algorithm; by default the fastest number.
     policy : str, optional
         Which of the topology's back ends serves all-reduces.
-    tell : callable
+    tell : callable, optional
         Called before each size with how many are done, of how many, and words for it.
 
     Raises
@@ -379,7 +379,8 @@ def collective(
     request = _Request(kind, cluster, members, algorithms, limit, num_chunks)
     costs = {}
     for number, size in enumerate(wanted):
-        tell(number, len(wanted), "sizes timed")
+        if tell is not None:
+            tell(number, len(wanted), "sizes timed")
         costs[size] = COST_MODELS[network](request, size)
     able = [found.name for found in candidates(kind, request.placement)] if not algorithms else []
     if num_chunks is not None and all(row["num_chunks"] != num_chunks for row in costs[max(wanted)].values()):

@@ -169,13 +169,13 @@ class _AskedFor(NamedTuple):
 
 def _asked_for(tokens: str | None, duration: str | None) -> _AskedFor:
     """Read --tokens or --duration."""
-    from scaleout.config.units import SECONDS, TOKENS
+    from scaleout.config.units import DURATIONS, TOKENS
 
     if (tokens is None) == (duration is None):
         raise ConfigError("give either --tokens, such as 15T, or --duration, such as 30day")
     found = _AskedFor(
         None if tokens is None else quantity_of("--tokens", tokens, TOKENS),
-        None if duration is None else quantity_of("--duration", duration, SECONDS),
+        None if duration is None else quantity_of("--duration", duration, DURATIONS),
     )
     if not any(found):
         raise ConfigError(
@@ -224,7 +224,7 @@ def _disturbance(topology: "Topology", device: "Device", **asked: Any) -> "Distu
     """Read what disturbs the job, by default as the files of the device and its link types say."""
     from scaleout.analysis.goodput import disturbance_on
     from scaleout.config.documents import LEAST_NUMBER, number
-    from scaleout.config.units import FAILURES, SECONDS
+    from scaleout.config.units import DURATIONS, FAILURES
 
     pairs = list(pairs_of(asked["stragglers"], option="--stragglers", form="like 0.005=1.1").items())
     share, slowdown = (number(each) for each in pairs[0]) if pairs else (0.0, 1.0)
@@ -236,9 +236,9 @@ def _disturbance(topology: "Topology", device: "Device", **asked: Any) -> "Distu
         device,
         failures=None if given is None else quantity_of("--failures", given, FAILURES),
         jitter=asked["jitter"],
-        checkpoint_s=quantity_of("--checkpoint", asked["checkpoint"], SECONDS),
-        restart_s=quantity_of("--restart", asked["restart"], SECONDS),
-        interval_s=None if interval is None else quantity_of("--interval", interval, SECONDS),
+        checkpoint_s=quantity_of("--checkpoint", asked["checkpoint"], DURATIONS),
+        restart_s=quantity_of("--restart", asked["restart"], DURATIONS),
+        interval_s=None if interval is None else quantity_of("--interval", interval, DURATIONS),
         stragglers=share,
         straggler_slowdown=slowdown,
         seed=asked["seed"],

@@ -141,7 +141,8 @@ def named_apart(sides: Sequence[Side]) -> list[Side]:
 
 def _is_in(name: str, key: str, value: Any) -> bool:
     """Whether a result's name has an input already: what is run, or a change as `_changes` words it."""
-    return key in ("workload", "topology", "schedule") or f"{key.replace('.', ' ', 1)}={value}" in name
+    listed = isinstance(value, list) and f"{key} {', '.join(map(str, value))}" in name
+    return key in ("workload", "topology", "schedule") or listed or f"{key.replace('.', ' ', 1)}={value}" in name
 
 
 def _plain(value: Any) -> str:
