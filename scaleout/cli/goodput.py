@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from scaleout.analysis.goodput import Disturbance, Goodput
     from scaleout.cluster.device.spec import Device
     from scaleout.cluster.topology.topology import Topology
+    from scaleout.config.units import Quantity
     from scaleout.study.job import Job
     from scaleout.workloads.config.layered import LayeredModel
 
@@ -169,13 +170,13 @@ class _AskedFor(NamedTuple):
 
 def _asked_for(tokens: str | None, duration: str | None) -> _AskedFor:
     """Read --tokens or --duration."""
-    from scaleout.config.units import DURATIONS, TOKENS
+    from scaleout.config.units import TOKENS
 
     if (tokens is None) == (duration is None):
         raise ConfigError("give either --tokens, such as 15T, or --duration, such as 30day")
     found = _AskedFor(
         None if tokens is None else quantity_of("--tokens", tokens, TOKENS),
-        None if duration is None else quantity_of("--duration", duration, DURATIONS),
+        None if duration is None else quantity_of("--duration", duration, _lasting()),
     )
     if not any(found):
         raise ConfigError(
@@ -224,7 +225,7 @@ def _disturbance(topology: "Topology", device: "Device", **asked: Any) -> "Distu
     """Read what disturbs the job, by default as the files of the device and its link types say."""
     from scaleout.analysis.goodput import disturbance_on
     from scaleout.config.documents import LEAST_NUMBER, number
-    from scaleout.config.units import DURATIONS, FAILURES
+    from scaleout.config.units import FAILURES
 
     pairs = list(pairs_of(asked["stragglers"], option="--stragglers", form="like 0.005=1.1").items())
     share, slowdown = (number(each) for each in pairs[0]) if pairs else (0.0, 1.0)
@@ -236,13 +237,22 @@ def _disturbance(topology: "Topology", device: "Device", **asked: Any) -> "Distu
         device,
         failures=None if given is None else quantity_of("--failures", given, FAILURES),
         jitter=asked["jitter"],
-        checkpoint_s=quantity_of("--checkpoint", asked["checkpoint"], DURATIONS),
-        restart_s=quantity_of("--restart", asked["restart"], DURATIONS),
-        interval_s=None if interval is None else quantity_of("--interval", interval, DURATIONS),
+        checkpoint_s=quantity_of("--checkpoint", asked["checkpoint"], _lasting()),
+        restart_s=quantity_of("--restart", asked["restart"], _lasting()),
+        interval_s=None if interval is None else quantity_of("--interval", interval, _lasting()),
         stragglers=share,
         straggler_slowdown=slowdown,
         seed=asked["seed"],
     )
+
+
+def _lasting() -> "Quantity":
+    """Return times as people give them, of longer things than messages."""
+    from dataclasses import replace
+
+    from scaleout.config.units import SECONDS
+
+    return replace(SECONDS, example="10s")
 
 
 def _sources(job: "Job", disturbance: "Disturbance", asked: "Mapping[str, Any]") -> dict[str, str]:

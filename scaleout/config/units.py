@@ -56,8 +56,6 @@ FEW_BYTES = replace(BYTES, plain_from=0.0)
 BYTES_PER_S = Quantity("a bandwidth", {f"{unit}/s": f for unit, f in (_BYTE_UNITS | _BIT_UNITS).items()}, "200 Gb/s")
 _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "day": 86400.0}
 SECONDS = Quantity("a time", _TIMES, "700 ns", 1e-15, 1e9)
-DURATIONS = replace(SECONDS, example="10s")
-"""Times of people, not of messages."""
 FAILURES = Quantity(
     "a rate of failures",
     {"/s": 1.0, "/h": 1 / 3600, "/day": 1 / 86400, "/year": 1 / (365.25 * 86400)},
