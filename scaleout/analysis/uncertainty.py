@@ -115,6 +115,12 @@ class Interval:
         return next((each for each in self.causes if each.rows), None)
 
     @property
+    def narrowed(self) -> float:
+        """By which share that measurement, if nothing of its cause were left, would narrow the interval."""
+        rest = Interval(tuple(each for each in self.causes if each is not self.measurement))
+        return 1 - (rest.faster + rest.slower) / (self.faster + self.slower)
+
+    @property
     def rows(self) -> list[Mapping[str, Any]]:
         """What `scaleout measure` is to measure, what narrows the interval most first."""
         return [row for each in self.causes for row in each.rows]

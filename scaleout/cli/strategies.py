@@ -135,9 +135,10 @@ def _answer(
     outcome = next(each for each in comparison.outcomes if each.schedule == best["strategy"])
     fits = "the fastest that fits" if best["fits"] else "the fastest; none fits"
     same = [row["strategy"] for row in ran if row.get("same_as") == best["strategy"]]
-    faster = f"{format_times(best['speedup'])} as fast as {ran[0]['strategy']}"
+    first = ran[0]["strategy"] if ran[0]["fits"] else f"{ran[0]['strategy']}, which does not fit"
+    faster = f"{format_times(best['speedup'])} as fast as {first}"
     return {
-        "strategy": f"{best['strategy']}, {fits}" + (f"; here {', '.join(same)} are the same step" if same else ""),
+        "strategy": f"{best['strategy']}, {fits}" + (f"; the same step here as {', '.join(same)}" if same else ""),
         "step": f"{format_seconds(best['makespan_s'])}, {faster}",
         **({} if outcome.efficiency is None else {"speed": speed_of(outcome.efficiency, comparison)}),
         "memory": room(outcome.fit, comparison.ranks),

@@ -296,7 +296,8 @@ def _print_causes(outcome: "Outcome") -> None:
     ]
     print_table(f"error bars of {outcome.schedule}", ("cause", "of the step", "faster", "slower"), rows)
     if bars.measurement is not None:
-        console().print(f"next measurement: {bars.measurement.cause} (--measure-next FILE lists what to measure)\n")
+        most = f"{bars.measurement.cause}, which narrows the bars by at most {format_share(bars.narrowed)}"
+        console().print(f"next measurement: {most} (--measure-next FILE lists what to measure)\n")
 
 
 def _print_waits(outcome: "Outcome", steps: int, unchanged: "Outcome | None") -> None:
