@@ -87,6 +87,8 @@ def test_what_is_no_expression_is_refused(text, message):
             {"views": [{"kind": "bar", "x": "schedule", "y": "mfu", "where": "model - 1 > 0"}]},
             "f: views.0: .* no number",
         ),
+        ({"label": [1, "b"], "columns": {"a": "label * 2"}}, "f: columns.a: 'label \\* 2': 'b' is no number"),
+        ({"label": [1, "b"], "where": "label > 0"}, "f: where: 'label > 0': .* not supported"),
         ({"contention": [True, "1 m"]}, "f: contention must be true or false, not '1 m'"),
         ({"ideal": 1}, "f: ideal must be true or false, not 1"),
         ({"clocks": ["sustained", "x"]}, "f: unknown clocks 'x'"),
@@ -119,6 +121,7 @@ def test_what_no_case_can_have_is_found_before_any_runs(keys, told):
 def test_what_some_case_can_have_is_no_fault():
     columns = {"a": "1 / (ranks - 1)", "b": "speedup + 1 if schedule == 'fused' else mfu", "c": "set.layers * 2"}
     keys = {"set": {"layers": [2, 4]}, "where": "ranks > 0", "columns": columns}
+    keys |= {"label": [1, "b"], "where": ["label == 1"], "columns": {**columns, "d": "label * 2"}}
     keys |= {"topology": ["dgx-h200-16", "ring-128"], "bandwidth": {"nvlink": "2x"}}  # which the ring has not
     study_of({"title": "t", "workload": "llama-3-8b", "schedule": ["overlap", "fused"], **keys}, name="t", where="f")
 

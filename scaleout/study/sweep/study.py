@@ -277,14 +277,31 @@ def _check_size(study: Study, where: str) -> None:
 
 def _check_columns(study: Study, where: str) -> None:
     """Refuse constraints, derived columns, a baseline and views of columns that are not there."""
-    known = _example(study)
-    for each in study.where:
-        _check_constraint(each, {name: known[name] for name in (*study.inputs, *BEFORE)})
-    for key, each in study.expressions.items():
+    known = {*COLUMNS, *_DIMENSIONS, *study.inputs}
+    for key in study.expressions:
         if key in known or not all(part.isidentifier() and not iskeyword(part) for part in key.split(".")):
             raise ConfigError(f"{where}: columns.{key}: is the name of a column already, or no name; give another")
-        each.check(known)
-        known[key] = each(known)
+    shown_where = [
+        expressions.parse(view.where, where=f"{where}: views.{number}")
+        for number, view in enumerate(study.views)
+        if view.where
+    ]
+    for example in _examples(study):
+        for each in study.where:
+            _check_constraint(each, {name: example[name] for name in (*study.inputs, *BEFORE)})
+        if any(each(example) is False for each in study.where):  # it is left out
+            example = dict.fromkeys(example)  # noqa: PLW2901 - names alone are checked
+        for key, each in study.expressions.items():
+            each.check(example)
+            example[key] = each(example)
+        for each in shown_where:
+            _check_constraint(each, example)
+    for number, view in enumerate(study.views):
+        check_view(view, study.kinds, where=f"{where}: views.{number}")
+    _check_baseline(study, where)
+
+
+def _check_baseline(study: Study, where: str) -> None:
     for column, value in study.baseline.items():
         if column not in study.axes:
             raise ConfigError(
@@ -295,19 +312,20 @@ def _check_columns(study: Study, where: str) -> None:
                 f"{where}: baseline.{column}: no case has {value!r}; "
                 f"{nearest(str(value), map(str, study.axes[column]))}"
             )
-    for number, view in enumerate(study.views):
-        check_view(view, study.kinds, where=f"{where}: views.{number}")
-        if view.where:
-            constraint = expressions.parse(view.where, where=f"{where}: views.{number}")
-            _check_constraint(constraint, known)
 
 
-def _example(study: Study) -> dict[str, Any]:
-    """Return a value of each column but expressions: of inputs one that a case has, of results any of its type."""
-    inputs = {column: value for grid in study.grids for column, (value, *_) in grid.values.items()}
+def _examples(study: Study) -> Iterator[dict[str, Any]]:
+    """Yield a value of each column but expressions: inputs of a case for each type of value, results of their type."""
     plain: dict[Kind, Any] = {"texts": "", "truth values": True, "numbers": 1.0}
-    results = {name: plain[kind_of(name, ())] for name in (*COLUMNS, *_DIMENSIONS)}
-    return results | dict.fromkeys(study.inputs) | inputs
+    results = {name: plain[kind_of(name, ())] for name in (*COLUMNS, *_DIMENSIONS)} | dict.fromkeys(study.inputs)
+    for grid in study.grids:
+        first = results | grid.at(0)
+        yield dict(first)
+        for axis in grid.axes:
+            of_types = {tuple(map(type, row)): row for row in reversed(axis.rows)}  # the first of each
+            for row in of_types.values():
+                if row is not axis.rows[0]:
+                    yield first | dict(zip(axis.columns, row, strict=True))
 
 
 def _check_constraint(constraint: Expression, example: Mapping[str, Any]) -> None:
