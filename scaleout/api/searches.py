@@ -140,9 +140,10 @@ class SearchAnswer(Answer):
     def model(self) -> Provenance:
         """Which model answered."""
         request = self.request
-        found = provenance_of(Job(request.base, request.device, request.topology, options=request.options))
+        planned = request.workload(self.plans.fastest[0].plan)
+        found = provenance_of(Job(planned, request.device, request.topology, options=request.options))
         notes, framework = list(found.notes), f"framework {request.base.framework}"
-        if left_out := unlike_blocks(request.workload(self.plans.fastest[0].plan)):
+        if left_out := unlike_blocks(planned):
             notes.append(
                 f"plans are chosen without {', '.join(left_out)} of {framework}, which a closed form does not know; "
                 f"those that are shown are simulated with it"

@@ -280,6 +280,10 @@ def _print_critical_path(outcome: "Outcome", steps: int) -> None:
     print_table(f"critical path of {outcome.schedule}", columns, rows, left=2)
 
 
+_LITTLE = 0.01
+"""Of the width of error bars: by less no measurement is worth its time."""
+
+
 def _print_causes(outcome: "Outcome") -> None:
     """Print what the error bars come from, each alone, and what to measure next."""
     bars = outcome.interval
@@ -296,7 +300,9 @@ def _print_causes(outcome: "Outcome") -> None:
     ]
     print_table(f"error bars of {outcome.schedule}", ("cause", "of the step", "faster", "slower"), rows)
     if bars.measurement is not None:
-        most = f"{bars.measurement.cause}, which narrows the bars by at most {format_share(bars.narrowed)}"
+        most = f"{bars.measurement.cause}, which narrows the bars by {format_share(bars.narrowed)}"
+        if bars.narrowed < _LITTLE:
+            most = f"none narrows the bars by {_LITTLE:.0%}; {bars.measurement.cause} would most"
         console().print(f"next measurement: {most} (--measure-next FILE lists what to measure)\n")
 
 

@@ -179,8 +179,8 @@ def _protocols(found: Library) -> list[dict[str, Any]]:
         {
             "protocol": protocol.name,
             "collectives": ", ".join(protocol.collectives) + _served(protocol),
-            "startup_s": protocol.actual.startup_s,
             "link": hop.link,
+            "startup_s": protocol.actual.startup_s,
             "latency_s": hop.latency_s,
             "efficiency": hop.efficiency,
         }

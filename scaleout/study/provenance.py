@@ -84,6 +84,7 @@ def _left_out(work: ModelFamily | Program) -> list[str]:
         return []
     model, mode = work.left_out, getattr(work, "mode", "")
     of_training = in_words(type(work), work.left_by_mode)
+    idle = [key for key in work.without_effect if key not in ("recompute", "attention")]
     notes = {
         f"workload {work.name} leaves out {model} of its model: no parameter nor kernel of it is counted": model,
         f"workload {work.name} all-reduces each gradient by itself (gradient_bucket "
@@ -94,6 +95,7 @@ def _left_out(work: ModelFamily | Program) -> list[str]:
         "--set recompute=full keeps less of every layer": "recompute" in work.without_effect,
         "attention unfused changes nothing: parts of a sequence over context_parallel ranks are attended to by flash "
         "kernels": "attention" in work.without_effect,
+        f"{', '.join(idle)}: no effect, as keys of zero 3; this job has zero {getattr(work, 'zero', 0)}": idle,
         f"mode {mode} leaves out how training runs: {of_training}; what is given beside mode stays": of_training,
     }
     return [note for note, holds in notes.items() if holds]

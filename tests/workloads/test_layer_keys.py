@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import scaleout
 from scaleout.errors import ConfigError
 from scaleout.program.graph import COLLECTIVES, NONE, NodeRole
 from scaleout.program.operations import kernel
@@ -297,3 +298,13 @@ def test_the_first_layers_of_a_stage_are_the_recomputed_ones():
 def test_layers_are_not_recomputed_in_part_where_lists_are_gathered():
     with pytest.raises(ConfigError, match="recompute_layers is not written for gathers of lists of tensors"):
         small(recompute="full", recompute_layers=2, shard_lists=True, zero=3)
+
+
+def test_keys_of_gathers_have_no_effect_where_parameters_are_whole():
+    """They are told in a note, but where they are the file's own of a job that shards."""
+    given = {"prefetch": 5, "reshard_after_forward": False}
+    assert load_workload("llama-3-8b", given).without_effect == ("reshard_after_forward", "prefetch")
+    assert load_workload("llama-3-8b", {**given, "zero": 3}).without_effect == ()
+    assert load_workload("llama-3-8b").without_effect == ()
+    answer = scaleout.run("llama-3-8b", changes={**given, "layers": 1}, schedules=["baseline"], topology="dgx-h200-1")
+    assert any("prefetch: no effect, as keys of zero 3; this job has zero 1" in note for note in answer.notes)

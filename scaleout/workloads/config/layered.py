@@ -50,6 +50,10 @@ class Degrees(Protocol):
     def sequence_parallel(self) -> bool: ...  # noqa: D102
 
 
+_OF_GATHERS = ("reshard_after_forward", "gather_dtype", "prefetch", "prefetch_backward")
+"""Keys that say how parameters which ZeRO-3 shards are gathered."""
+
+
 class LayeredModel(Training):
     """A family of models of layers between an embedding and a head; options of a step have values that leave them out.
 
@@ -182,7 +186,10 @@ class LayeredModel(Training):
     @property
     def without_effect(self) -> tuple[str, ...]:
         """Keys that are given and change nothing."""
-        return ("recompute",) if self.recompute == "selective" and "selective" not in self.recomputes else ()
+        keeps = self.recompute == "selective" and "selective" not in self.recomputes
+        whole = self.mode == "training" and self.zero < 3  # parameters are never gathered
+        gathers = (key for key in _OF_GATHERS if whole and key in self.model_fields_set)
+        return (*("recompute",) * keeps, *gathers)
 
     @property
     def tied_parameters(self) -> int:
