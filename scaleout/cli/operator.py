@@ -102,8 +102,10 @@ def _simulated(
 ) -> "tuple[Evaluation, list[dict[str, Any]]]":
     """Return what the first case found, and what each of them did as plain values."""
     from scaleout.cli.progress import progress
-    from scaleout.schedule.fusion import evaluate_operator
+    from scaleout.schedule.fusion import evaluate_operator, plan_operator
 
+    for keys, machine in cases if len(cases) > 1 else ():  # so that a wrong one is refused before any is simulated
+        plan_operator(name, keys, machine)
     found = None
     plain = []
     with progress(kept="nothing is kept", quiet=quiet) as tell:

@@ -71,6 +71,7 @@ COMMANDS = {
     ("operator", "gemm_reduce_scater"): "did you mean 'gemm_reduce_scatter'?",
     ("operator", "embedding_all_to_all", "--set", "work_groups=1"): "at most 131,072 are simulated",
     ("operator", "embedding_all_to_all", "--sweep", "pooling=1:1000000000000000000"): "a range goes from",
+    ("operator", "gemm_reduce_scatter", "--topology", "a100-cluster-b-32", "--sweep", "slice_size=1,True"): "not True",
     ("track", "--set", "rows=1000000000"): "give at most 262,144",
     ("track", "--set", "depth=1000000000000"): "give at most 1,048,576",
     (*COLLECTIVE, "--bytes", "1MiB", "--chunks", "1000000000"): "nothing here cuts the buffer",
