@@ -118,7 +118,8 @@ class Interval:
     def narrowed(self) -> float:
         """By which share that measurement, if nothing of its cause were left, would narrow the interval."""
         rest = Interval(tuple(each for each in self.causes if each is not self.measurement))
-        return 1 - (rest.faster + rest.slower) / (self.faster + self.slower)
+        whole = self.faster + self.slower
+        return 1 - (rest.faster + rest.slower) / whole if whole else 0.0
 
     @property
     def rows(self) -> list[Mapping[str, Any]]:

@@ -174,7 +174,7 @@ def test_python_draws_and_refuses_the_same(column, cases):
     if column in OF_NUMBERS:
         some.plot(x="set.recompute", y=column)
     else:
-        with pytest.raises(ConfigError, match=r"plot\(y\): .* no numbers; give a column of numbers"):
+        with pytest.raises(ConfigError, match=r"plot\(y\): .* no numbers, but .*; give a column of numbers"):
             some.plot(y=column)
     plt.close("all")
 
@@ -183,8 +183,8 @@ def test_python_draws_and_refuses_the_same(column, cases):
     ("view", "said"),
     [
         ("{kind: line, x: schedule}", "views.0.y: is missing; give the column of a line, such as makespan_s"),
-        ("{kind: tornado, y: schedule}", "views.0.y: 'schedule' holds texts, no numbers; give a column of numbers"),
-        ("{kind: pareto, x: fits, y: makespan_s}", "views.0.x: 'fits' holds truth values, no numbers"),
+        ("{kind: tornado, y: schedule}", "views.0.y: 'schedule' holds no numbers, but texts; give a column of numbers"),
+        ("{kind: pareto, x: fits, y: makespan_s}", "views.0.x: 'fits' holds no numbers, but truth values"),
         ("{kind: bar, x: makespan_s, y: mfu}", "views.0.x: 'makespan_s' is a result, which hardly two cases share"),
         ("{kind: tornado, x: schedule, y: mfu}", "views.0.x: a tornado has no x; leave it out, or give another kind"),
         ("{kind: heat_map, x: schedule, y: schedule}", "views.0: x and y are one column, 'schedule'; give two"),

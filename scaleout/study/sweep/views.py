@@ -82,7 +82,9 @@ _EXAMPLES: Mapping[str, str] = {
 def check_column(column: str, takes: str, kind: Kind, *, where: Any) -> None:
     """Refuse a column that is not of what an axis takes (`ConfigError`)."""
     if takes == "numbers" and kind != "numbers":
-        raise ConfigError(f"{where}: {column!r} holds {kind}, no numbers; give a column of numbers, such as makespan_s")
+        raise ConfigError(
+            f"{where}: {column!r} holds no numbers, but {kind}; give a column of numbers, such as makespan_s"
+        )
     if takes == "names" and is_result(column):
         raise ConfigError(
             f"{where}: {column!r} is a result, which hardly two cases share; give an input, for example schedule"
