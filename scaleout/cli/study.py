@@ -138,7 +138,7 @@ def _write(
     from scaleout.study.sweep.table import FILE, write_table
 
     cases = write_timelines(cases, asked, output, timelines)
-    write_table(cases, output / FILE, asked.title)
+    write_table(cases, output / FILE)
     written = {FILE: "a row a case"}
     if report:
         from scaleout.report.pages.study import write_study_report

@@ -175,7 +175,9 @@ def execute(study: Study, directory: Path | None = None, execution: Execution | 
             return None
         if not run.cases:
             raise ConfigError(f"study {study.name!r}: its constraints leave no case of {study.size:,}; change `where`")
-        return table_of_cases(study, sorted(run.cases, key=_number), run.rows())
+        cases = table_of_cases(study, sorted(run.cases, key=_number), run.rows())
+        cases.attrs["title"] = study.title
+        return cases
 
 
 def _check_size(study: Study, how: Execution) -> None:

@@ -202,10 +202,13 @@ TITLE = b"scaleout.title"
 """Of the metadata of a table's file: what its study asks."""
 
 
-def write_table(cases: pd.DataFrame, path: Path, title: str = "") -> None:
-    """Write a table as Parquet, whole; the same table is the same bytes. `OSError` if the disk is full."""
+def write_table(cases: pd.DataFrame, path: Path) -> None:
+    """Write a table as Parquet, whole; the same table is the same bytes. `OSError` if the disk is full.
+
+    Its title, in the file's metadata, is that of its `attrs`, as `engine.execute` gives it.
+    """
     table = pa.Table.from_pandas(cases, preserve_index=False)
-    if title:
+    if title := str(cases.attrs.get("title", "")):
         table = table.replace_schema_metadata({**(table.schema.metadata or {}), TITLE: title.encode()})
     with replacing(path) as file:
         parquet.write_table(table, file)
