@@ -143,14 +143,14 @@ class SearchAnswer(Answer):
         planned = request.workload(self.plans.fastest[0].plan)
         found = provenance_of(Job(planned, request.device, request.topology, options=request.options))
         notes, framework = list(found.notes), f"framework {request.base.framework}"
+        if own := zero_of_framework(request.base):
+            notes.append(
+                f"all plans have zero {own['zero']}, which is how {framework} shards; --set zero=N holds another"
+            )
         if left_out := unlike_blocks(planned):
             notes.append(
                 f"plans are chosen without {', '.join(left_out)} of {framework}, which a closed form does not know; "
                 f"those that are shown are simulated with it"
-            )
-        if own := zero_of_framework(request.base):
-            notes.append(
-                f"all plans have zero {own['zero']}, which is how {framework} shards; --set zero=N holds another"
             )
         return replace(found, notes=tuple(notes))
 
