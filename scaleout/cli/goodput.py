@@ -1,6 +1,7 @@
 """`scaleout goodput`: from the step of a job to the time that training takes, with failures, checkpoints and jitter."""
 
 import shlex
+from dataclasses import replace
 from functools import partial
 from math import isinf
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -248,8 +249,6 @@ def _disturbance(topology: "Topology", device: "Device", **asked: Any) -> "Distu
 
 def _lasting() -> "Quantity":
     """Return times as people give them, of longer things than messages."""
-    from dataclasses import replace
-
     from scaleout.config.units import SECONDS
 
     return replace(SECONDS, example="10s")
